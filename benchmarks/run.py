@@ -1,0 +1,158 @@
+"""Rivals side by side in one run, one thread, order alternated: python benchmarks/run.py [NAME ...]
+
+Every comparison times the same job done by each rival, in turn, and reports medians and ratios to the first. It claims
+nothing: results/NAME.json and results/environment.json are what was measured, and where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+
+import catnat
+import catnat.torch as ct
+
+RESULTS = Path(__file__).parent / "results"
+Job = Callable[[], object]
+Rivals = dict[str, Job]
+
+
+def compare(rivals: Rivals, seconds: float, least_rounds: int = 15) -> dict[str, dict[str, float]]:
+    """The median time of every rival, run in alternating order, and of its ratio to the first in each round."""
+    times: dict[str, list[float]] = {name: [] for name in rivals}
+    for job in rivals.values():  # warm up: caches, allocators, lazy imports
+        job()
+    rounds, stop = 0, time.perf_counter() + seconds
+    while rounds < least_rounds or time.perf_counter() < stop:
+        order = list(rivals) if rounds % 2 else list(reversed(rivals))
+        for name in order:
+            start = time.process_time()  # processor time: other processes on the machine then count for less
+            rivals[name]()
+            times[name].append(time.process_time() - start)
+        rounds += 1
+    first = times[next(iter(rivals))]
+    return {
+        name: {
+            "milliseconds": round(1e3 * statistics.median(measured), 4),
+            "ratio": round(statistics.median(t / t0 for t, t0 in zip(measured, first, strict=True)), 3),
+        }
+        for name, measured in times.items()
+    }
+
+
+def forward_backward(function: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, grad: torch.Tensor) -> Job:
+    leaf = inputs.requires_grad_()
+
+    def job() -> None:
+        leaf.grad = None
+        function(leaf).backward(grad)
+
+    return job
+
+
+ACTIVATIONS = {"sigmoid": ct.sigmoid(), "natural": ct.natural()}
+
+
+def log_probs() -> Iterator[tuple[str, Rivals]]:
+    """log_catnat forward and backward beside log_softmax."""
+    for rows, classes in ((65536, 32), (7680, 32), (4096, 1024)):
+        grad = torch.randn(rows, classes)
+        rivals = {"log_softmax": forward_backward(lambda x: F.log_softmax(x, -1), torch.randn(rows, classes), grad)}
+        for name, activation in ACTIVATIONS.items():
+            rivals[f"log_catnat {name}"] = forward_backward(
+                lambda s, a=activation: ct.log_catnat(s, activation=a), torch.randn(rows, classes - 1), grad
+            )
+        yield f"{rows}x{classes}", rivals
+
+
+def sampling() -> Iterator[tuple[str, Rivals]]:
+    """Building a distribution and drawing one sample a row, beside torch's Categorical."""
+    rows, classes = 256, 1024
+    logits = torch.randn(rows, classes)
+    rivals: Rivals = {"Categorical": lambda: torch.distributions.Categorical(logits=logits).sample()}
+    for name, activation in ACTIVATIONS.items():
+        scores = torch.randn(rows, classes - 1)
+        rivals[f"Catnat {name}"] = lambda a=activation, s=scores: ct.Catnat(s, activation=a).sample()
+    yield f"{rows}x{classes}", rivals
+
+
+def rollout() -> Iterator[tuple[str, Rivals]]:
+    """One step of a policy, build, sample and log_prob, without gradients as in a rollout."""
+    rows, classes = 8, 18
+
+    def step(distribution: torch.distributions.Distribution) -> torch.Tensor:
+        return distribution.log_prob(distribution.sample())
+
+    logits = torch.randn(rows, classes)
+    many = range(20)  # steps at a time, because one is close to the clock's resolution
+    rivals: Rivals = {"Categorical": lambda: [step(torch.distributions.Categorical(logits=logits)) for _ in many]}
+    for name, activation in ACTIVATIONS.items():
+        scores = torch.randn(rows, classes - 1)
+        rivals[f"Catnat {name}"] = lambda a=activation, s=scores: [step(ct.Catnat(s, activation=a)) for _ in many]
+    yield f"{rows}x{classes}, 20 steps", rivals
+
+
+def growth() -> Iterator[tuple[str, Rivals]]:
+    """log_prob and sample of 64 rows as K grows: the cost of a path."""
+    rows, sizes = 64, (2**10, 2**15, 2**20)
+    scores = {size: torch.randn(rows, size - 1) for size in sizes}
+    classes = {size: torch.randint(size, (rows,)) for size in sizes}
+    for name, activation in ACTIVATIONS.items():
+        yield (
+            f"log_prob {name}",
+            {f"K={k}": lambda k=k, a=activation: ct.log_prob(scores[k], classes[k], activation=a) for k in sizes},
+        )
+        yield f"sample {name}", {f"K={k}": lambda k=k, a=activation: ct.sample(scores[k], activation=a) for k in sizes}
+
+
+COMPARISONS = {job.__name__: job for job in (log_probs, sampling, rollout, growth)}
+
+
+def environment() -> dict[str, str | int]:
+    names = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": len(names),
+        "threads used": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "catnat": catnat.__version__,
+    }
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*COMPARISONS, []], help="which comparisons; all if none")
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long each comparison runs")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n")
+    for name in arguments.names or COMPARISONS:
+        results = {}
+        for case, rivals in COMPARISONS[name]():
+            context = torch.no_grad() if name == "rollout" else torch.enable_grad()
+            with context:
+                results[case] = compare(rivals, arguments.seconds)
+            print(f"{name}, {case}")
+            for rival, figures in results[case].items():
+                print(f"  {rival:24} {figures['milliseconds']:10.3f} ms   {figures['ratio']:6.2f}")
+        (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Sphinx configuration. The gate builds with ``-W``: a warning is an error."""
+
+import abc
+import re
+
+import catnat
+import catnat.torch as ct
+
+project = "catnat"
+author = "The catnat contributors"
+copyright = f"2026, {author}"
+version = release = catnat.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
+    "matplotlib.sphinxext.plot_directive",
+    "myst_parser",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md"]
+html_theme = "furo"
+html_title = f"catnat {release}"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_heading_anchors = 3
+
+# Public names are documented one by one in api.md (tests/test_docs_cover_api.py checks that none is missing).
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "Ints", "Floats", "NDArray")}  # not their definitions
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+# Every reference to one of our own names must resolve. Names of other libraries do not: there is no network in the
+# build, so no intersphinx inventory to look them up in.
+nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!catnat(\.|$)).*"),
+]
+
+plot_html_show_formats = False
+plot_html_show_source_link = False
+plot_formats = [("png", 150)]
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",  # run every example, whatever it is called
+    "ignore_pattern": r"(^|/)_",
+    "abort_on_example_error": True,
+    "only_warn_on_example_error": False,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1000,
+    "within_subsection_order": "FileNameSortKey",
+}
+
+
+def show_public_bases(app, name, obj, options, bases):
+    """Put a private base's own bases in its place: a reader can look those up."""
+
+    def public(base):
+        private = base.__module__.startswith("catnat.") and base.__name__ not in ct.__all__
+        return [ancestor for parent in base.__bases__ for ancestor in public(parent)] if private else [base]
+
+    shown = dict.fromkeys(ancestor for base in list(bases) for ancestor in public(base))
+    bases[:] = [base for base in shown if base not in (object, abc.ABC)] or [object]
+
+
+def name_aliases(app, what, name, obj, options, signature, returns):
+    """Show an alias inside a union by its name alone."""
+
+    def plain(text):
+        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
+
+    return plain(signature), plain(returns)
+
+
+def keep_colons(app, what, name, obj, options, lines):
+    """Stop napoleon from reading "type: description" into an attribute's first sentence: it sees a comment first."""
+    if what in ("attribute", "data", "property"):
+        lines[:0] = ["..", ""]
+
+
+def setup(app):
+    app.connect("autodoc-process-bases", show_public_bases)
+    app.connect("autodoc-process-signature", name_aliases)
+    app.connect("autodoc-process-docstring", keep_colons, priority=100)  # before napoleon

@@ -1,0 +1,258 @@
+"""The topology: full binary trees as plain data, with no framework.
+
+Inner nodes are numbered 0 .. K-2 breadth first. Where inner nodes and leaves are spoken of together, the *id* K-1+k is
+the leaf of class k. A ``balanced`` tree and a ``chain`` are known by their size alone, everything about them is
+arithmetic; any other tree stores one table of children.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from catnat import _checks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from catnat._activations import ActivationPlan
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Tree:
+    r"""A full binary tree with one leaf per class.
+
+    Each inner node :math:`i` asks one question, answered yes (bit 1) with probability :math:`a(s_i)`. The probability
+    of class :math:`k` is the product of the answers on the path from the root to its leaf. Build trees with
+    :func:`catnat.balanced`, :func:`catnat.chain`, :func:`catnat.huffman`, :func:`catnat.from_clusters` or
+    :func:`catnat.from_children`, not with this constructor.
+
+    Trees are immutable, and equal when their topology, class order and prior are equal, however they were built: they
+    can be dictionary keys and static arguments under ``jit``.
+
+    Example:
+        >>> import catnat
+        >>> tree = catnat.balanced(5)
+        >>> tree
+        balanced(5)
+        >>> tree.num_nodes, tree.depth
+        (4, 3)
+        >>> nodes, bits = tree.path(1)
+        >>> nodes.tolist(), bits.tolist()
+        ([0, 1, 3], [0, 0, 1])
+    """
+
+    num_classes: int
+    """The number of classes K."""
+    shape: Literal["balanced", "chain", "table"]
+    """How the topology is known: by bit arithmetic, as stick-breaking, or from a table of children."""
+    _table: Ints | None = None
+    _prior: Floats | None = None
+    depth: int = dataclasses.field(init=False)
+    """The number of questions on the longest path."""
+
+    def __post_init__(self) -> None:
+        # A plain attribute, not a property that computes: the compilers read it.
+        depth = self.num_nodes.bit_length() if self.shape == "balanced" else self.num_nodes
+        object.__setattr__(self, "depth", len(self._levels) if self.shape == "table" else depth)
+
+    # ---- size ----
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of inner nodes, K - 1: one score each."""
+        return self.num_classes - 1
+
+    # ---- topology ----
+
+    @functools.cached_property
+    def children(self) -> Ints:
+        """The ids of the (no, yes) children of every inner node, shape (K-1, 2)."""
+        if self._table is not None:
+            return self._table
+        nodes = np.arange(self.num_nodes, dtype=np.int64)
+        if self.shape == "chain":
+            table = np.stack([nodes + 1, self.num_nodes + nodes], axis=1)
+            table[-1:, 0] = 2 * self.num_nodes  # the last "no" is the last class
+        else:
+            heap = 2 * nodes[:, None] + np.array([2, 3])
+            leaf = heap >= self.num_classes
+            table = np.where(leaf, self.num_nodes + self._class_at_heap(heap), heap - 1)
+        return _read_only(table)
+
+    @functools.cached_property
+    def parents(self) -> Ints:
+        """The parent node of every id, shape (2K-1,); the root's is -1."""
+        parents = np.full(2 * self.num_classes - 1, -1, dtype=np.int64)
+        parents[self.children] = np.arange(self.num_nodes)[:, None]
+        return _read_only(parents)
+
+    @functools.cached_property
+    def bits(self) -> NDArray[np.bool_]:
+        """Whether each id is its parent's yes child, shape (2K-1,); the root's is False."""
+        bits = np.zeros(2 * self.num_classes - 1, dtype=bool)
+        bits[self.children[:, 1]] = True
+        return _read_only(bits)
+
+    def path(self, k: int) -> tuple[Ints, Ints]:
+        """The questions asked about class ``k`` and its answers.
+
+        Returns:
+            The inner nodes from the root down, and the bit (1 = yes) answered at each.
+        """
+        k = int(k)
+        if not 0 <= k < self.num_classes:
+            raise ValueError(f"`k` is {k}, but the classes of this tree are 0 .. {self.num_classes - 1}.")
+        if self.shape == "balanced":
+            heap = self._heap_of_class(k)
+            heaps = np.array([heap >> shift for shift in range(heap.bit_length() - 1, -1, -1)], dtype=np.int64)
+            return heaps[:-1] - 1, heaps[1:] & 1
+        if self.shape == "chain":
+            nodes = np.arange(min(k + 1, self.num_nodes), dtype=np.int64)
+            return nodes, (nodes == k).astype(np.int64)
+        ids = [self.num_nodes + k]
+        while ids[-1] != 0:
+            ids.append(int(self.parents[ids[-1]]))
+        ids.reverse()
+        return np.array(ids[:-1], dtype=np.int64), self.bits[ids[1:]].astype(np.int64)
+
+    @property
+    def leaf_level(self) -> int:
+        """The heap number 2**depth of a balanced tree's first leaf on the deepest level.
+
+        Leaves from left to right are the heap numbers ``leaf_level .. 2K-1``, then ``K .. leaf_level-1``. So class k
+        sits at heap number ``k + leaf_level``, less K if that is 2K or more.
+        """
+        return 1 << self.depth
+
+    def _heap_of_class(self, k: int) -> int:
+        heap = k + self.leaf_level
+        return heap - self.num_classes if heap >= 2 * self.num_classes else heap
+
+    def _class_at_heap(self, heap: Ints) -> Ints:
+        return np.where(heap >= self.leaf_level, heap, heap + self.num_classes) - self.leaf_level
+
+    @functools.cached_property
+    def _levels(self) -> list[slice]:
+        """The slice of nodes on each level: nodes are numbered breadth first, so a level is a slice."""
+        levels, start, stop = [], 0, min(1, self.num_nodes)
+        while start < stop:
+            levels.append(slice(start, stop))
+            inner = int((self.children[start:stop] < self.num_nodes).sum())
+            start, stop = stop, stop + inner
+        return levels
+
+    # ---- prior ----
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every node halves its prior mass and a level has one reach: the paper's case, K = 2^H and uniform."""
+        return self._prior is None and self.shape == "balanced" and self.num_classes == self.leaf_level
+
+    @property
+    def prior(self) -> Floats:
+        """The class probabilities that zero scores stand for, shape (K,); uniform unless given."""
+        if self._prior is not None:
+            return self._prior
+        return np.full(self.num_classes, 1.0 / self.num_classes)
+
+    def with_prior(self, weights: ArrayLike) -> Tree:
+        """The same tree whose zero scores mean ``weights`` (positive; normalized here).
+
+        Example:
+            >>> import catnat
+            >>> catnat.balanced(4).with_prior([1, 1, 2, 4]).prior.tolist()
+            [0.125, 0.125, 0.25, 0.5]
+        """
+        checked = _checks.weights(weights, "weights", self.num_classes)
+        uniform = bool((checked == checked[0]).all())
+        scaled = checked / checked.max()  # so that the sum cannot overflow
+        return dataclasses.replace(self, _prior=None if uniform else _read_only(scaled / scaled.sum()))
+
+    def reach(self, probs: ArrayLike | None = None) -> Floats:
+        r"""The probability :math:`P(i)` of reaching each node: the sum of ``probs`` over the leaves below it.
+
+        Args:
+            probs: Class probabilities, shape (K,). The prior if not given.
+        """
+        return self._masses(probs)[: self.num_nodes]
+
+    def yes_fraction(self) -> Floats:
+        r"""The prior's answer at each node: mass on the yes side over mass below, :math:`f_i`, shape (K-1,)."""
+        if self.is_symmetric:
+            return np.full(self.num_nodes, 0.5)
+        masses = self._masses(None)
+        sides = masses[self.children]
+        # From the smaller side, so that 1 - f is as accurate as f. The floor only matters when a mass underflowed.
+        odds = sides.min(axis=1) / np.maximum(sides.max(axis=1), np.finfo(np.float64).tiny)
+        smaller = np.maximum(odds, np.finfo(np.float64).tiny) / (1 + odds)
+        return np.asarray(np.where(sides[:, 1] <= sides[:, 0], smaller, 1 - smaller), dtype=np.float64)
+
+    def _masses(self, probs: ArrayLike | None) -> Floats:
+        """The mass below every id, inner nodes first, then the leaves."""
+        leaves = self.prior if probs is None else np.asarray(probs, dtype=np.float64)
+        if leaves.shape != (self.num_classes,):
+            raise ValueError(
+                f"`probs` has shape {leaves.shape}, but one probability per class is needed: {(self.num_classes,)}."
+            )
+        masses = np.concatenate([np.zeros(self.num_nodes), leaves])
+        if self.shape == "chain":
+            masses[: self.num_nodes] = np.cumsum(leaves[::-1])[::-1][: self.num_nodes]
+            return masses
+        for level in reversed(self._levels):
+            masses[level] = masses[self.children[level]].sum(axis=1)
+        return masses
+
+    # ---- identity ----
+
+    @functools.cached_property
+    def _key(self) -> tuple[Any, ...]:
+        digests = [None if a is None else hashlib.sha256(a.tobytes()).hexdigest() for a in (self._table, self._prior)]
+        return (self.num_classes, self.shape, *digests)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Tree) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        prior = "" if self._prior is None else ".with_prior(...)"
+        if self.shape != "table":
+            return f"{self.shape}({self.num_classes}){prior}"
+        return f"<Tree: {self.num_classes} classes, depth {self.depth}, {'uniform' if not prior else 'given'} prior>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # no cached tables
+
+    # ---- picture ----
+
+    def plot(
+        self, scores: ArrayLike | None = None, activation: ActivationPlan | str = "natural", *, ax: Axes | None = None
+    ) -> Axes:
+        """Draw the tree, with the probability of every answer on its edge and of every class at its leaf.
+
+        Args:
+            scores: One score per node, shape (K-1,). Zero scores, which mean the prior, if not given.
+            activation: The activation that turns scores into probabilities.
+            ax: Where to draw; a new figure if not given.
+        """
+        from catnat._plot import plot_tree  # matplotlib is an extra
+
+        return plot_tree(self, scores, activation, ax)
+
+
+Array = TypeVar("Array", bound=NDArray[Any])
+
+
+def _read_only(array: Array) -> Array:
+    array.setflags(write=False)
+    return array

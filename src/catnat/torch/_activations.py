@@ -1,0 +1,282 @@
+"""The activations: how a score becomes the probability of yes.
+
+An activation is given by its *logit*, ``log(a / (1 - a))``, from which both log-probabilities of a node follow with
+full relative accuracy, ``log a = logsigmoid(logit)`` and ``log(1 - a) = logsigmoid(-logit)``.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from catnat import _activations as _plans
+from catnat._activations import Floats
+from catnat.torch._autograd import apply
+
+# One entry per row of a plan's tables: a tensor over nodes, or a float that all nodes share.
+Tables = tuple[Tensor, ...] | tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Activation(_plans.ActivationPlan):
+    r"""Base class of activations; subclass it for your own.
+
+    A node with score :math:`s` answers yes with probability :math:`a(c\,s + x_0)`, where :math:`x_0` makes zero scores
+    mean the tree's prior and :math:`c` is the scaling. A subclass is a frozen dataclass with two methods:
+
+    * ``logit(x)``, in torch: :math:`\log a(x) - \log(1 - a(x))`. Differentiable, and finite for every finite x.
+    * ``score(yes)``, in NumPy: the inverse of :math:`a`, for the centring.
+
+    Example:
+        >>> import dataclasses, numpy as np, torch
+        >>> from catnat.torch import Activation, catnat
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class HeavyTails(Activation):  # a(x) = 1/2 + x / (2 sqrt(4 + x^2))
+        ...     def logit(self, x):
+        ...         return 2 * torch.asinh(x / 2)
+        ...
+        ...     def score(self, yes):
+        ...         return 2 * np.sinh((np.log(yes) - np.log1p(-yes)) / 2)
+        >>> catnat(torch.zeros(2), activation=HeavyTails())
+        tensor([0.3333, 0.3333, 0.3333])
+    """
+
+    @abc.abstractmethod
+    def logit(self, x: Tensor) -> Tensor:
+        """The log-odds of yes at ``x``."""
+
+    def probability(self, x: Floats) -> Floats:
+        """The probability of yes at ``x``, in NumPy."""
+        return np.asarray(torch.sigmoid(self.logit(torch.as_tensor(x, dtype=torch.float64))))
+
+    # What the kernels call. Scores come with the tables of their nodes: accuracy near an edge needs more than c and x0.
+
+    def _logit(self, scores: Tensor, tables: Tables, *, floored: bool) -> Tensor:
+        """The log-odds of yes at every node.
+
+        With ``floored`` they are bounded, where the activation reaches 0 and 1, so that log-probabilities stay useful.
+        """
+        return self.logit(_affine(scores, *tables))
+
+    def _yes(self, scores: Tensor, tables: Tables) -> Tensor:
+        """The probability of yes at every node, exactly 0 and 1 where it is."""
+        return torch.sigmoid(self._logit(scores, tables, floored=False))
+
+    def _saturated(self, scores: Tensor, tables: Tables) -> Tensor:
+        yes = self._yes(scores, tables)
+        return (yes == 0) | (yes == 1)
+
+    def _information(self, scores: Tensor, tables: Tables) -> Tensor:
+        """The Fisher information of the score given that its node is reached."""
+        ones = torch.ones_like(scores)
+        logit, slope = torch.func.jvp(lambda s: self._logit(s, tables, floored=False), (scores,), (ones,))[:2]
+        return torch.sigmoid(logit) * torch.sigmoid(-logit) * slope.square()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class sigmoid(Activation, _plans.SigmoidPlan):  # noqa: N801 - used as a function, like torch.no_grad
+    r"""The logistic activation :math:`a(x) = 1 / (1 + e^{-x})`. Its logit is the score itself.
+
+    Args:
+        scaling: ``"paper"`` takes scores as they are; ``"isotropic"`` scales every node so that the Fisher matrix at
+            zero scores is 1/4 times the identity, for every tree.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import catnat, sigmoid
+        >>> catnat(torch.tensor([0.0]), activation=sigmoid())
+        tensor([0.5000, 0.5000])
+    """
+
+    def logit(self, x: Tensor) -> Tensor:
+        """The score itself."""
+        return x
+
+    def _information(self, scores: Tensor, tables: Tables) -> Tensor:
+        logit = self._logit(scores, tables, floored=False)
+        return torch.sigmoid(logit) * torch.sigmoid(-logit) * tables[0] ** 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a function, like torch.no_grad
+    r"""The paper's natural activation, whose Fisher information is constant inside its band.
+
+    .. math:: \nu(x) = \tfrac12 \bigl(1 + \sin(\pi x / A)\bigr) \quad\text{for } |x| \le A / 2
+
+    Its Fisher information is :math:`(\pi / A)^2` at every :math:`x` inside the band.
+
+    Args:
+        scaling: ``"paper"`` takes scores as they are; ``"isotropic"`` scales every node so that the Fisher matrix at
+            zero scores is 1/4 times the identity, for every tree. Use it with ``boundary="reflect"``.
+        width: The band's width :math:`A`. The default, :math:`2\pi`, gives the sigmoid's slope 1/4 at the centre.
+        boundary: ``"clamp"`` (the paper): exactly 0 or 1 outside the band, with zero gradient. ``"reflect"``: the sine
+            goes on, so that no node can die.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import catnat, natural
+        >>> catnat(torch.tensor([0.0, -4.0, 0.0]), activation=natural())
+        tensor([0.5000, 0.0000, 0.2500, 0.2500])
+    """
+
+    def logit(self, x: Tensor) -> Tensor:
+        """The log-odds of yes at ``x``; ten thousand in size where yes or no has probability exactly 0."""
+        bands = self._bands(np.ones(1), np.full(1, 0.5), np.dtype(str(x.dtype).removeprefix("torch.")))
+        return self._logit(x, tuple(bands[:, 0].tolist()), floored=False)
+
+    probability = _plans.NaturalPlan.probability
+
+    def _logit(self, scores: Tensor, tables: Tables, *, floored: bool) -> Tensor:
+        if self.boundary == "reflect":
+            scores = _fold(scores, tables)
+        smallest = _smallest_angle(scores.dtype, floored)
+        if torch.compiler.is_compiling():
+            return _plain_natural_logit(scores, smallest, floored, tables)
+        return apply(_NaturalLogit, scores, smallest, floored, *tables)
+
+    def _yes(self, scores: Tensor, tables: Tables) -> Tensor:
+        if self.boundary == "reflect":
+            scores = _fold(scores, tables)
+        lower, lower_rest, _, _, _, rate = tables
+        angle = ((scores - lower) - lower_rest) * rate
+        return angle.clamp(0, math.pi / 2).sin().square()
+
+    def _saturated(self, scores: Tensor, tables: Tables) -> Tensor:
+        if self.boundary == "reflect":
+            return torch.zeros_like(scores, dtype=torch.bool)
+        return _angle(scores, tables) <= 0
+
+    def _information(self, scores: Tensor, tables: Tables) -> Tensor:
+        return (2 * tables[-1]) ** 2 * (~self._saturated(scores, tables)).to(scores.dtype)
+
+
+_KNOWN = {"natural": natural(), "sigmoid": sigmoid()}
+
+
+def resolve(activation: Activation | str) -> Activation:
+    """The activation object behind a name."""
+    found: Activation = _plans.resolve(activation, _KNOWN)
+    return found
+
+
+def _affine(scores: Tensor, scale: Any, offset: Any) -> Tensor:
+    """``scale * scores + offset``, finite for every finite score."""
+    if isinstance(scale, float) and (scale, offset) == (1.0, 0.0):
+        return scores
+    # Far enough below the largest number for a gradient, which the scale multiplies once more.
+    limit = torch.finfo(scores.dtype).max / 8 / scale**2
+    return scores.clamp(-limit, limit) * scale + offset
+
+
+# ---- the natural activation ----
+#
+# With z the angle through the band, from 0 at the lower edge to pi/2 at the upper one, nu = sin^2 z and the logit is
+# 2 log tan z. It is computed from r, the angle to the nearer edge, because near an edge only r is known to full
+# relative precision: logit = -2 log tan r above the centre, the opposite below. Its derivative is
+# 4 rate cosh(logit / 2).
+
+# The logit of a node that never answers one way: its exponential is 0 in every dtype.
+_DEAD = 1e4
+# Scores are folded back from at most this many bands away: further out a float no longer resolves the band.
+_MOST_FOLDS = 2.0**18
+
+
+def _smallest_angle(dtype: torch.dtype, floored: bool) -> float:
+    """The angle below which a node is flat: where its probability is eps, or a second derivative would overflow."""
+    if floored:
+        return math.atan(math.sqrt(torch.finfo(dtype).eps))
+    return 1e-18 if dtype == torch.float32 else 1e-150
+
+
+def _angle(scores: Tensor, tables: Tables) -> Tensor:
+    """The angle to the nearer edge of the band, negative outside; a new tensor."""
+    lower, lower_rest, upper, upper_rest, _, rate = tables
+    if isinstance(rate, float):  # a symmetric band: one distance serves both sides
+        return scores.abs().sub_(upper).sub_(upper_rest).mul_(-rate)
+    below = (scores - lower).sub_(lower_rest)
+    return torch.minimum((upper - scores).add_(upper_rest), below).mul_(rate)
+
+
+def _fold(scores: Tensor, tables: Tables) -> Tensor:
+    """The point of the band with the same nu, reflecting at the edges; its derivative is 1 or -1."""
+    lower, _, upper, _, centre, rate = tables
+    period = math.pi / rate  # twice the band's width
+    limit = torch.as_tensor(_MOST_FOLDS * period, dtype=scores.dtype, device=scores.device)
+    # Saturate the value but not the gradient: no node dies, however far out.
+    near = scores + (torch.minimum(torch.maximum(scores, -limit), limit) - scores).detach()
+    turns = torch.round((near - centre) / period).detach()
+    near = near - turns * period
+    above = (near > upper).to(near.dtype).detach()
+    under = (near < lower).to(near.dtype).detach()
+    return near + 2 * above * (upper - near) + 2 * under * (lower - near)
+
+
+def _plain_natural_logit(scores: Tensor, smallest: float, floored: bool, tables: Tables) -> Tensor:
+    """The logit of nu as operations that the compiler can fuse and differentiate: 2 log sin z - 2 log cos z."""
+    lower, lower_rest, upper, upper_rest, _, rate = tables
+    up = ((scores - lower) - lower_rest) * rate
+    down = ((upper - scores) + upper_rest) * rate
+    log_sin, log_cos = (angle.clamp(smallest, math.pi / 2).sin().log() for angle in (up, down))
+    logit = 2 * (log_sin - log_cos)
+    if floored:
+        return logit
+    return logit + _DEAD * ((down <= smallest).to(logit.dtype) - (up <= smallest).to(logit.dtype))
+
+
+class _NaturalLogit(torch.autograd.Function):
+    """The logit of nu in one step: outside the compiler it takes a third of the time and memory of plain operations."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        scores: Tensor,
+        smallest: float,
+        floored: bool,
+        lower: Any,
+        lower_rest: Any,
+        upper: Any,
+        upper_rest: Any,
+        centre: Any,
+        rate: Any,
+    ) -> Tensor:
+        angle = _angle(scores, (lower, lower_rest, upper, upper_rest, centre, rate))
+        dead = None if floored else angle <= smallest
+        size = angle.clamp_min_(smallest).tan_().log_().mul_(-2)
+        if dead is not None:
+            size.add_(dead, alpha=_DEAD)
+        return size.copysign_(scores if isinstance(rate, float) else scores - centre)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, smallest, ctx.floored, *tables = inputs
+        ctx.largest = -2 * math.log(math.tan(smallest))
+        ctx.rate, rate = (tables[-1], None) if isinstance(tables[-1], float) else (None, tables[-1])
+        ctx.save_for_backward(output, rate)
+        ctx.save_for_forward(output, rate)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _NaturalLogit.times_slope(ctx, grad), *(8 * [None])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        return _NaturalLogit.times_slope(ctx, tangent)
+
+    @staticmethod
+    def times_slope(ctx: Any, values: Tensor) -> Tensor:
+        """``values`` times the derivative, 4 rate cosh(logit / 2); zero where the logit is at its bound."""
+        logit, rate = ctx.saved_tensors
+        bound = ctx.largest * (1 - 1e-6)
+        # The gradient of a clamp, in one pass: values inside the bounds, 0 outside.
+        inside = torch.ops.aten.hardtanh_backward(values, logit, -bound, bound)
+        bounded = logit if ctx.floored else logit.clamp(-ctx.largest, ctx.largest)
+        slope = (bounded * 0.5).cosh_()
+        factor = 4 * (ctx.rate if rate is None else rate)
+        return inside * slope if isinstance(factor, float) and factor == 1 else inside * slope * factor

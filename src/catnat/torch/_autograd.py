@@ -1,0 +1,20 @@
+"""How the autograd Functions of this library are run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def apply(function: type[torch.autograd.Function], differentiable: Tensor, *args: Any) -> Tensor:
+    """Apply ``function``, or only run its forward where nothing records: that bookkeeping would double a small call."""
+    recorded = (
+        (torch.is_grad_enabled() and differentiable.requires_grad)
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+    run = function.apply if recorded else function.forward
+    return run(differentiable, *args)

@@ -1,0 +1,82 @@
+"""The geometry of the scores: who is reached, who is dead, and the diagonal of the Fisher matrix."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from catnat._tree import Tree
+from catnat.torch import _dense, _plan
+from catnat.torch._activations import Activation
+
+
+def reach(
+    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Float[Tensor, "*batch nodes"]:
+    r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import reach
+        >>> reach(torch.zeros(3))
+        tensor([1.0000, 0.5000, 0.5000])
+    """
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    logits = activation._logit(computed, _tables(computed, tree, activation), floored=False)
+    return _dense.node_log_probs(logits, tree).exp().to(_plan.returned_dtype(scores))
+
+
+def saturated(
+    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Bool[Tensor, "*batch nodes"]:
+    """Which nodes are dead: they answer with certainty, and their score gets no gradient.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import saturated
+        >>> saturated(torch.tensor([0.0, 4.0, -3.0]))
+        tensor([False,  True, False])
+    """
+    computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
+    return activation._saturated(computed, _tables(computed, tree, activation))
+
+
+def fisher_diagonal(
+    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Float[Tensor, "*batch nodes"]:
+    r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
+
+    .. math:: G_{ii} = P(i)\,\frac{a'(s_i)^2}{a(s_i)(1 - a(s_i))}
+
+    For the sigmoid that is :math:`P(i)\, a_i (1 - a_i)`, for the natural activation :math:`P(i)\, (\pi / A)^2` inside
+    the band and 0 outside. This is the metric of the *scores*, not of the weights of a network behind them.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import fisher_diagonal
+        >>> fisher_diagonal(torch.tensor([1.0, 0.0, 0.0]))
+        tensor([0.2500, 0.0651, 0.1849])
+    """
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    tables = _tables(computed, tree, activation)
+    reached = _dense.node_log_probs(activation._logit(computed, tables, floored=False), tree).exp()
+    return (reached * activation._information(computed, tables)).to(_plan.returned_dtype(scores))
+
+
+def _tables(scores: Tensor, tree: Tree, activation: Activation) -> tuple[Tensor, ...] | tuple[float, ...]:
+    return _plan.node_tables(tree, activation, scores.device, scores.dtype)

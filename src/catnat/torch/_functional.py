@@ -1,0 +1,431 @@
+"""The functions: what softmax, log_softmax and cross_entropy are for logits, on a tree of yes/no decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from catnat import _checks
+from catnat._tree import Tree
+from catnat.torch import _dense, _paths, _plan
+from catnat.torch._activations import Activation
+
+# Up to here all classes are computed even where only some are asked for: a few large operations beat many small ones.
+MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
+# A dense draw on a deep tree goes through this many answers at a time.
+_ANSWERS_AT_A_TIME = 1 << 24
+
+
+def catnat(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    dim: int = -1,
+) -> Float[Tensor, "*batch classes"]:
+    r"""The probability of every class, the twin of ``torch.softmax``.
+
+    .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
+
+    Probabilities are exactly 0 where a clamped natural activation answers with certainty.
+
+    Args:
+        scores: One score per inner node of the tree (K-1, not K) along ``dim``.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        dim: The axis of the nodes, which becomes the axis of the classes.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import catnat
+        >>> catnat(torch.zeros(2))
+        tensor([0.3333, 0.3333, 0.3333])
+    """
+    if dim != -1:
+        return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    exact = _dense.leaf_log_probs(_logits(computed, tree, activation, floored=False), tree)
+    return exact.exp().to(_plan.returned_dtype(scores))
+
+
+def log_catnat(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    dim: int = -1,
+) -> Float[Tensor, "*batch classes"]:
+    r"""The log-probability of every class, the twin of ``torch.log_softmax``; always finite.
+
+    A node of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
+    probability 0 keeps a finite log-probability; the sigmoid has no floor.
+
+    Args:
+        scores: One score per inner node of the tree (K-1, not K) along ``dim``.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        dim: The axis of the nodes, which becomes the axis of the classes.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import log_catnat
+        >>> log_catnat(torch.zeros(3))
+        tensor([-1.3863, -1.3863, -1.3863, -1.3863])
+    """
+    if dim != -1:
+        return log_catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    return _plan.saturate(log_probs(computed, tree, activation), _plan.returned_dtype(scores))
+
+
+def log_probs(scores: Tensor, tree: Tree, activation: Activation) -> Tensor:
+    """:func:`log_catnat` of prepared arguments."""
+    return _dense.leaf_log_probs(_logits(scores, tree, activation, floored=True), tree)
+
+
+def log_prob(
+    scores: Float[Tensor, "*batch nodes"],
+    classes: Int[Tensor, "*samples_and_batch"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+) -> Float[Tensor, "*samples_and_batch"]:
+    r"""The log-probability of given classes, reading only the nodes on their paths.
+
+    .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
+
+    The forward cost grows with the depth of the tree, not with K (a tree deeper than 64 levels is summed densely).
+
+    Args:
+        scores: One score per inner node on the last axis.
+        classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import log_prob
+        >>> log_prob(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 0])).exp()
+        tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    _check_classes(classes, tree)
+    return _plan.saturate(log_prob_unchecked(computed, classes, tree, activation), _plan.returned_dtype(scores))
+
+
+def log_prob_unchecked(scores: Tensor, classes: Tensor, tree: Tree, activation: Activation) -> Tensor:
+    """:func:`log_prob` of prepared arguments."""
+    shape = torch.broadcast_shapes(classes.shape, scores.shape[:-1])
+    extra = len(shape) - (scores.ndim - 1)
+    # Axes before the batch go behind it: repeated reads of a row are then one gather, and no row is copied.
+    batch = shape[extra:]
+    rows = scores.expand(*batch, -1)
+    queries = (
+        classes.expand(shape).movedim(tuple(range(extra)), tuple(range(-extra, 0))) if extra else classes.expand(shape)
+    )
+    queries = queries.reshape((*batch, math.prod(shape[:extra])))
+    if _walks(tree):
+        found = _paths.path_log_prob(rows, queries, tree, activation)
+    else:
+        found = log_probs(scores, tree, activation).expand(*batch, -1).gather(-1, queries)
+    found = found.reshape((*batch, *shape[:extra]))
+    return found.movedim(tuple(range(-extra, 0)), tuple(range(extra))) if extra else found
+
+
+def sample(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    sample_shape: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "*samples_and_batch"]:
+    """Draw classes by walking down from the root, one uniform number a level.
+
+    The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
+    probability 0 is never drawn.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        generator: The random generator; torch's default one if not given.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import sample
+        >>> sample(torch.zeros(2, 9), sample_shape=(3,), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([3, 2])
+    """
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    return draw(computed, tree, activation, sample_shape, generator)
+
+
+def draw(
+    scores: Tensor, tree: Tree, activation: Activation, sample_shape: Sequence[int], generator: torch.Generator | None
+) -> Tensor:
+    """:func:`sample` of prepared arguments."""
+    scores, batch, count = scores.detach(), scores.shape[:-1], math.prod(sample_shape)
+    answers = batch.numel() * count * tree.num_nodes
+    if _walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and answers > _dense.FEW):
+        drawn = _paths.descend(scores, count, tree, activation, generator)
+        return drawn.movedim(-1, 0).reshape((*sample_shape, *batch))
+    yes = activation._yes(scores, _plan.node_tables(tree, activation, scores.device, scores.dtype))
+    if answers <= _ANSWERS_AT_A_TIME:
+        return _answer_all(yes, sample_shape, tree, generator)
+    at_a_time = max(1, _ANSWERS_AT_A_TIME // yes.numel())
+    chunks = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
+    return torch.cat([_answer_all(yes, (chunk,), tree, generator) for chunk in chunks]).reshape((*sample_shape, *batch))
+
+
+def _answer_all(yes: Tensor, sample_shape: Sequence[int], tree: Tree, generator: torch.Generator | None) -> Tensor:
+    """Answer every question of the tree and find the one leaf that all answers on its path lead to."""
+    uniforms = _paths.rand((*sample_shape, *yes.shape), yes, generator)
+    return _dense.chosen_leaf((uniforms < yes).to(yes.dtype), tree)
+
+
+def sample_without_replacement(
+    scores: Float[Tensor, "*batch nodes"],
+    k: int,
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "*batch k"]:
+    r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
+
+    The order has the Plackett-Luce law, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel maxima
+    are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        k: How many classes, at most K.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        generator: The random generator; torch's default one if not given.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import sample_without_replacement
+        >>> sample_without_replacement(torch.zeros(4, 99), 10).shape
+        torch.Size([4, 10])
+    """
+    computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
+    if not 0 <= k <= tree.num_classes:
+        raise ValueError(f"`k` is {k}, but only 0 .. {tree.num_classes} distinct classes can be drawn from this tree.")
+    if _walks(tree):
+        return _paths.descend_without_replacement(computed, k, tree, activation, generator)
+    exact = _dense.leaf_log_probs(_logits(computed, tree, activation, floored=False), tree)
+    return (exact - _paths.log_exponential(exact, generator)).topk(k).indices
+
+
+def mode(
+    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Int[Tensor, "*batch"]:
+    """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import mode
+        >>> mode(torch.tensor([0.2, 1.0, 0.0]))  # most go right at the root, and split evenly there
+        tensor(1)
+    """
+    computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
+    return _dense.leaf_log_probs(_logits(computed, tree, activation, floored=False), tree).argmax(-1)
+
+
+def entropy(
+    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Float[Tensor, "*batch"]:
+    r"""The entropy in nats, by the chain rule over the tree.
+
+    .. math:: H(p) = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import entropy
+        >>> entropy(torch.zeros(3))
+        tensor(1.3863)
+    """
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    logits = _logits(computed, tree, activation, floored=False)
+    reached = _dense.node_log_probs(logits, tree).exp()
+    no, yes = _dense.log_answers(logits)
+    answers = -(yes.exp() * yes + no.exp() * no)
+    return _plan.saturate((reached * answers).sum(-1), _plan.returned_dtype(scores))
+
+
+def kl_divergence(
+    p_scores: Float[Tensor, "*batch nodes"],
+    q_scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+) -> Float[Tensor, "*batch"]:
+    r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
+
+    .. math:: KL(p \| q) = \sum_i P_p(i)\, kl(a_i \| b_i)
+
+    Finite: where q gives a class probability 0, its floored log-probability counts.
+
+    Args:
+        p_scores: Scores of the distribution the expectation is under.
+        q_scores: Scores of the other distribution, broadcast against ``p_scores``.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import kl_divergence
+        >>> kl_divergence(torch.ones(3), torch.ones(3))
+        tensor(0.)
+    """
+    p, tree, activation = _plan.prepare(p_scores, tree, activation)
+    q, _, _ = _plan.prepare(q_scores, tree, activation)
+    p_logits = _logits(p, tree, activation, floored=False)
+    p_no, p_yes = _dense.log_answers(p_logits)
+    q_no, q_yes = _dense.log_answers(_logits(q, tree, activation, floored=True))
+    answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
+    divergence = (_dense.node_log_probs(p_logits, tree).exp() * answers).sum(-1)
+    dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
+    return _plan.saturate(divergence.clamp(max=torch.finfo(divergence.dtype).max), dtype)
+
+
+def cross_entropy(
+    scores: Float[Tensor, "..."],
+    target: Tensor,
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    weight: Float[Tensor, "classes"] | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Float[Tensor, "..."]:
+    """The twin of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
+
+    With class indices and no label smoothing only the targets' paths are read. The mean over nothing (every target
+    ignored) is 0, where torch returns NaN.
+
+    Args:
+        scores: Shape (K-1,), (N, K-1) or (N, K-1, d1, d2, ...).
+        target: Class indices, (), (N,) or (N, d1, ...), or class probabilities, in the shape of ``scores`` with K for
+            K-1.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        weight: A factor per class.
+        ignore_index: A class index whose targets count nothing.
+        reduction: "none", "mean" (weighted as torch does) or "sum".
+        label_smoothing: The share of the target spread evenly over all classes.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import cross_entropy
+        >>> cross_entropy(torch.zeros(8, 9), torch.arange(8))  # log 10
+        tensor(2.3026)
+    """
+    _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"`label_smoothing` is {label_smoothing}, but a share between 0 and 1 is needed.")
+    class_dim = 0 if scores.ndim == 1 else 1
+    moved = scores.movedim(class_dim, -1)
+    computed, tree, activation = _plan.prepare(moved, tree, activation)
+    if weight is not None and weight.shape != (tree.num_classes,):
+        raise ValueError(
+            f"`weight` has shape {tuple(weight.shape)}, but one factor per class is needed: ({tree.num_classes},)."
+        )
+    if target.is_floating_point():
+        losses, total = _losses_of_probs(
+            computed, target.movedim(class_dim, -1), tree, activation, weight, label_smoothing
+        )
+    else:
+        losses, total = _losses_of_classes(computed, target, tree, activation, weight, label_smoothing, ignore_index)
+    if reduction == "sum":
+        losses = losses.sum()
+    elif reduction == "mean":
+        losses = losses.sum() / torch.where(total == 0, torch.ones_like(total), total)
+    return _plan.saturate(losses, _plan.returned_dtype(scores))
+
+
+def _losses_of_probs(
+    scores: Tensor, target: Tensor, tree: Tree, activation: Activation, weight: Tensor | None, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of every element, and what the mean divides by: their number."""
+    needed = (*scores.shape[:-1], tree.num_classes)
+    if target.shape != needed:
+        raise ValueError(
+            f"`target` holds probabilities and has {tuple(target.shape)} entries with classes last, but {needed} are "
+            "needed: the shape of `scores` with K in place of K-1. (Class indices must be integers.)"
+        )
+    target = target.to(scores.dtype) * (1 - smoothing) + smoothing / tree.num_classes
+    losses = -(log_probs(scores, tree, activation) * target * (1 if weight is None else weight.to(scores.dtype))).sum(
+        -1
+    )
+    return losses, losses.new_tensor(losses.numel())
+
+
+def _losses_of_classes(
+    scores: Tensor,
+    target: Tensor,
+    tree: Tree,
+    activation: Activation,
+    weight: Tensor | None,
+    smoothing: float,
+    ignore_index: int,
+) -> tuple[Tensor, Tensor]:
+    """The loss of every element, and what the mean divides by: the weight of the targets that count."""
+    if target.shape != scores.shape[:-1]:
+        raise ValueError(
+            f"`target` has shape {tuple(target.shape)}, but class indices of shape {tuple(scores.shape[:-1])} are "
+            "needed: that of `scores` without its class axis (the second, or the only one)."
+        )
+    counts = target != ignore_index
+    classes = torch.where(counts, target, torch.zeros_like(target)).long()
+    _check_classes(classes, tree)
+    weights = counts.to(scores.dtype) * (1 if weight is None else weight.to(scores.dtype)[classes])
+    if smoothing == 0:
+        return -log_prob_unchecked(scores, classes, tree, activation) * weights, weights.sum()
+    every = log_probs(scores, tree, activation)
+    picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
+    spread = (every * (1 if weight is None else weight.to(scores.dtype))).sum(-1) / tree.num_classes
+    return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
+
+
+def _logits(scores: Tensor, tree: Tree, activation: Activation, *, floored: bool) -> Tensor:
+    tables = _plan.node_tables(tree, activation, scores.device, scores.dtype)
+    return activation._logit(scores, tables, floored=floored)
+
+
+def _walks(tree: Tree) -> bool:
+    """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
+    return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
+
+
+def _check_classes(classes: Tensor, tree: Tree) -> None:
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are whole numbers: use .long().")
+    if torch.compiler.is_compiling():
+        return
+    outside = (classes < 0) | (classes >= tree.num_classes)
+    try:
+        found = bool(outside.any())
+    except (RuntimeError, NotImplementedError):  # values cannot be read under vmap, on meta, or on fake tensors
+        return
+    if found:
+        raise ValueError(
+            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {tree.num_classes - 1}. "
+            "If it marks targets to skip, pass it to cross_entropy as `ignore_index`."
+        )

@@ -1,0 +1,189 @@
+"""From what the user passes to what the kernels need: checked scores, a tree, an activation, and cached constants."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from catnat import _checks
+from catnat._builders import balanced
+from catnat._tree import Tree
+from catnat.torch._activations import Activation, Tables, resolve
+from catnat.torch._autograd import apply
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def prepare(scores: Tensor, tree: Tree | None, activation: Activation | str) -> tuple[Tensor, Tree, Activation]:
+    """Checked arguments: scores in the dtype to compute in, the tree they are meant for, the activation object."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(
+            f"`scores` is a {type(scores).__name__}, but a torch.Tensor is needed: torch.as_tensor(scores)."
+        )
+    if not scores.is_floating_point() or scores.ndim == 0:
+        raise TypeError(
+            f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with one "
+            "score per node on its last axis is needed: (..., K-1)."
+        )
+    if tree is None:
+        tree = _default_tree(operator.index(scores.shape[-1]))  # the index makes the compiler take it as a constant
+    elif not isinstance(tree, Tree):
+        raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
+    _checks.width_of_scores(scores.shape[-1], tree.num_classes)
+    return to_computing_dtype(scores), tree, resolve(activation)
+
+
+def computing_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Half precision computes in float32."""
+    return dtype if dtype.itemsize >= 4 else torch.float32
+
+
+def to_computing_dtype(values: Tensor) -> Tensor:
+    """``values`` to compute with; on the way back, a gradient that overflows half precision saturates."""
+    if values.dtype.itemsize >= 4:
+        return values
+    if torch.compiler.is_compiling():
+        return values.float()
+    return apply(_HalfToFloat, values)
+
+
+class _HalfToFloat(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor) -> Tensor:
+        return values.float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.dtype = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return saturate(grad, ctx.dtype)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent.float()
+
+
+def returned_dtype(scores: Tensor) -> torch.dtype:
+    """The input's dtype, but float32 under autocast, as ``log_softmax`` does."""
+    if scores.dtype.itemsize < 4 and torch.is_autocast_enabled(scores.device.type):
+        return torch.float32
+    return scores.dtype
+
+
+def saturate(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """``values`` in ``dtype``, with what overflows it at its largest or smallest finite number."""
+    if values.dtype == dtype:
+        return values
+    limits = torch.finfo(dtype)
+    return values.clamp(limits.min, limits.max).to(dtype)
+
+
+# ---- constants ----
+
+
+class _Store:
+    """The constants, each an attribute: the compiler can guard on an attribute, but not on a function's result."""
+
+
+_store = _Store()
+_names: dict[tuple[Any, ...], str] = {}
+_MOST_CONSTANTS = 512
+
+
+def _constant(build: F) -> F:
+    """Build once per arguments, also under the compiler, which takes the result as a constant of the graph.
+
+    A tensor made under a fake-tensor mode is fake, and one made inside a ``torch.func`` transform belongs to it:
+    neither may outlive its place, so there constants are built afresh and not kept.
+    """
+
+    @torch.compiler.assume_constant_result
+    def remember(*args: Any) -> str:
+        key, probe = (build, *args), torch.empty(0)
+        if type(probe) is not Tensor:
+            return ""
+        if key in _names:
+            return _names[key]
+        if is_functorch_wrapped_tensor(probe):
+            return ""
+        if len(_names) >= _MOST_CONSTANTS:
+            oldest = next(iter(_names))
+            delattr(_store, _names.pop(oldest))
+        with torch.inference_mode(False):  # an inference tensor kept here could never be used in training
+            value = build(*args)
+        name = f"{build.__name__}_{next(_numbers)}"
+        setattr(_store, name, value)
+        _names[key] = name
+        return name
+
+    @functools.wraps(build)
+    def constant(*args: Any) -> Any:
+        name = remember(*args)
+        return getattr(_store, name) if name else build(*args)
+
+    return constant  # type: ignore[return-value]
+
+
+_numbers = itertools.count()
+
+
+@_constant
+def _default_tree(num_nodes: int) -> Tree:
+    return balanced(num_nodes + 1)
+
+
+@_constant
+def node_tables(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tables:
+    """The activation's constants at every node: tensors (K-1,), or floats if all nodes are alike and symmetric."""
+    tables = activation.tables(tree, np.dtype(str(dtype).removeprefix("torch.")))
+    if tree.is_symmetric and tables.shape[1] == 1:
+        return tuple(float(row[0]) for row in tables)
+    return tuple(torch.as_tensor(tables, device=device))
+
+
+@_constant
+def path_matrices(tree: Tree, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether a no, a yes, or either at a node lies on a path: three 0/1 matrices, nodes x leaves or nodes x nodes."""
+    count = 2 * tree.num_classes - 1
+    answers = np.zeros((2, tree.num_nodes, count))
+    for node, (no, yes) in enumerate(tree.children):
+        answers[:, :, [no, yes]] = answers[:, :, [node]]
+        answers[0, node, no] = answers[1, node, yes] = 1
+    columns = slice(tree.num_nodes, count) if to == "leaves" else slice(0, tree.num_nodes)
+    no, yes = (torch.as_tensor(side[:, columns], dtype=dtype, device=device).contiguous() for side in answers)
+    return no, yes, no + yes
+
+
+@_constant
+def agreement(tree: Tree, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Weights and bias that count, from 0/1 answers, minus the answers that lead away from each leaf."""
+    no, yes, _ = path_matrices(tree, "leaves", device, dtype)
+    return yes - no, -yes.sum(0)
+
+
+@_constant
+def index_table(tree: Tree, name: str, device: torch.device) -> Tensor:
+    """An integer table of the tree: its "parents", "bits", "children", or where each id's "edge" starts."""
+    num_nodes, parents = tree.num_nodes, tree.parents
+    if name == "parents":  # the root is its own parent, so that walks stop there
+        table = np.maximum(parents, 0)
+    elif name == "bits":
+        table = tree.bits.astype(np.int64)
+    elif name == "edge":  # into the row [no answers, yes answers, 0]: the root has no edge above it
+        table = np.where(parents < 0, 2 * num_nodes, parents + num_nodes * tree.bits)
+    else:  # children of every id; a leaf is its own child, so that walks wait there
+        leaves = np.arange(num_nodes, 2 * num_nodes + 1)
+        table = np.concatenate([tree.children, np.stack([leaves, leaves], axis=1)])
+    return torch.as_tensor(table, device=device)

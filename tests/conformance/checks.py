@@ -1,0 +1,552 @@
+"""The laws, one function each: a backend against the oracle, for any tree and activation.
+
+A check raises AssertionError when its law does not hold. The test files feed checks the rows of ``cases``, and
+``test_suite_can_fail`` feeds them broken backends, which every check must notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mpmath
+import numpy as np
+import oracle
+from cases import ActivationCase, TreeCase
+from scipy import stats
+
+import catnat
+
+# A test of frequencies rejects when chance alone would reject this rarely. Seeds are fixed, so a pass stays a pass.
+FALSE_ALARM = 1e-6
+
+
+def close(got: Any, wanted: Any, *, rtol: float = 0.0, atol: float = 0.0) -> None:
+    """Equal shapes first: NumPy's own comparison would broadcast over a wrong one."""
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    assert got.shape == wanted.shape, f"shape {got.shape} instead of {wanted.shape}"
+    np.testing.assert_allclose(got, wanted, rtol=rtol, atol=atol)
+
+
+def rows(function: Callable[..., Any], *scores: np.ndarray) -> np.ndarray:
+    """The oracle's function of one row of scores, for every row of a batch."""
+    batch = scores[0].shape[:-1]
+    flat = [s.reshape(math.prod(batch), s.shape[-1]) for s in scores]
+    values = np.array([function(*row) for row in zip(*flat, strict=True)])
+    return values.reshape(*batch, *values.shape[1:])
+
+
+def generator(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+# ---- probabilities ----
+
+
+def probabilities(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """p_k is the product of the answers on the path to k, inside the band and outside it, and sums to one."""
+    model, rng = case.model(activation), generator()
+    for scores in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
+        got = backend.catnat(scores, case.tree, activation)
+        assert got.dtype == np.float64
+        close(got, rows(model.probs, scores), atol=1e-13)
+        assert (got >= 0).all()
+        close(got.sum(-1), np.ones((2, 3)), atol=1e-13)
+
+
+def zero_scores_mean_the_prior(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    prior = np.array(case.weights) / math.fsum(case.weights)
+    zero = np.zeros(case.num_nodes)
+    close(backend.catnat(zero, case.tree, activation), prior, rtol=1e-12)
+    close(backend.log_catnat(zero, case.tree, activation), np.log(prior), rtol=1e-12, atol=1e-15)
+
+
+def log_probabilities(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model, rng = case.model(activation), generator(1)
+    scores = model.inside(rng, (3, 2))
+    got = backend.log_catnat(scores, case.tree, activation)
+    assert got.dtype == np.float64
+    close(got, rows(model.log_probs, scores), rtol=1e-11, atol=1e-13)
+    # Outside the band too they are finite, and the exponential is the probability but for the floor.
+    scores = model.anywhere(rng, (3, 2))
+    got = backend.log_catnat(scores, case.tree, activation)
+    assert np.isfinite(got).all()
+    assert (got <= 0).all()
+    close(np.exp(got), backend.catnat(scores, case.tree, activation), atol=1e-13)
+
+
+def path_log_prob_is_the_gathered_one(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model, rng = case.model(activation), generator(2)
+    for scores in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
+        dense = backend.log_catnat(scores, case.tree, activation)
+        classes = rng.integers(case.num_classes, size=(4, 2, 3))  # a sample shape in front of the batch
+        got = backend.log_prob(scores, classes, case.tree, activation)
+        close(got, np.take_along_axis(dense[None], classes[..., None], -1)[..., 0], rtol=1e-13, atol=1e-15)
+        close(backend.log_prob(scores, classes[0], case.tree, activation), got[0])
+        # One class for all rows, and all classes for one row.
+        close(backend.log_prob(scores, np.array(0), case.tree, activation), dense[..., 0], rtol=1e-13, atol=1e-15)
+        every = np.arange(case.num_classes)
+        close(backend.log_prob(scores[0, 0], every, case.tree, activation), dense[0, 0], rtol=1e-13, atol=1e-15)
+
+
+def reach_is_the_sum_of_leaves(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model, rng = case.model(activation), generator(3)
+    for scores in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
+        got = backend.reach(scores, case.tree, activation)
+        close(got, rows(model.reach, scores), atol=1e-13)
+        p = backend.catnat(scores, case.tree, activation)
+        # At every depth, the nodes there and the leaves above them hold all the mass.
+        for depth in range(case.tree.depth):
+            above = [k for k, steps in enumerate(model.paths) if len(steps) <= depth]
+            level = sorted({steps[depth][0] for steps in model.paths if len(steps) > depth})
+            close(got[..., level].sum(-1) + p[..., above].sum(-1), np.ones((2, 3)), atol=1e-13)
+
+
+def any_axis(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    scores = case.model(activation).inside(generator(4), (2, 3, 2))
+    for function in (backend.catnat, backend.log_catnat):
+        wanted = function(scores, case.tree, activation)
+        for axis in (0, 1, 2, 3, -1, -2, -3, -4):
+            moved = function(np.moveaxis(scores, -1, axis), case.tree, activation, axis=axis)
+            close(np.moveaxis(moved, axis, -1), wanted, rtol=1e-14)
+
+
+# ---- Fisher information ----
+
+
+def fisher_is_diagonal(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """The definition, sum_k p_k grad log p_k grad log p_k^T, is diagonal and its diagonal is the library's."""
+    model = case.model(activation)
+    scores = model.inside(generator(5))
+    wanted = model.fisher(scores)
+    close(backend.fisher_diagonal(scores, case.tree, activation), np.diag(wanted), rtol=1e-10, atol=1e-12)
+    assert off_diagonal(wanted) < 1e-10
+    # The same expectation with the backend's own probabilities and gradients.
+    p = backend.catnat(scores, case.tree, activation)
+    gradients = backend.class_jacobian(scores, case.tree, activation)
+    close(np.einsum("k,ki,kj->ij", p, gradients, gradients), np.diag(np.diag(wanted)), atol=1e-10)
+
+
+def off_diagonal(matrix: np.ndarray) -> float:
+    return float(np.abs(matrix - np.diag(np.diag(matrix))).max(initial=0.0))
+
+
+def fisher_entries(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """The stated entries: P(i) a'^2 / (a (1 - a)), which is P(i) a (1 - a) c^2 or P(i) (pi/A)^2 c^2."""
+    model = case.model(activation)
+    scores = model.inside(generator(6), (2, 3))
+    reach, squares = rows(model.reach, scores), np.array(model.scales) ** 2
+    yes = rows(model.yes, scores)
+    slope = rows(lambda s: np.diag(oracle.jacobian(model.yes, s)), scores)
+    got = backend.fisher_diagonal(scores, case.tree, activation)
+    close(got, reach * slope**2 / (yes * (1 - yes)), rtol=1e-10)
+    if activation.kind == "sigmoid":
+        close(got, reach * yes * (1 - yes) * squares, rtol=1e-10)
+    if activation.natural:
+        close(got, reach * (math.pi / activation.width) ** 2 * squares, rtol=1e-10)
+
+
+def fisher_of_nu_depends_on_ancestors_only(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model = case.model(activation)
+    scores, other = model.inside(generator(7), (2,))
+    before = backend.fisher_diagonal(scores, case.tree, activation)
+    above = oracle.ancestors(case.root)
+    moved = np.where(np.eye(case.num_nodes, dtype=bool), other, scores)  # row j: only score j has changed
+    after = backend.fisher_diagonal(moved, case.tree, activation)
+    changed = np.abs(after / before - 1) > 1e-9
+    wanted = np.array([[j in above[i] for i in range(case.num_nodes)] for j in range(case.num_nodes)])
+    np.testing.assert_array_equal(changed, wanted.reshape(changed.shape))
+
+
+def isotropic_fisher_at_zero(backend: Any, case: TreeCase, activation: ActivationCase, rtol: float = 1e-10) -> None:
+    """The Fisher matrix at zero scores is a quarter of the identity, for every tree and prior."""
+    zero = np.zeros(case.num_nodes)
+    close(backend.fisher_diagonal(zero, case.tree, activation), np.full(case.num_nodes, 0.25), rtol=rtol)
+    p = backend.catnat(zero, case.tree, activation)
+    gradients = backend.class_jacobian(zero, case.tree, activation)
+    fisher = np.einsum("k,ki,kj->ij", p, gradients, gradients)
+    close(fisher, np.eye(case.num_nodes) / 4, atol=rtol)
+
+
+def scores_have_mean_zero(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """E[grad log p] = 0."""
+    scores = case.model(activation).inside(generator(8))
+    p = backend.catnat(scores, case.tree, activation)
+    gradients = backend.class_jacobian(scores, case.tree, activation)
+    assert gradients.shape == (case.num_classes, case.num_nodes)
+    close(p @ gradients, np.zeros(case.num_nodes), atol=1e-12)
+
+
+def fisher_is_the_curvature_of_kl(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """KL(p_s || p_{s+d}) = d^T G d / 2 + O(d^3): halving d divides the rest by 8 or more."""
+    model, rng = case.model(activation), generator(9)
+    scores = model.inside(rng, margin=0.2)
+    diagonal = backend.fisher_diagonal(scores, case.tree, activation)
+    direction = rng.normal(size=case.num_nodes) / np.array(model.scales)
+
+    def rest(size: float) -> float:
+        step = size * direction
+        kl = backend.kl_divergence(scores, scores + step, case.tree, activation)
+        assert kl.shape == ()
+        return float(kl - (step**2 * diagonal).sum() / 2)
+
+    large, small = abs(rest(2e-3)), abs(rest(1e-3))
+    assert large < 1e-6
+    assert small < large / 2**2.7 + 1e-14, f"the rest only fell from {large} to {small}"
+
+
+# ---- entropy and KL ----
+
+
+def entropy_is_its_definition(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model, rng = case.model(activation), generator(10)
+    for scores in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
+        got = backend.entropy(scores, case.tree, activation)
+        close(got, rows(model.entropy, scores), rtol=1e-11, atol=1e-11)
+    # Chain rule: the entropy of each answer, weighted by the probability of the question.
+    scores = model.inside(rng, (2, 3))
+    yes, reach = rows(model.yes, scores), rows(model.reach, scores)
+    answers = -yes * np.log(yes) - (1 - yes) * np.log(1 - yes)
+    close(backend.entropy(scores, case.tree, activation), (reach * answers).sum(-1), rtol=1e-11, atol=1e-13)
+
+
+def kl_is_its_definition(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model, rng = case.model(activation), generator(12)
+    q = model.inside(rng, (2, 3))
+    for p in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
+        got = backend.kl_divergence(p, q, case.tree, activation)
+        close(got, rows(model.kl, p, q), rtol=1e-11, atol=1e-11)
+        assert (got >= 0).all()
+    close(backend.kl_divergence(q, q, case.tree, activation), np.zeros((2, 3)), atol=1e-15)
+    p = model.inside(rng, (2, 3))
+    a, b, reach = rows(model.yes, p), rows(model.yes, q), rows(model.reach, p)
+    answers = a * np.log(a / b) + (1 - a) * np.log((1 - a) / (1 - b))
+    close(backend.kl_divergence(p, q, case.tree, activation), (reach * answers).sum(-1), rtol=1e-11, atol=1e-13)
+
+
+# ---- gradients ----
+
+
+def gradients(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Of every differentiable function, against complex steps of the oracle."""
+    model, rng = case.model(activation), generator(13)
+    scores, other = model.inside(rng, (2,))
+    args = (case.tree, activation)
+
+    def compare(name: str, function: Callable[[Any], Any], *middle: Any, argnum: int = 0, at: Any = scores) -> None:
+        jacobian = oracle.jacobian(function, at)
+        cotangent = rng.normal(size=jacobian.shape[:-1])
+        got = backend.grad(name, cotangent, *middle, *args, argnum=argnum)
+        close(got, np.tensordot(cotangent, jacobian, cotangent.ndim), rtol=1e-9, atol=1e-10)
+
+    classes = rng.integers(case.num_classes, size=5)
+    compare("catnat", model.probs, scores)
+    compare("log_catnat", model.log_probs, scores)
+    compare("log_prob", lambda s: model.log_probs(s)[classes], scores, classes)
+    compare("reach", model.reach, scores)
+    compare("entropy", model.entropy, scores)
+    compare("kl_divergence", lambda s: model.kl(s, other), scores, other)
+    compare("kl_divergence", lambda s: model.kl(other, s), other, scores, argnum=1)
+
+
+def outside_the_band_nothing_moves(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Clamp: exact zeros, zero gradient and zero Fisher entry beyond the edges; ``saturated`` says where."""
+    model, rng = case.model(activation), generator(14)
+    low, high = model.edges()
+    out, side = rng.random((2, case.num_nodes)) < 0.5
+    beyond = rng.uniform(0.01, 1, case.num_nodes)
+    scores = np.where(out, np.where(side, low - beyond, high + beyond), model.inside(rng))
+    np.testing.assert_array_equal(backend.saturated(scores, case.tree, activation), out)
+    p = backend.catnat(scores, case.tree, activation)
+    wanted = model.probs(scores)
+    np.testing.assert_array_equal(p == 0, wanted == 0)
+    close(p, wanted, atol=1e-13)
+    for name in ("catnat", "log_catnat"):
+        gradient = backend.grad(name, rng.normal(size=case.num_classes), scores, case.tree, activation)
+        assert (gradient[out] == 0).all()
+    fisher = backend.fisher_diagonal(scores, case.tree, activation)
+    assert (fisher[out] == 0).all()
+    entries = model.reach(scores) * (math.pi / activation.width * np.array(model.scales)) ** 2
+    close(fisher, np.where(out, 0, entries), rtol=1e-10, atol=1e-13)
+
+
+# ---- draws ----
+
+
+def chi_square(counts: Mapping[Any, int] | Sequence[int], law: Mapping[Any, float] | Sequence[float]) -> None:
+    """Pearson's test of counts against a law; cells that expect fewer than 5 are put together."""
+    if isinstance(law, Mapping):
+        assert isinstance(counts, Mapping)
+        assert set(counts) <= set(law), "something impossible was drawn"
+        counts, law = [counts.get(cell, 0) for cell in law], list(law.values())
+    seen, p = np.asarray(counts, dtype=float), np.asarray(law, dtype=float)
+    assert seen.shape == p.shape
+    assert (seen[p == 0] == 0).all(), "something of probability zero was drawn"
+    expected = p * seen.sum()
+    rare = expected < 5
+    seen = np.append(seen[~rare], seen[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    used = expected > 0
+    assert (seen[~used] == 0).all()
+    if used.sum() < 2:
+        return
+    statistic = ((seen - expected)[used] ** 2 / expected[used]).sum()
+    chance = stats.chi2.sf(statistic, used.sum() - 1)
+    assert chance > FALSE_ALARM, f"chi-square {statistic:.1f} with {used.sum() - 1} degrees of freedom"
+
+
+def sample_frequencies(backend: Any, case: TreeCase, activation: ActivationCase, size: int = 20_000) -> None:
+    model = case.model(activation)
+    scores = model.inside(generator(15), (2,))
+    got = backend.sample(scores, case.tree, activation, sample_shape=(size,), seed=11)
+    assert got.shape == (size, 2)
+    assert got.dtype == np.int64
+    for draws, p in zip(got.T, rows(model.probs, scores), strict=True):
+        chi_square(np.bincount(draws, minlength=case.num_classes), p)
+
+
+def frequencies_of_small_draws(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Many calls for a few draws each: a backend may well use another algorithm for them."""
+    scores = case.model(activation).inside(generator(15), margin=0.2)
+    calls = [backend.sample(scores, case.tree, activation, sample_shape=(40,), seed=100 + i) for i in range(250)]
+    assert all(draws.shape == (40,) for draws in calls)
+    counts = np.bincount(np.concatenate(calls), minlength=case.num_classes)
+    chi_square(counts, case.model(activation).probs(scores))
+
+
+def impossible_classes_are_never_drawn(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """About a third of the nodes are saturated: what has probability zero exactly is never drawn."""
+    model = case.model(activation)
+    scores = model.anywhere(generator(16))
+    p = backend.catnat(scores, case.tree, activation)
+    draws = backend.sample(scores, case.tree, activation, sample_shape=(20_000,), seed=12)
+    chi_square(np.bincount(draws, minlength=case.num_classes), model.probs(scores))
+    assert (p[np.unique(draws)] > 0).all()
+
+
+def draws_are_independent(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Of each other along the sample shape and across rows: pairs have the product law."""
+    model = case.model(activation)
+    scores = model.inside(generator(17), (2,), margin=0.25)
+    p, q = rows(model.probs, scores)
+    draws = backend.sample(scores, case.tree, activation, sample_shape=(20_000, 2), seed=13)
+    assert draws.shape == (20_000, 2, 2)
+
+    def pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.bincount(first * case.num_classes + second, minlength=case.num_classes**2)
+
+    chi_square(pairs(draws[:, 0, 0], draws[:, 1, 0]), np.outer(p, p).ravel())
+    chi_square(pairs(draws[:, 0, 0], draws[:, 0, 1]), np.outer(p, q).ravel())
+    chi_square(pairs(draws[:-1:2, 0, 1], draws[1::2, 0, 1]), np.outer(q, q).ravel())
+
+
+def plackett_luce(backend: Any, case: TreeCase, activation: ActivationCase, k: int, size: int = 60_000) -> None:
+    """Every ordered k-tuple comes with the probability of drawing it without replacement."""
+    model = case.model(activation)
+    scores = model.inside(generator(18), margin=0.2)
+    got = backend.sample_without_replacement(np.tile(scores, (size, 1)), k, case.tree, activation, seed=14)
+    assert got.shape == (size, k)
+    assert got.dtype == np.int64
+    assert (np.diff(np.sort(got, -1), axis=-1) > 0).all(), "a class was drawn twice"
+    tuples, counts = np.unique(got, axis=0, return_counts=True)
+    seen = dict(zip(map(tuple, tuples.tolist()), counts.tolist(), strict=True))
+    chi_square(seen, oracle.plackett_luce(model.probs(scores), k))
+
+
+def first_draws_without_replacement(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Larger trees: distinct classes in range, and the first of them has the law of one draw."""
+    model = case.model(activation)
+    scores = model.inside(generator(19), margin=0.2)
+    k = min(case.num_classes, 6)
+    got = backend.sample_without_replacement(np.tile(scores, (5000, 4, 1)), k, case.tree, activation, seed=15)
+    assert got.shape == (5000, 4, k)
+    assert ((got >= 0) & (got < case.num_classes)).all()
+    assert (np.diff(np.sort(got, -1), axis=-1) > 0).all(), "a class was drawn twice"
+    chi_square(np.bincount(got[..., 0].ravel(), minlength=case.num_classes), model.probs(scores))
+
+
+def mode_is_the_argmax(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model = case.model(activation)
+    scores = model.inside(generator(20), (5, 4))
+    got = backend.mode(scores, case.tree, activation)
+    assert got.dtype == np.int64
+    close(got, rows(model.probs, scores).argmax(-1))
+
+
+# ---- distributions ----
+
+
+def distribution_facts(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model = case.model(activation)
+    scores = model.inside(generator(21), (2, 3))
+    p = rows(model.probs, scores)
+    facts = backend.distribution(scores, case.tree, activation)
+    best = np.eye(case.num_classes)[p.argmax(-1)]
+    wanted = {
+        "probs": p,
+        "logits": np.log(p),
+        "entropy": rows(model.entropy, scores),
+        "mode": p.argmax(-1),
+        "one_hot_probs": p,
+        "one_hot_mean": p,
+        "one_hot_variance": p * (1 - p),
+        "one_hot_entropy": rows(model.entropy, scores),
+        "one_hot_mode": best,
+    }
+    for name, value in wanted.items():
+        close(facts[name], value, rtol=1e-11, atol=1e-13)
+
+
+def distribution_draws(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    model = case.model(activation)
+    scores = model.inside(generator(22))
+    log_p = model.log_probs(scores)
+    drawn = backend.distribution_sample(scores, case.tree, activation, (4000, 2), seed=16)
+    classes, class_log_probs, hot, hot_log_probs = drawn
+    assert classes.shape == (4000, 2)
+    assert hot.shape == (4000, 2, case.num_classes)
+    assert (np.sort(hot, -1)[..., :-1] == 0).all()
+    assert (hot.sum(-1) == 1).all()
+    for draws, log_probs in ((classes, class_log_probs), (hot.argmax(-1), hot_log_probs)):
+        close(log_probs, log_p[draws], rtol=1e-11, atol=1e-13)
+        chi_square(np.bincount(draws.ravel(), minlength=case.num_classes), np.exp(log_p))
+
+
+def straight_through(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Forward a one-hot draw with the right frequencies, backward the gradient of the probabilities."""
+    model, rng = case.model(activation), generator(23)
+    scores = model.inside(rng)
+    cotangent = rng.normal(size=(6000, case.num_classes))
+    draw, gradient = backend.straight_through(np.tile(scores, (6000, 1)), case.tree, activation, cotangent, seed=17)
+    assert draw.shape == (6000, case.num_classes)
+    close(np.sort(draw, -1)[:, :-1], np.zeros((6000, case.num_classes - 1)), atol=1e-15)
+    close(draw.max(-1), np.ones(6000), atol=1e-15)
+    chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), model.probs(scores))
+    close(gradient, cotangent @ oracle.jacobian(model.probs, scores), rtol=1e-9, atol=1e-11)
+
+
+def relaxed(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """A draw y is softmax((log p + Gumbel) / T): on the simplex, with argmax frequencies p and that map's gradient."""
+    model, rng, temperature = case.model(activation), generator(24), 0.7
+    scores = model.inside(rng, margin=0.2)
+    batch = np.tile(scores, (6000, 1))
+    cotangent = rng.normal(size=(6000, case.num_classes))
+    draw, gradient = backend.relaxed(temperature, batch, case.tree, activation, cotangent, seed=18)
+    assert draw.shape == (6000, case.num_classes)
+    assert (draw >= 0).all()
+    close(draw.sum(-1), np.ones(6000), atol=1e-12)
+    chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), model.probs(scores))
+    # dy = (diag(y) - y y^T) d(log p) / T, whatever the noise was.
+    pulled = draw * (cotangent - (draw * cotangent).sum(-1, keepdims=True)) / temperature
+    close(gradient, pulled @ oracle.jacobian(model.log_probs, scores), rtol=1e-8, atol=1e-10)
+    # Its density, anywhere on the simplex.
+    value = rng.dirichlet(np.ones(case.num_classes), 5)
+    got = backend.relaxed_log_prob(temperature, batch[:5], value, case.tree, activation)
+    log_p = model.log_probs(scores)
+    close(got, [oracle.concrete_log_density(log_p, temperature, v) for v in value], rtol=1e-9, atol=1e-9)
+
+
+# ---- accuracy ----
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-13}
+# The edge of a moved band is irrational and computed from a prior that is itself rounded, so it is known to a few ulp
+# only. The paper's own band, where nothing is moved, has no such excuse.
+EDGE_ERROR = 8 * math.pi * float(np.finfo(np.float64).eps)
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeTruth:
+    """The log-probabilities of (no, yes) at one node in many digits, and what absolute error the prior excuses."""
+
+    log_probs: tuple[Any, Any]
+    excused: tuple[float, float]
+    floored: bool
+
+
+def node_truth(activation: ActivationCase, yes_at_zero: float, score: Any, dtype: str) -> NodeTruth:
+    """Natural's node log-probability is floored at log eps of the computing dtype: below it, the floor is the truth."""
+    floor = mpmath.log(mpmath.mpf(float(np.finfo(dtype).eps)))
+    with mpmath.workdps(350):  # so many digits because 1 - a is wanted even where a is exp(-650)
+        reference = activation.reference
+        x = mpmath.mpf(float(score)) + reference.score(mpmath.mpf(float(yes_at_zero)), mpmath)
+        yes = reference.yes(x, mpmath)
+        if activation.natural and min(yes, 1 - yes) < mpmath.exp(floor):
+            return NodeTruth((mpmath.mpf(0), floor) if yes < 0.5 else (floor, mpmath.mpf(0)), (0.0, 0.0), True)
+        odds = float(yes / (1 - yes))
+        moved = activation.natural and yes_at_zero != 0.5
+        # d log nu / dx = sqrt((1 - nu) / nu) / 2 in the default band, and d log(1 - nu) / dx likewise
+        excused = (EDGE_ERROR * math.sqrt(odds) / 2, EDGE_ERROR / math.sqrt(odds) / 2) if moved else (0.0, 0.0)
+        return NodeTruth((+mpmath.log(1 - yes), +mpmath.log(yes)), excused, False)
+
+
+def assert_accurate(value: float, steps: Sequence[tuple[NodeTruth, int]], dtype: str, where: str) -> None:
+    """``value`` is the sum of the steps' log-probabilities, to the relative error that the dtype promises."""
+    with mpmath.workdps(50):
+        wanted = mpmath.fsum(node.log_probs[bit] for node, bit in steps)
+        error = abs(mpmath.mpf(value) - wanted)
+        # Opposite a floored answer the truth lies between log(1 - eps) and 0, and any such number will do.
+        excused = sum(node.excused[bit] + 2 * float(np.finfo(dtype).eps) * node.floored for node, bit in steps)
+        assert error <= TOLERANCE[dtype] * abs(wanted) + excused, (
+            f"{value!r} instead of {float(wanted)!r}, relative error {float(error / abs(wanted)):.2g}, {where}"
+        )
+
+
+def accuracy_of_one_node(backend: Any, activation: ActivationCase, scores: np.ndarray, yes: float = 0.5) -> None:
+    """Both log-probabilities of a two-class tree whose prior says ``yes``, at every given score."""
+    dtype = scores.dtype.name
+    tree = catnat.balanced(2).with_prior([1 - yes, yes])
+    got = backend.log_catnat(scores[:, None], tree, activation)
+    assert got.dtype == scores.dtype
+    assert got.shape == (len(scores), 2)
+    for score, values in zip(scores, got, strict=True):
+        truth = node_truth(activation, tree.yes_fraction()[0], score, dtype)
+        for bit, value in enumerate(values.tolist()):
+            assert value <= 0
+            assert_accurate(value, [(truth, bit)], dtype, f"answer {bit} at score {score!r}")
+
+
+def accuracy_of_paths(
+    backend: Any, activation: ActivationCase, tree: Any, classes: Sequence[int], on_path: Callable[[int], np.ndarray]
+) -> None:
+    """``log_prob`` on a uniform complete tree, where ``on_path(length)`` gives the scores met on the way to a class."""
+    for k in classes:
+        nodes, bits = tree.path(k)
+        met = on_path(len(nodes))
+        scores = np.zeros(tree.num_nodes, dtype=met.dtype)
+        scores[nodes] = met
+        got = backend.log_prob(scores, np.array(k), tree, activation)
+        assert got.shape == ()
+        assert got.dtype == met.dtype
+        truths = [node_truth(activation, 0.5, s, met.dtype.name) for s in met]
+        assert_accurate(float(got), list(zip(truths, bits, strict=True)), met.dtype.name, f"class {k}")
+
+
+def accuracy_of_all_classes(backend: Any, activation: ActivationCase, tree: Any, dtype: str) -> None:
+    """``log_catnat`` for scores of every size, many of them near an edge."""
+    rng, fractions = generator(25), tree.yes_fraction()
+    shape = (3, tree.num_nodes)
+    if activation.natural:
+        low = 4.1 * math.sqrt(np.finfo(dtype).eps)  # just above the floor
+        x = math.pi - np.exp(rng.uniform(math.log(low), math.log(2.0), shape))
+    else:
+        x = np.exp(rng.uniform(-5, 4, shape))
+    scores = (rng.choice([-1, 1], shape) * x - activation.reference.score(fractions)).astype(dtype)
+    got = backend.log_catnat(scores, tree, activation)
+    assert got.shape == (3, tree.num_classes)
+    for row, values in zip(scores, got, strict=True):
+        truths = [node_truth(activation, f, s, dtype) for f, s in zip(fractions, row, strict=True)]
+        for k, value in enumerate(values.tolist()):
+            steps = [(truths[i], bit) for i, bit in zip(*tree.path(k), strict=True)]
+            assert_accurate(value, steps, dtype, f"class {k} of {tree!r}")
+
+
+def band_sweep(dtype: str, side: int, points: int = 200) -> np.ndarray:
+    """Scores of the default band from its centre to one ulp inside an edge, at log-spaced distances from that edge."""
+    edge = np.array(math.pi, dtype)
+    if float(edge) > math.pi:  # float32's nearest number lies beyond pi, float64's just below it
+        edge = np.nextafter(edge, np.array(0, dtype))
+    distances = np.geomspace(np.finfo(dtype).eps, math.pi, points)
+    scores = np.append((math.pi - distances).astype(dtype), edge)
+    return np.unique(side * scores[np.abs(scores) <= edge])

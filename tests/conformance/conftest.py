@@ -1,0 +1,20 @@
+"""Fixtures of the shared suite: every backend, every tree, every activation."""
+
+import cases
+import pytest
+from conformance import backends
+
+
+@pytest.fixture(scope="session", params=backends.NAMES)
+def backend(request):
+    return backends.load(request.param)
+
+
+@pytest.fixture(params=cases.TREE_NAMES)
+def tree(request):
+    return cases.tree_case(request.param)
+
+
+@pytest.fixture(params=cases.ACTIVATIONS.values(), ids=cases.ACTIVATIONS.keys())
+def activation(request):
+    return request.param

@@ -1,0 +1,276 @@
+"""Each builder against its definition, and what it says about input that is no tree."""
+
+import math
+
+import cases
+import hypothesis
+import numpy as np
+import oracle
+import pytest
+from hypothesis import strategies as st
+from scipy.cluster import hierarchy
+
+import catnat
+
+# ---- balanced ----
+
+
+@pytest.mark.parametrize("num_classes", [*range(1, 40), 63, 64, 65, 100, 127, 128, 129, 1000])
+def test_balanced_is_the_heap(num_classes):
+    tree = catnat.balanced(num_classes)
+    np.testing.assert_array_equal(tree.children, oracle.to_ids(oracle.balanced(num_classes)))
+    assert tree.depth == math.ceil(math.log2(num_classes))
+    assert {len(tree.path(k)[0]) for k in range(num_classes)} <= {tree.depth, tree.depth - 1}
+    fractions = tree.yes_fraction()
+    assert (fractions >= 1 / 3 - 1e-15).all()
+    assert (fractions <= 2 / 3 + 1e-15).all()
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 5, 8, 18, 37, 1000])
+def test_balanced_paths_are_bit_arithmetic(num_classes):
+    """Following answer 0 to heap 2i and answer 1 to heap 2i+1 ends at distinct leaves, left to right in class order."""
+    positions = []
+    for k in range(num_classes):
+        nodes, bits = catnat.balanced(num_classes).path(k)
+        heap = 1
+        for node, bit in zip(nodes.tolist(), bits.tolist(), strict=True):
+            assert node == heap - 1
+            heap = 2 * heap + bit
+        assert num_classes <= heap <= 2 * num_classes - 1
+        positions.append(sum(bit / 2**level for level, bit in enumerate(bits.tolist(), 1)))
+    assert positions == sorted(set(positions))
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_path_of_a_power_of_two_is_the_class_in_binary(depth):
+    """The paper's case: k written in H bits, the most significant first."""
+    tree = catnat.balanced(2**depth)
+    for k in range(2**depth):
+        assert "".join(map(str, tree.path(k)[1].tolist())) == format(k, f"0{depth}b")
+
+
+# ---- chain ----
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 7, 30])
+def test_chain_asks_for_one_class_after_another(num_classes):
+    tree = catnat.chain(num_classes)
+    assert tree.depth == num_classes - 1
+    for k in range(num_classes):
+        nodes, bits = tree.path(k)
+        asked = min(k + 1, num_classes - 1)
+        assert nodes.tolist() == list(range(asked))
+        assert bits.tolist() == [int(node == k) for node in range(asked)]
+    np.testing.assert_allclose(tree.yes_fraction(), 1 / np.arange(num_classes, 1, -1), rtol=1e-13)
+
+
+# ---- huffman ----
+
+
+def check_huffman(weights):
+    tree = catnat.huffman(weights)
+    p = np.array(weights) / math.fsum(weights)
+    np.testing.assert_allclose(tree.prior, p, rtol=1e-13)
+    lengths = [len(tree.path(k)[0]) for k in range(len(weights))]
+    assert sum(length * q for length, q in zip(lengths, p, strict=True)) == pytest.approx(
+        oracle.huffman_cost(weights), rel=1e-12
+    )
+    mass = np.concatenate([tree.reach(), tree.prior])
+    no, yes = mass[tree.children].T
+    assert (no <= yes * (1 + 1e-12)).all()  # the lighter side is "no"
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        cases.zipf(50),
+        cases.zipf(2),
+        (1.0,) * 16,
+        (1.0,) * 11,
+        tuple(2.0**-k for k in range(30)),
+        tuple(float(k) for k in range(1, 100)),
+    ],
+)
+def test_huffman_is_optimal(weights):
+    check_huffman(weights)
+
+
+@hypothesis.given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40))
+def test_huffman_is_optimal_for_random_weights(weights):
+    check_huffman(weights)
+
+
+@hypothesis.given(st.lists(st.integers(1, 5), min_size=1, max_size=40))
+def test_huffman_is_optimal_with_ties(weights):
+    check_huffman([float(w) for w in weights])
+
+
+def test_huffman_of_powers_of_two_is_never_deeper_than_the_information():
+    weights = (8.0, 4.0, 2.0, 1.0, 1.0)
+    assert [len(catnat.huffman(weights).path(k)[0]) for k in range(5)] == [1, 2, 3, 4, 4]
+
+
+@pytest.mark.parametrize("scale", [5e-324, 1e-300, 1e300, 1.7e308])
+def test_huffman_does_not_mind_the_size_of_weights(scale):
+    weights = np.array([1.0, 1.0, 1.0, 1.0, 1.0])
+    tree = catnat.huffman(weights * scale)
+    assert sorted(len(tree.path(k)[0]) for k in range(5)) == [2, 2, 2, 3, 3]
+
+
+# ---- from_children ----
+
+
+@pytest.mark.parametrize("method", ["single", "average", "ward"])
+def test_from_children_reads_scipy_linkage(method):
+    points = np.random.default_rng(0).normal(size=(23, 3))
+    linkage = hierarchy.linkage(points, method)
+    tree = catnat.from_children(linkage[:, :2])
+    rows = [(int(no), int(yes)) for no, yes in linkage[:, :2]]
+    np.testing.assert_array_equal(tree.children, oracle.to_ids(oracle.from_merges(rows)))
+    # scipy's own count of the classes below each row is the tree's reach under the uniform prior
+    sizes = sorted(np.round(tree.reach() * 23).astype(int).tolist())
+    assert sizes == sorted(linkage[:, 3].astype(int).tolist())
+    # and the order of the leaves is scipy's
+    root = oracle.from_ids(tree.children)
+    assert oracle.leaves(root) == hierarchy.leaves_list(linkage).tolist()
+
+
+def test_from_children_takes_a_prior():
+    weights = np.arange(1.0, 8.0)
+    assert catnat.from_children(cases.MERGES, prior=weights) == catnat.from_children(cases.MERGES).with_prior(weights)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([(0, 0), (4, 2), (5, 3)], "class 1 missing, class 0 twice"),
+        ([(0, 1), (2, 3), (0, 1)], "two roots"),
+        ([(0, 1), (2, 3), (4, 4)], "one child twice"),
+        ([(0, 1), (4, 7), (5, 3)], "an entry too large"),
+        ([(0, 1), (4, -1), (5, 3)], "a negative entry"),
+        ([(4, 1), (0, 2), (5, 3)], "row 0 is its own child"),
+        ([(0, 1), (2, 6), (3, 5)], "the last two rows point at each other, out of the root's reach"),
+        ([(0.5, 1), (4, 2), (5, 3)], "half a class"),
+        ([(math.nan, 1), (4, 2), (5, 3)], "NaN"),
+        ([(0, 1, 2), (3, 4, 5)], "three children"),
+        ([0, 1], "one row without its brackets"),
+    ],
+)
+def test_from_children_refuses_what_is_no_tree(rows, why):
+    with pytest.raises(ValueError, match="children"):
+        catnat.from_children(rows)
+
+
+# ---- from_clusters ----
+
+
+def test_from_clusters_nests():
+    tree = catnat.from_clusters([[0, 3], [1, [2, 4]]])
+    np.testing.assert_array_equal(tree.children, oracle.to_ids(oracle.from_clusters([[0, 3], [1, [2, 4]]])))
+    assert tree.path(0)[1].tolist() == [0, 0]
+    assert tree.path(4)[1].tolist() == [1, 1, 1]
+
+
+def test_from_clusters_takes_label_vectors():
+    labels = np.array([2, 0, 1, 0, 2, 2, 1])
+    groups = [np.flatnonzero(labels == c) for c in range(3)]
+    assert catnat.from_clusters(groups) == catnat.from_clusters([group.tolist() for group in groups])
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 3, 6, 11])
+def test_one_flat_group_is_the_balanced_tree(num_classes):
+    assert catnat.from_clusters(list(range(num_classes))) == catnat.balanced(num_classes)
+
+
+def test_a_group_of_one_changes_nothing():
+    assert catnat.from_clusters([[[0]], [[1], [[2, 3]]]]) == catnat.from_clusters([0, [1, [2, 3]]])
+
+
+def test_weighted_clusters_use_huffman_inside_each_group():
+    weights = np.random.default_rng(2).uniform(0.1, 3, 12)
+    tree = catnat.from_clusters(cases.CLUSTERS, weights=weights)
+    np.testing.assert_allclose(tree.prior, weights / weights.sum(), rtol=1e-14)
+    depth = [len(tree.path(k)[0]) for k in range(12)]
+
+    def cost(group):
+        """Total weight and total merged weight of a group, by Huffman's algorithm on its members."""
+        if not isinstance(group, list):
+            return weights[group], 0.0
+        masses, costs = zip(*(cost(member) for member in group), strict=True)
+        return sum(masses), sum(costs) + oracle.huffman_cost(masses) * sum(masses)
+
+    assert np.dot(depth, weights) == pytest.approx(cost(cases.CLUSTERS)[1], rel=1e-12)
+    # the groups stay together: some node has exactly the members of [1, [2, 4, 6]] below it
+    below = [sorted(oracle.leaves(node)) for node in oracle.inner_nodes(oracle.from_ids(tree.children))]
+    assert [1, 2, 4, 6] in below
+    assert [2, 4, 6] in below
+
+
+@pytest.mark.parametrize(
+    "clusters", [[], [[]], [[0, 1], []], [0, 0], [0, 2], [[0, 1], [1, 2]], [1, 2], [-1, 0], [[0, 1], [3]]]
+)
+def test_from_clusters_refuses_missing_and_repeated_classes(clusters):
+    with pytest.raises(ValueError, match="clusters"):
+        catnat.from_clusters(clusters)
+
+
+# ---- sizes and weights ----
+
+
+@pytest.mark.parametrize("make", [catnat.balanced, catnat.chain])
+@pytest.mark.parametrize("size", [0, -1, 2.0, "3", None, True, math.nan])
+def test_a_number_of_classes_is_a_positive_whole_number(make, size):
+    with pytest.raises((TypeError, ValueError), match="num_classes"):
+        make(size)
+
+
+def test_numpy_integers_are_integers():
+    assert catnat.balanced(np.int64(5)) == catnat.balanced(5)
+    assert catnat.balanced(5).path(np.int64(3))[0].tolist() == catnat.balanced(5).path(3)[0].tolist()
+
+
+BAD_WEIGHTS = {
+    "zero": [1.0, 0.0, 1.0],
+    "negative": [1.0, -1.0, 1.0],
+    "nan": [1.0, math.nan, 1.0],
+    "inf": [1.0, math.inf, 1.0],
+    "matrix": [[1.0, 1.0, 1.0]],
+    "empty": [],
+    "scalar": 1.0,
+}
+
+
+@pytest.mark.parametrize("weights", BAD_WEIGHTS.values(), ids=BAD_WEIGHTS.keys())
+def test_weights_are_positive_and_finite(weights):
+    makers = (
+        lambda w: catnat.huffman(w),
+        lambda w: catnat.balanced(3).with_prior(w),
+        lambda w: catnat.from_clusters([0, [1, 2]], weights=w),
+        lambda w: catnat.from_children([(0, 1), (3, 2)], prior=w),
+    )
+    for make in makers:
+        with pytest.raises(ValueError, match=r"weights|prior"):
+            make(weights)
+
+
+def test_a_prior_has_one_weight_per_class():
+    for make in (
+        lambda: catnat.balanced(3).with_prior([1.0, 2.0]),
+        lambda: catnat.from_clusters([0, [1, 2]], weights=[1.0, 2.0]),
+        lambda: catnat.from_children([(0, 1), (3, 2)], prior=[1.0] * 4),
+    ):
+        with pytest.raises(ValueError, match=r"(2|4) .*3"):  # what was given, what was needed
+            make()
+
+
+@pytest.mark.parametrize("tree", [catnat.balanced(5), catnat.chain(5), catnat.huffman([5, 4, 3, 2, 1])], ids=repr)
+@pytest.mark.parametrize("k", [-1, 5, 100])
+def test_path_of_an_unknown_class(tree, k):
+    with pytest.raises(ValueError, match=rf"{k}.*4"):
+        tree.path(k)
+
+
+@pytest.mark.parametrize("shape", [(4,), (6,), (1, 5), ()])
+def test_reach_needs_one_probability_per_class(shape):
+    with pytest.raises(ValueError, match="probs"):
+        catnat.balanced(5).reach(np.ones(shape))

@@ -1,0 +1,88 @@
+"""Trees at the size people need: time and memory."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import catnat
+
+
+def test_balanced_is_instant_at_any_size():
+    start = time.perf_counter()
+    tree = catnat.balanced(2**25)
+    nodes, bits = tree.path(2**24 + 5)
+    assert tree == catnat.balanced(2**25)
+    assert hash(tree) != hash(catnat.balanced(2**24))
+    assert "33554432" in repr(tree)
+    assert time.perf_counter() - start < 0.05
+    assert tree.depth == 25
+    assert bits.tolist() == [1] + [0] * 21 + [1, 0, 1]
+    assert nodes[-1] == 2**24 - 1 + (2**24 + 5) // 2
+
+
+def test_balanced_takes_no_memory():
+    tracemalloc.start()
+    tree = catnat.balanced(2**25)
+    tree.path(12345)
+    hash(tree)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e5
+
+
+def test_an_uneven_balanced_tree_is_instant_too():
+    start = time.perf_counter()
+    tree = catnat.balanced(10**9 + 7)
+    assert tree.depth == 30
+    assert len(tree.path(10**9 + 6)[0]) == 29
+    assert time.perf_counter() - start < 0.05
+
+
+def test_a_long_chain_stays_small():
+    size = 2**20
+    tracemalloc.start()
+    tree = catnat.chain(size)
+    nodes, bits = tree.path(size - 1)
+    reach = tree.reach()
+    fractions = tree.yes_fraction()
+    hash(tree)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6
+    assert nodes.size == size - 1
+    assert not bits.any()
+    assert reach[0] == pytest.approx(1)
+    np.testing.assert_allclose(fractions, 1 / np.arange(size, 1, -1), rtol=1e-9)
+
+
+def test_huffman_of_a_hundred_thousand():
+    weights = 1 / np.arange(1, 10**5 + 1)
+    tree = catnat.huffman(weights)
+    # Shannon: the expected depth lies within one bit of the entropy, and reach summed over nodes is the expected depth.
+    p = weights / weights.sum()
+    entropy = -(p * np.log2(p)).sum()
+    assert entropy <= tree.reach().sum() < entropy + 1
+
+
+def test_huffman_of_a_million_takes_under_20_seconds():
+    weights = np.random.default_rng(0).pareto(1.0, 10**6) + 1e-3
+    start = time.perf_counter()
+    tree = catnat.huffman(weights)
+    assert time.perf_counter() - start < 20
+    p = weights / weights.sum()
+    entropy = -(p * np.log2(p)).sum()
+    assert entropy <= tree.reach().sum() < entropy + 1
+
+
+def test_a_deep_tree_needs_no_recursion():
+    """A caterpillar that is no chain of class order, deeper than Python's stack."""
+    size = 5000
+    order = np.random.default_rng(0).permutation(size)
+    rows = [(int(order[0]), int(order[1]))]
+    rows += [(size + j, int(order[j + 2])) for j in range(size - 2)]
+    tree = catnat.from_children(rows)
+    assert tree.depth == size - 1
+    assert len(tree.path(int(order[0]))[0]) == size - 1
+    assert tree.path(int(order[-1]))[1].tolist() == [1]

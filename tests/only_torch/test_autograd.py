@@ -1,0 +1,380 @@
+"""Derivatives: against finite differences, under torch.func's transforms, and exactly zero where a node is dead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from only_torch import rows
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import catnat
+import catnat.torch as ct
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+Function = Callable[[Tensor, catnat.Tree, ct.Activation], Tensor]
+
+
+def some_classes(tree: catnat.Tree, *shape: int) -> Tensor:
+    return torch.randint(tree.num_classes, shape, generator=rows.seeded(9))
+
+
+def log_prob(scores, tree, activation):
+    return ct.log_prob(scores, some_classes(tree, 3, *scores.shape[:-1]), tree, activation)
+
+
+def kl(scores, tree, activation):
+    return ct.kl_divergence(scores, scores.flip(0), tree, activation)
+
+
+def cross_entropy(scores, tree, activation):
+    return ct.cross_entropy(scores, some_classes(tree, *scores.shape[:-1]), tree, activation)
+
+
+def smooth_cross_entropy(scores, tree, activation):
+    target = some_classes(tree, *scores.shape[:-1])
+    return ct.cross_entropy(scores, target, tree, activation, label_smoothing=0.2, reduction="none")
+
+
+def catnat_log_prob(scores, tree, activation):
+    return ct.Catnat(scores, tree, activation).log_prob(some_classes(tree, 3, *scores.shape[:-1]))
+
+
+def relaxed(scores, tree, activation):
+    return ct.RelaxedOneHotCatnat(0.7, scores, tree, activation).rsample(generator=rows.seeded(8))
+
+
+FUNCTIONS: dict[str, Function] = {
+    "catnat": ct.catnat,
+    "log_catnat": ct.log_catnat,
+    "log_prob": log_prob,
+    "entropy": ct.entropy,
+    "kl_divergence": kl,
+    "cross_entropy": cross_entropy,
+    "cross_entropy-smooth": smooth_cross_entropy,
+    "reach": ct.reach,
+    "fisher_diagonal": ct.fisher_diagonal,
+    "Catnat.log_prob": catnat_log_prob,
+    "RelaxedOneHotCatnat.rsample": relaxed,
+}
+SMALL = {
+    "balanced-3": catnat.balanced(3),
+    "balanced-4": catnat.balanced(4),
+    "chain-4": catnat.chain(4),
+    "uneven-5": catnat.balanced(5).with_prior([1.0, 4.0, 0.5, 2.0, 1.0]),
+    "huffman-5": catnat.huffman([8, 4, 2, 1, 1]),
+}
+LARGE = {
+    **{name: rows.TREES[name] for name in ("balanced-100", "chain-100", "huffman-100")},
+    "balanced-128": catnat.balanced(128),
+}
+ACTIVATIONS = {**rows.ACTIVATIONS, "own": rows.OWN}
+
+
+# ---- against finite differences ----
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradcheck(name):
+    """Every entry on two small trees, a random direction on the others; forward mode beside reverse mode."""
+    for label, activation in ACTIVATIONS.items():
+        # A user's own activation has its Fisher information by forward mode, which does not nest.
+        forward = (name, label) != ("fisher_diagonal", "own")
+        for size, tree in SMALL.items():
+            scores = scaled(rows.inside(tree, activation, 2, margin=0.2))
+            function = on_unit_scale(FUNCTIONS[name], tree, activation)
+            fast = size not in ("balanced-3", "chain-4")
+            assert gradcheck(function, scores, atol=1e-6, rtol=1e-5, fast_mode=fast, check_forward_ad=forward)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradgradcheck(name):
+    for label, activation in ACTIVATIONS.items():
+        for tree in SMALL.values():
+            scores = scaled(rows.inside(tree, activation, 2, margin=0.2))
+            function = on_unit_scale(FUNCTIONS[name], tree, activation)
+            assert gradgradcheck(function, scores, fast_mode=True, check_fwd_over_rev=label != "own")
+        function = on_unit_scale(FUNCTIONS[name], catnat.balanced(3), activation)
+        scores = scaled(rows.inside(catnat.balanced(3), activation, 2, margin=0.2))
+        assert gradgradcheck(function, scores)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradcheck_and_gradgradcheck_of_large_trees(name):
+    for tree in LARGE.values():
+        for activation in (ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect", scaling="isotropic")):
+            scores = scaled(rows.inside(tree, activation, 2, margin=0.25))
+            function = on_unit_scale(FUNCTIONS[name], tree, activation)
+            assert gradcheck(function, scores, fast_mode=True, check_forward_ad=True)
+            assert gradgradcheck(function, scores, fast_mode=True, atol=1e-4)
+
+
+def scaled(scores: Tensor) -> Tensor:
+    return (scores / scores.abs().clamp(min=1e-9).max()).detach().requires_grad_()
+
+
+def on_unit_scale(function: Function, tree: catnat.Tree, activation: ct.Activation) -> Callable[[Tensor], Tensor]:
+    """The function of scores in units of their largest band: one finite step then suits every node."""
+    lower, upper = rows.bounds(tree, activation)
+    units = torch.as_tensor(upper - lower) / 4
+    middle = torch.as_tensor(upper + lower) / 2
+
+    def scaled_function(scores: Tensor) -> Tensor:
+        return function(middle + scores * units, tree, activation)
+
+    return scaled_function
+
+
+def test_gradcheck_notices_a_wrong_derivative(monkeypatch):
+    from catnat.torch import _activations
+
+    slope = _activations._NaturalLogit.slope
+    monkeypatch.setattr(_activations._NaturalLogit, "slope", staticmethod(lambda ctx: 1.0001 * slope(ctx)))
+    scores = rows.inside(catnat.balanced(8), "natural", 2).requires_grad_()
+    with pytest.raises(GradcheckError):
+        gradcheck(lambda s: ct.log_catnat(s), scores, atol=1e-6, rtol=1e-5)
+
+
+# ---- torch.func ----
+
+
+@pytest.fixture(params=[*rows.FEW_TREES, "huffman-100", "chain-100"])
+def tree(request):
+    return rows.TREES[request.param]
+
+
+KINDS = {name: rows.ACTIVATIONS[name] for name in ("sigmoid-isotropic", "natural", "reflect-isotropic")}
+
+# Functions of one row of scores, for transforms to batch.
+ROWWISE: dict[str, Function] = {
+    "catnat": ct.catnat,
+    "log_catnat": ct.log_catnat,
+    "log_prob": lambda s, *args: ct.log_prob(s, torch.tensor([1, 0, 1]), *args),
+    "entropy": ct.entropy,
+    "kl_divergence": lambda s, *args: ct.kl_divergence(s, s.flip(-1), *args),
+    "cross_entropy": lambda s, *args: ct.cross_entropy(s, torch.tensor(1), *args),
+    "cross_entropy-smooth": lambda s, *args: ct.cross_entropy(s, torch.tensor(1), *args, label_smoothing=0.1),
+    "reach": ct.reach,
+    "fisher_diagonal": ct.fisher_diagonal,
+    "Catnat.log_prob": lambda s, *args: ct.Catnat(s, *args, validate_args=False).log_prob(torch.tensor(1)),
+    "Catnat.entropy": lambda s, *args: ct.Catnat(s, *args).entropy(),
+    "OneHotCatnat.mean": lambda s, *args: ct.OneHotCatnat(s, *args).mean,
+}
+
+
+def test_vmap_is_the_batch_over_any_axis(tree):
+    for name, activation in KINDS.items():
+        scores = rows.around(tree, 4)
+        for label, function in {**ROWWISE, "mode": ct.mode, "saturated": ct.saturated}.items():
+            wanted = torch.stack([function(row, tree, activation) for row in scores])
+            for axis, moved in ((0, scores), (1, scores.t()), (-1, scores.t())):
+                got = vmap(lambda s, f=function, a=activation: f(s, tree, a), in_dims=axis)(moved)
+                message = f"{label}, {name}, in_dims={axis}"
+                torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-13, msg=lambda m, x=message: f"{x}: {m}")
+
+
+def test_vmap_nests_and_puts_results_on_any_axis(tree):
+    scores = rows.around(tree, 2, 3)
+    for function in (ct.log_catnat, ct.entropy, ct.mode):
+        wanted = function(scores, tree)
+        rows.assert_close(vmap(vmap(lambda s, f=function: f(s, tree)))(scores), wanted, 1e-12)
+        swapped = vmap(vmap(lambda s, f=function: f(s, tree), in_dims=1, out_dims=-1), in_dims=-1, out_dims=-1)
+        rows.assert_close(swapped(scores.permute(2, 1, 0)).movedim((-1, -2), (0, 1)), wanted, 1e-12)
+
+
+def test_vmap_over_both_arguments(tree):
+    scores, other, classes = rows.around(tree, 4), rows.around(tree, 4, seed=1), some_classes(tree, 4)
+    got = vmap(lambda s, c: ct.log_prob(s, c, tree))(scores, classes)
+    rows.assert_close(got, ct.log_prob(scores, classes, tree), 1e-12)
+    # One row, many classes; many rows, one class.
+    got = vmap(lambda c: ct.log_prob(scores[0], c, tree))(classes)
+    rows.assert_close(got, ct.log_prob(scores[0], classes, tree), 1e-12)
+    got = vmap(lambda s: ct.log_prob(s, classes[0], tree))(scores)
+    rows.assert_close(got, ct.log_prob(scores, classes[0], tree), 1e-12)
+    got = vmap(lambda p, q: ct.kl_divergence(p, q, tree), in_dims=(0, None))(scores, other[0])
+    rows.assert_close(got, ct.kl_divergence(scores, other[:1], tree), 1e-12)
+    got = vmap(lambda s, c: ct.Catnat(s, tree, validate_args=False).log_prob(c))(scores, classes)  # pytorch#92033
+    rows.assert_close(got, ct.log_prob(scores, classes, tree), 1e-12)
+
+
+def test_vmap_of_sampling(tree):
+    """Different randomness in every slice, within the law; a class of probability 0 is not drawn."""
+    scores = rows.inside(tree, "natural", 1, margin=0.3).expand(400, -1)
+    torch.manual_seed(0)
+    draw = vmap(lambda s: ct.sample(s, tree, sample_shape=(5,)), randomness="different")
+    drawn = draw(scores)
+    assert drawn.shape == (400, 5)
+    rows.chi_square(drawn, ct.catnat(scores[0], tree))
+    several = vmap(lambda s: ct.sample_without_replacement(s, 2, tree), randomness="different")(scores)
+    assert several.shape == (400, 2)
+    assert (several[:, 0] != several[:, 1]).all()
+    rows.chi_square(several[:, 0], ct.catnat(scores[0], tree))
+
+
+def test_jacobians_agree(tree):
+    """Reverse mode, forward mode and row by row give one Jacobian; nested they give one Hessian."""
+    for activation in KINDS.values():
+        scores = rows.inside(tree, activation, margin=0.2)
+        for name in ("catnat", "log_catnat", "log_prob", "entropy", "kl_divergence", "reach", "fisher_diagonal"):
+            if name == "fisher_diagonal" and tree.num_classes > 64:
+                continue
+
+            def function(s, name=name, activation=activation):
+                return ROWWISE[name](s, tree, activation)
+
+            wanted = torch.autograd.functional.jacobian(function, scores)
+            rows.assert_close(jacrev(function)(scores), wanted)
+            rows.assert_close(jacfwd(function)(scores), wanted)
+            direction = torch.linspace(-1, 1, tree.num_nodes, dtype=torch.float64)
+            value, tangent = jvp(function, (scores,), (direction,))
+            rows.assert_close(value, function(scores))
+            rows.assert_close(tangent, (wanted * direction).sum(-1))
+            cotangent = torch.ones_like(value)
+            rows.assert_close(vjp(function, scores)[1](cotangent)[0], wanted.reshape(-1, tree.num_nodes).sum(0))
+
+
+def test_hessians_agree(tree):
+    for activation in KINDS.values():
+        scores = rows.inside(tree, activation, margin=0.2)
+        for name in ("cross_entropy", "entropy", "kl_divergence"):
+
+            def function(s, name=name, activation=activation):
+                return ROWWISE[name](s, tree, activation)
+
+            wanted = torch.autograd.functional.hessian(function, scores)
+            rows.assert_close(wanted, wanted.t(), 1e-8, 1e-10)
+            rows.assert_close(hessian(function)(scores), wanted, 1e-8, 1e-10)
+            rows.assert_close(jacrev(jacrev(function))(scores), wanted, 1e-8, 1e-10)
+
+
+def test_the_expected_hessian_of_the_loss_is_the_fisher_matrix():
+    """Second derivatives meet the geometry: E[-d2 log p] is diagonal and equals ``fisher_diagonal``."""
+    for tree in (catnat.balanced(8), catnat.chain(7), rows.TREES["huffman-20"]):
+        for activation in KINDS.values():
+            scores = rows.inside(tree, activation, margin=0.2)
+            second = jacfwd(jacrev(lambda s, t=tree, a=activation: ct.log_catnat(s, t, a)))(scores)
+            expected = -torch.einsum("k,kij->ij", ct.catnat(scores, tree, activation), second)
+            rows.assert_close(expected, ct.fisher_diagonal(scores, tree, activation).diag(), 1e-8, 1e-9)
+
+
+def test_gradients_of_each_sample(tree):
+    """vmap(grad) of a model ending in scores equals a loop over the samples."""
+    model = ct.ScoreLayer(3, tree, dtype=torch.float64)
+    inputs = torch.randn(5, 3, dtype=torch.float64, generator=rows.seeded(1))
+    targets = some_classes(tree, 5)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(weights, x, target):
+        return ct.cross_entropy(functional_call(model, weights, (x,)), target, tree)
+
+    got = vmap(grad(loss), in_dims=(None, 0, 0))(weights, inputs, targets)
+    for i in range(5):
+        wanted = grad(loss)(weights, inputs[i], targets[i])
+        for name, value in wanted.items():
+            rows.assert_close(got[name][i], value)
+
+
+def test_forward_mode_keeps_dual_numbers():
+    import torch.autograd.forward_ad as fwd
+
+    scores = rows.inside(catnat.balanced(5), "natural", 2)
+    with fwd.dual_level():
+        dual = fwd.make_dual(scores, torch.ones_like(scores))
+        for function in (ct.catnat, ct.log_catnat, ct.entropy, ct.reach):
+            value, tangent = fwd.unpack_dual(function(dual))
+            assert tangent is not None
+            assert tangent.shape == value.shape
+
+
+# ---- dead and living nodes ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_gradient_is_exactly_zero_on_dead_nodes(dtype):
+    for tree in rows.TREES.values():
+        for width in (2 * math.pi, 1.0):
+            activation = ct.natural(width=width)
+            scores = rows.around(tree, 8, dtype=dtype).requires_grad_()
+            dead = ct.saturated(scores, tree, activation)
+            if tree.num_nodes > 1:
+                assert dead.any()
+            for name, function in FUNCTIONS.items():
+                if name == "kl_divergence":  # there a row is p once and q once
+                    continue
+                value = function(scores, tree, activation)
+                if not value.requires_grad:
+                    continue
+                (gradient,) = torch.autograd.grad(value, scores, torch.ones_like(value), allow_unused=True)
+                assert gradient is None or (gradient[dead] == 0).all(), name
+            if tree.num_nodes:
+                (gradient,) = torch.autograd.grad(ct.log_catnat(scores, tree, activation)[..., 0].sum(), scores)
+                # The root is asked about every class.
+                assert ((gradient[..., 0] != 0) | dead[..., 0] | near_edge(scores, tree, activation)[..., 0]).all()
+
+
+def near_edge(scores: Tensor, tree: catnat.Tree, activation: ct.natural) -> Tensor:
+    """Where the answer is certain up to the machine epsilon, log-probabilities are floored and flat."""
+    low, high = (torch.as_tensor(edge) for edge in rows.bounds(tree, activation))
+    distance = torch.minimum(scores.double() - low, high - scores.double()) / activation.width
+    return distance < torch.finfo(torch.float32).eps ** 0.5
+
+
+def test_reflect_has_a_gradient_everywhere():
+    """No node dies, however far out: 3, 1e3 or 1e30, and the slope is that of the sine."""
+    activation = ct.natural(boundary="reflect")
+    sizes = [0.1, 3.0, 5.0, 40.0, 1e3, 1e4, 1e9, 1e30]
+    for dtype in (torch.float32, torch.float64):
+        scores = torch.tensor([[s, -s] for s in sizes], dtype=dtype).view(-1, 1).requires_grad_()
+        assert not ct.saturated(scores, None, activation).any()
+        (gradient,) = torch.autograd.grad(ct.log_catnat(scores, None, activation)[:, 1].sum(), scores)
+        assert (gradient != 0).all()
+        probs = ct.catnat(scores, None, activation)[:, 1]
+        near = scores.detach().abs().flatten() < 1e4  # further out the argument itself is uncertain
+        exact = scores.detach().double().flatten()
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-9
+        wanted = (1 + (exact / 2).sin()) / 2
+        torch.testing.assert_close(probs[near], wanted[near].to(dtype), rtol=tolerance, atol=2 * tolerance)
+        # d log nu = cos / (2 (1 + sin))
+        slope = (exact / 2).cos() / (2 * (1 + (exact / 2).sin()))
+        tolerance = 1e-2 if dtype == torch.float32 else 1e-8
+        torch.testing.assert_close(gradient.flatten()[near], slope[near].to(dtype), rtol=tolerance, atol=tolerance)
+    for tree in rows.TREES.values():
+        scores = rows.around(tree, 8).requires_grad_()
+        if tree.num_nodes == 0:
+            continue
+        leaves = torch.stack([ct.log_catnat(scores, tree, activation)[..., k] for k in (0, -1)])
+        (gradient,) = torch.autograd.grad(leaves.sum(), scores)
+        on_path = torch.zeros(tree.num_nodes, dtype=torch.bool)
+        for k in (0, tree.num_classes - 1):
+            on_path[tree.path(k)[0]] = True
+        shared = set(tree.path(0)[0]) & set(tree.path(tree.num_classes - 1)[0])
+        on_path[list(shared)] = False  # there the two slopes may cancel
+        assert (gradient[:, on_path] != 0).all()
+
+
+def test_gradients_flow_only_where_they_should():
+    scores = rows.inside(catnat.balanced(8), "natural", 3).requires_grad_()
+    for value in (
+        ct.sample(scores),
+        ct.mode(scores),
+        ct.saturated(scores),
+        ct.sample_without_replacement(scores, 2),
+        ct.Catnat(scores).sample(),
+        ct.OneHotCatnat(scores).sample(),
+        ct.OneHotCatnatStraightThrough(scores).sample(),
+        ct.OneHotCatnat(scores).mode,
+    ):
+        assert not value.requires_grad
+    with torch.no_grad():
+        assert not ct.log_catnat(scores).requires_grad
+    assert not ct.log_catnat(scores.detach()).requires_grad
+    # A path's gradient touches that path only.
+    tree = catnat.balanced(100)
+    scores = rows.inside(tree, "natural").requires_grad_()
+    (gradient,) = torch.autograd.grad(ct.log_prob(scores, torch.tensor(37), tree), scores)
+    assert set(gradient.nonzero().flatten().tolist()) == set(tree.path(37)[0].tolist())

@@ -1,0 +1,299 @@
+"""torch.compile in one graph, for any batch size, equal to eager in values and gradients (pytorch#108494, #106407)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from only_torch import rows
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+import catnat
+import catnat.torch as ct
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+BATCHES = (3, 5)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    """No recompilation passes unnoticed, and nothing compiled here outlives its test."""
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Callable, backend: str = "aot_eager", dynamic: bool | None = None) -> Callable:
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=True, dynamic=dynamic, backend=backend)
+
+
+def dynamic(tensor: Tensor) -> Tensor:
+    """The same tensor with a batch size that the compiler must keep open: specializing it is an error."""
+    torch._dynamo.mark_dynamic(tensor, 0)
+    return tensor
+
+
+# Functions of (scores, classes, tree, activation).
+FUNCTIONS = {
+    "catnat": lambda s, c, *args: ct.catnat(s, *args),
+    "log_catnat": lambda s, c, *args: ct.log_catnat(s, *args),
+    "catnat-dim": lambda s, c, *args: ct.catnat(s.t(), *args, dim=0),
+    "log_prob": lambda s, c, *args: ct.log_prob(s, c, *args),
+    "log_prob-many": lambda s, c, *args: ct.log_prob(s, c.expand(2, -1), *args),
+    "entropy": lambda s, c, *args: ct.entropy(s, *args),
+    "kl_divergence": lambda s, c, *args: ct.kl_divergence(s, s.flip(0), *args),
+    "cross_entropy": lambda s, c, *args: ct.cross_entropy(s, c, *args),
+    "cross_entropy-smooth": lambda s, c, *args: ct.cross_entropy(
+        s, c, *args, label_smoothing=0.1, weight=torch.arange(1.0, s.shape[1] + 2)
+    ),
+    "cross_entropy-soft": lambda s, c, *args: ct.cross_entropy(
+        s, torch.full((len(s), s.shape[1] + 1), 1 / (s.shape[1] + 1)), *args, reduction="sum"
+    ),
+    "reach": lambda s, c, *args: ct.reach(s, *args),
+    "fisher_diagonal": lambda s, c, *args: ct.fisher_diagonal(s, *args),
+    "mode": lambda s, c, *args: ct.mode(s, *args),
+    "saturated": lambda s, c, *args: ct.saturated(s, *args),
+}
+
+
+def same_as_eager(
+    function: Callable, tree: catnat.Tree, activation: ct.Activation, given: bool = True, **how: str | bool
+) -> None:
+    passed = tree if given else None
+
+    def bound(scores, classes):
+        return function(scores, classes, passed, activation)
+
+    fast = compiled(bound, **how)
+    for batch in BATCHES:
+        scores = rows.inside(tree, activation, batch, dtype=torch.float32, seed=batch).requires_grad_()
+        classes = torch.arange(batch) * 7 % tree.num_classes
+        got = fast(scores, classes) if how.get("dynamic") else fast(dynamic(scores), dynamic(classes))
+        wanted = bound(scores, classes)
+        if not wanted.is_floating_point():
+            rows.assert_equal(got, wanted)
+            continue
+        torch.testing.assert_close(got, wanted, rtol=2e-5, atol=2e-6)
+        gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5 * max(1.0, float(gradients[1].abs().max())))
+
+
+def weighted(value: Tensor) -> Tensor:
+    """A loss that tells the entries apart."""
+    return (value * torch.linspace(-1, 2, value.numel()).view(value.shape)).sum()
+
+
+# ---- traced, not generated: every tree, activation and function ----
+
+# Each tree with some of the functions; the slow test has all of them.
+CASES = {
+    ("balanced-8", "natural"): ("catnat", "kl_divergence", "fisher_diagonal"),
+    ("balanced-18", "reflect-isotropic"): ("log_catnat", "entropy", "mode"),
+    ("balanced-100", "natural"): ("log_prob", "cross_entropy", "cross_entropy-soft"),
+    ("chain-7", "sigmoid-isotropic"): ("catnat-dim", "cross_entropy-smooth", "saturated"),
+    ("chain-100", "natural"): ("log_prob-many", "reach"),
+    ("huffman-20", "reflect"): ("cross_entropy", "reach"),
+    ("huffman-100", "sigmoid"): ("log_prob-many", "entropy", "kl_divergence"),
+}
+
+
+def test_every_function_is_compiled_somewhere():
+    assert {name for names in CASES.values() for name in names} == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize(("tree", "activation"), CASES)
+def test_one_graph_and_any_batch(tree, activation):
+    for name in CASES[tree, activation]:
+        same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
+@pytest.mark.parametrize("tree", [name for name in rows.TREES if name != "balanced-1"])
+def test_one_graph_and_any_batch_everywhere(tree, activation):
+    for function in FUNCTIONS.values():
+        same_as_eager(function, rows.TREES[tree], rows.ACTIVATIONS[activation])
+
+
+@pytest.mark.parametrize("name", ["log_catnat", "log_prob"])
+def test_all_sizes_dynamic(name):
+    """``dynamic=True`` leaves even the width open; the tree then settles it."""
+    same_as_eager(FUNCTIONS[name], catnat.balanced(11), ct.natural(), dynamic=True)
+
+
+def test_the_default_tree_is_made_inside_the_graph():
+    same_as_eager(FUNCTIONS["log_catnat"], catnat.balanced(6), ct.natural(), given=False)
+    same_as_eager(FUNCTIONS["log_prob"], catnat.balanced(70), ct.natural(), given=False)
+
+
+def test_one_class():
+    function = compiled(lambda s: (ct.catnat(s), ct.log_catnat(s), ct.entropy(s), ct.sample(s), ct.mode(s)))
+    for batch in BATCHES:
+        probs, log_probs, entropy, drawn, best = function(dynamic(torch.zeros(batch, 0)))
+        rows.assert_equal(probs, torch.ones(batch, 1))
+        rows.assert_equal(log_probs, torch.zeros(batch, 1))
+        rows.assert_equal(entropy, torch.zeros(batch))
+        rows.assert_equal(drawn, torch.zeros(batch, dtype=torch.int64))
+        rows.assert_equal(best, drawn)
+
+
+def test_an_activation_of_ones_own():
+    for name in ("log_catnat", "cross_entropy", "fisher_diagonal"):
+        same_as_eager(FUNCTIONS[name], catnat.balanced(10), rows.OWN)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_other_dtypes(dtype):
+    function = compiled(ct.log_catnat)
+    for batch in BATCHES:
+        scores = rows.around(catnat.balanced(11), batch, dtype=dtype)
+        got = function(dynamic(scores))
+        assert got.dtype == dtype
+        torch.testing.assert_close(got, ct.log_catnat(scores))
+
+
+@pytest.mark.parametrize("activation", ["natural", "reflect", "sigmoid"])
+def test_extreme_scores_survive_compilation(activation):
+    kind = rows.ACTIVATIONS[activation]
+    limit = torch.finfo(torch.float32).max
+    special = torch.tensor([0.0, 3.14159, 3.1416, -3.1416, 50.0, -50.0, 1e4, limit, -limit, 1e-40])
+    scores = special[torch.randint(10, (20, 7), generator=rows.seeded(0))].requires_grad_()
+    for function in (ct.log_catnat, ct.entropy):
+        got, wanted = (call(scores, None, kind) for call in (compiled(function), function))
+        assert got.isfinite().all()
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+        gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+        if activation == "natural":
+            assert (gradients[0][ct.saturated(scores)] == 0).all()
+
+
+# ---- drawing ----
+
+
+@pytest.mark.parametrize("tree", ["balanced-8", "balanced-18", "balanced-100", "chain-7", "chain-100", "huffman-100"])
+def test_sampling_without_a_generator(tree):
+    """torch cannot take a generator into a graph; without one the draws have the right law."""
+    tree = rows.TREES[tree]
+
+    def function(scores):
+        return ct.sample(scores, tree, sample_shape=(4,)), ct.sample_without_replacement(scores, 2, tree)
+
+    fast = compiled(function, "eager")
+    row = rows.inside(tree, "natural", margin=0.3, dtype=torch.float32)
+    probs = ct.catnat(row, tree)
+    torch.manual_seed(0)
+    for batch in (3000, 3500):
+        drawn, several = fast(dynamic(row.repeat(batch, 1)))
+        assert drawn.shape == (4, batch)
+        assert several.shape == (batch, 2)
+        assert (several[:, 0] != several[:, 1]).all()
+        rows.chi_square(drawn, probs)
+        rows.chi_square(several[:, 0], probs)
+
+
+@pytest.mark.parametrize("tree", [None, catnat.balanced(100)], ids=repr)
+def test_a_policy_step_inside_a_graph(tree):
+    """Build, draw, log_prob and entropy, as a rollout does; gradients reach the scores."""
+    nodes = 17 if tree is None else tree.num_nodes
+
+    def step(scores):
+        law = ct.Catnat(scores, tree, validate_args=False)
+        action = law.sample()
+        return action, law.log_prob(action), law.entropy(), law.probs, law.logits
+
+    fast = compiled(step)
+    for batch in BATCHES:
+        scores = (torch.randn(batch, nodes, generator=rows.seeded(batch)) / 2).requires_grad_()
+        action, log_prob, entropy, probs, logits = fast(dynamic(scores))
+        law = ct.Catnat(scores, tree)
+        torch.testing.assert_close(log_prob, law.log_prob(action))
+        torch.testing.assert_close(entropy, law.entropy())
+        torch.testing.assert_close(probs, law.probs)
+        torch.testing.assert_close(logits, law.logits)
+        got = torch.autograd.grad((log_prob - 0.1 * entropy).sum(), scores)[0]
+        wanted = torch.autograd.grad((law.log_prob(action) - 0.1 * law.entropy()).sum(), scores)[0]
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_latents_inside_a_graph():
+    """One-hot straight-through and relaxed draws, and the KL to another law."""
+
+    def latent(scores, other):
+        hot = ct.OneHotCatnatStraightThrough(scores, validate_args=False)
+        soft = ct.RelaxedOneHotCatnat(0.5, scores, validate_args=False)
+        kl = kl_divergence(hot, ct.OneHotCatnat(other, validate_args=False))
+        return hot.rsample(), soft.rsample(), kl
+
+    # torch's look-up of a divergence cannot be traced the first time, its memory of it can.
+    latent(torch.zeros(1, 31), torch.zeros(1, 31))
+    fast = compiled(latent)
+    for batch in BATCHES:
+        scores, other = (torch.randn(batch, 31, generator=rows.seeded(seed)).requires_grad_() for seed in (batch, 0))
+        hot, soft, kl = fast(dynamic(scores), dynamic(other))
+        torch.testing.assert_close(hot.detach().sort().values, torch.eye(32)[31].expand(batch, -1), atol=1e-6, rtol=0)
+        torch.testing.assert_close(soft.sum(-1), torch.ones(batch))
+        torch.testing.assert_close(kl, ct.kl_divergence(scores, other), rtol=1e-5, atol=1e-5)
+        upstream = torch.linspace(-1, 1, 32)
+        (got,) = torch.autograd.grad((hot * upstream).sum(), scores, retain_graph=True)
+        (wanted,) = torch.autograd.grad((ct.catnat(scores) * upstream).sum(), scores)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+        assert torch.autograd.grad(soft.square().sum(), scores)[0].isfinite().all()
+
+
+def test_modules_compile():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), ct.ScoreLayer(8, 10), ct.LogProbsLayer())
+    fast = compiled(model)
+    for batch in BATCHES:
+        inputs = torch.randn(batch, 4, generator=rows.seeded(batch))
+        torch.testing.assert_close(fast(dynamic(inputs)), model(inputs))
+
+
+# ---- generated code ----
+
+
+def test_generated_code_equals_eager():
+    """On scores of any size, dead nodes and the floor included."""
+    tree = rows.TREES["balanced-18"]
+
+    def loss(scores, classes):
+        return ct.cross_entropy(scores, classes, tree, reduction="none")
+
+    fast = compiled(loss, "inductor")
+    for batch in BATCHES:
+        scores = rows.around(tree, batch, dtype=torch.float32, seed=batch).requires_grad_()
+        classes = torch.arange(batch) * 7 % tree.num_classes
+        got, wanted = fast(dynamic(scores), dynamic(classes)), loss(scores, classes)
+        torch.testing.assert_close(got, wanted, rtol=2e-5, atol=2e-5)
+        gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
+        assert (gradients[0][ct.saturated(scores, tree)] == 0).all()
+
+
+def test_generated_code_draws():
+    def step(scores):
+        law = ct.Catnat(scores, validate_args=False)
+        action = law.sample()
+        return action, law.log_prob(action)
+
+    fast = compiled(step, "inductor")
+    row = rows.inside(catnat.balanced(18), "natural", margin=0.3, dtype=torch.float32)
+    torch.manual_seed(0)
+    for batch in (2000, 3000):
+        scores = row.repeat(batch, 1)
+        action, log_prob = fast(dynamic(scores))
+        torch.testing.assert_close(log_prob, ct.log_prob(scores, action), rtol=1e-5, atol=1e-5)
+        rows.chi_square(action, ct.catnat(row))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
+@pytest.mark.parametrize("tree", rows.FEW_TREES)
+def test_generated_code_equals_eager_everywhere(tree, activation):
+    for name in ("catnat", "log_catnat", "log_prob", "entropy", "kl_divergence", "cross_entropy-smooth"):
+        same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation], backend="inductor")

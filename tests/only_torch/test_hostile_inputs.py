@@ -1,0 +1,523 @@
+"""Zero, denormal, edge, enormous: no NaN, and no inf, in any value, gradient or second-order gradient."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from only_torch import rows
+from torch import Tensor
+from torch import distributions as td
+from torch.distributions import kl_divergence
+
+import catnat
+import catnat.torch as ct
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+Function = Callable[[Tensor, catnat.Tree, ct.Activation], Tensor]
+
+
+# ---- the inputs ----
+
+
+def neighbours(values: Tensor) -> list[Tensor]:
+    """The values themselves and one ulp to either side."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    away = torch.where(values == 0, values, (values.view(bits) + 1).view(values.dtype))
+    towards = torch.where(values == 0, values, (values.view(bits) - 1).view(values.dtype))
+    return [values, away, towards]
+
+
+def hostile(tree: catnat.Tree, activation: ct.Activation, dtype: torch.dtype) -> Tensor:
+    """Rows of scores that have hurt somebody: each special value at every node, then mixtures of them."""
+    limits = torch.finfo(dtype)
+    smallest = limits.smallest_normal * limits.eps  # the smallest denormal
+    sizes = [0.0, smallest, limits.smallest_normal / 2, limits.tiny, limits.eps, 1.0, 1e4, limits.max / 2, limits.max]
+    flat = torch.tensor([[size, -size] for size in sizes], dtype=torch.float64).flatten().to(dtype)
+    special = [flat.unsqueeze(-1).expand(-1, tree.num_nodes)]
+    low, high = rows.bounds(tree, activation)
+    for turns in (0, 1, 1000):  # a reflected band has edges everywhere
+        for edge in (low - turns * (high - low), high + turns * (high - low)):
+            at = torch.as_tensor(np.clip(edge, limits.min, limits.max)).to(dtype)
+            special.append(torch.stack(neighbours(at)))
+    grid = torch.cat(special)
+    picks = torch.randint(len(grid), (40, tree.num_nodes), generator=rows.seeded(0))
+    mixed = grid.gather(0, picks)
+    usual = torch.randn(40, tree.num_nodes, generator=rows.seeded(1)).to(dtype)
+    keep = torch.rand(40, tree.num_nodes, generator=rows.seeded(2)) < 0.5
+    found = torch.cat([grid, mixed, torch.where(keep, mixed, usual)])
+    assert found.isfinite().all()
+    return found
+
+
+def test_the_hostile_inputs_are_what_they_say():
+    found = hostile(catnat.balanced(2), ct.natural(), torch.float64).flatten()
+    for value in (0.0, 5e-324, 2.2250738585072014e-308, math.pi, 1e4, torch.finfo(torch.float64).max):
+        assert (found == value).any(), value
+        assert (found == -value).any(), value
+    for edge in (math.pi, 3 * math.pi):
+        assert (found == np.nextafter(edge, 0)).any()
+        assert (found == np.nextafter(edge, 9e9)).any()
+
+
+# ---- the functions ----
+
+
+def every_class(scores: Tensor, tree: catnat.Tree) -> Tensor:
+    """Class indices in a sample shape before the batch: as many as there are, up to five, spread over the tree."""
+    classes = torch.linspace(0, tree.num_classes - 1, 5).round().long()
+    return classes.view(-1, *[1] * (scores.ndim - 1)).expand(-1, *scores.shape[:-1])
+
+
+def log_prob(scores, tree, activation):
+    return ct.log_prob(scores, every_class(scores, tree), tree, activation)
+
+
+def kl(scores, tree, activation):
+    return ct.kl_divergence(scores, scores.flip(0), tree, activation)
+
+
+def cross_entropy(scores, tree, activation):
+    target = torch.arange(len(scores)) % tree.num_classes
+    return ct.cross_entropy(scores, target, tree, activation, reduction="none")
+
+
+def smooth_cross_entropy(scores, tree, activation):
+    target = torch.arange(len(scores)) % tree.num_classes
+    return ct.cross_entropy(scores, target, tree, activation, label_smoothing=0.1, reduction="none")
+
+
+def soft_cross_entropy(scores, tree, activation):
+    target = torch.zeros(len(scores), tree.num_classes, dtype=scores.dtype)
+    target[:, 0] += 0.5  # a power of two: exact in every dtype
+    target[:, -1] += 0.5
+    return ct.cross_entropy(scores, target, tree, activation, reduction="none")
+
+
+def reduced_cross_entropy(reduction: str, scores, tree, activation):
+    """Weights above 1, and a sum over rows that each may be as large as the dtype can hold."""
+    target = torch.arange(len(scores)) % tree.num_classes
+    weight = torch.full((tree.num_classes,), 3.0, dtype=scores.dtype)
+    return ct.cross_entropy(scores, target, tree, activation, weight=weight, label_smoothing=0.1, reduction=reduction)
+
+
+def categorical(method: str, scores, tree, activation):
+    law = ct.Catnat(scores, tree, activation)
+    if method == "log_prob":
+        return law.log_prob(every_class(scores, tree))
+    found = getattr(law, method)
+    return found() if callable(found) else found
+
+
+def one_hot(method: str, scores, tree, activation):
+    law = ct.OneHotCatnat(scores, tree, activation)
+    if method == "log_prob":
+        value = torch.nn.functional.one_hot(every_class(scores, tree), tree.num_classes)
+        return law.log_prob(value.to(scores.dtype))
+    found = getattr(law, method)
+    return found() if callable(found) else found
+
+
+def straight_through(scores, tree, activation):
+    return ct.OneHotCatnatStraightThrough(scores, tree, activation).rsample(generator=rows.seeded(3))
+
+
+def relaxed(temperature: float, scores, tree, activation):
+    return ct.RelaxedOneHotCatnat(temperature, scores, tree, activation).rsample(generator=rows.seeded(3))
+
+
+def relaxed_log_prob(temperature: float, scores, tree, activation):
+    value = torch.softmax(torch.randn(tree.num_classes, generator=rows.seeded(4)), -1).to(scores.dtype)
+    # Half precision cannot write a point of the simplex to the precision that validation asks for.
+    law = ct.RelaxedOneHotCatnat(temperature, scores, tree, activation, validate_args=False)
+    return law.log_prob(value.expand(len(scores), -1))
+
+
+def kl_of_laws(first: str, second: str, scores, tree, activation):
+    flat = torch.linspace(-1, 1, tree.num_classes, dtype=scores.dtype).expand(len(scores), -1)
+    other = catnat.chain(tree.num_classes)
+    laws = {
+        "catnat": lambda: ct.Catnat(scores, tree, activation),
+        "flipped": lambda: ct.Catnat(scores.flip(0), tree, activation),
+        "chain": lambda: ct.Catnat(scores.flip(0), other, activation),
+        "categorical": lambda: td.Categorical(logits=flat),
+        "one-hot": lambda: ct.OneHotCatnat(scores, tree, activation),
+        "one-hot-chain": lambda: ct.OneHotCatnatStraightThrough(scores.flip(0), other, activation),
+        "one-hot-categorical": lambda: td.OneHotCategorical(logits=flat),
+    }
+    return kl_divergence(laws[first](), laws[second]())
+
+
+DIFFERENTIABLE: dict[str, Function] = {
+    "catnat": ct.catnat,
+    "log_catnat": ct.log_catnat,
+    "log_prob": log_prob,
+    "entropy": ct.entropy,
+    "kl_divergence": kl,
+    "cross_entropy": cross_entropy,
+    "cross_entropy-smooth": smooth_cross_entropy,
+    "cross_entropy-soft": soft_cross_entropy,
+    "cross_entropy-mean": functools.partial(reduced_cross_entropy, "mean"),
+    "cross_entropy-sum": functools.partial(reduced_cross_entropy, "sum"),
+    "reach": ct.reach,
+    "fisher_diagonal": ct.fisher_diagonal,
+}
+DISTRIBUTIONS: dict[str, Function] = {
+    **{f"Catnat.{name}": functools.partial(categorical, name) for name in ("log_prob", "entropy", "probs", "logits")},
+    **{
+        f"OneHotCatnat.{name}": functools.partial(one_hot, name)
+        for name in ("log_prob", "entropy", "probs", "logits", "mean", "variance")
+    },
+    "OneHotCatnatStraightThrough.rsample": straight_through,
+    "RelaxedOneHotCatnat.rsample": functools.partial(relaxed, 0.5),
+    "RelaxedOneHotCatnat.log_prob": functools.partial(relaxed_log_prob, 0.5),
+    **{
+        f"KL({first}, {second})": functools.partial(kl_of_laws, first, second)
+        for first, second in (
+            ("catnat", "flipped"),
+            ("catnat", "chain"),
+            ("chain", "catnat"),
+            ("catnat", "categorical"),
+            ("categorical", "catnat"),
+            ("one-hot", "one-hot-chain"),
+            ("one-hot", "one-hot-categorical"),
+            ("one-hot-categorical", "one-hot"),
+        )
+    },
+}
+
+
+def assert_tame(function: Function, scores: Tensor, tree: catnat.Tree, activation: ct.Activation) -> None:
+    """Value, gradient and second-order gradient are finite; upstream gradients are 1, or 1 and -1."""
+    scores = scores.detach().clone().requires_grad_()
+    value = function(scores, tree, activation)
+    assert value.dtype == scores.dtype
+    blame(value, scores, "value")
+    if not value.requires_grad:  # nothing depends on the scores: one class
+        return
+    for upstream in (torch.ones_like(value), signs(value)):
+        (gradient,) = torch.autograd.grad(value, scores, upstream, create_graph=True)
+        assert gradient.dtype == scores.dtype
+        blame(gradient, scores, "gradient")
+        if not gradient.requires_grad:  # linear in the scores
+            continue
+        for again in (torch.ones_like(gradient), signs(gradient)):
+            (second,) = torch.autograd.grad(gradient, scores, again, retain_graph=True, allow_unused=True)
+            if second is not None:
+                blame(second, scores, "second-order gradient")
+
+
+def signs(like: Tensor) -> Tensor:
+    coins = torch.rand(like.shape, generator=rows.seeded(5)) < 0.5
+    return torch.where(coins, 1.0, -1.0).to(like.dtype)
+
+
+def blame(values: Tensor, scores: Tensor, what: str) -> None:
+    """Name the first row of scores whose result is not finite."""
+    bad = ~values.detach().isfinite()
+    if not bad.any():
+        return
+    where = bad.nonzero()[0].tolist()
+    count = f"{int(bad.sum())} of {bad.numel()} entries of the {what} are not finite"
+    raise AssertionError(f"{count}: the first is {values[tuple(where)]} at {where}; scores of {scores.dtype}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
+def test_functions_and_their_gradients_stay_finite(tree, dtype):
+    check_all(DIFFERENTIABLE, tree, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
+def test_distributions_and_their_gradients_stay_finite(tree, dtype):
+    check_all(DISTRIBUTIONS, tree, dtype)
+
+
+def check_all(functions: dict[str, Function], tree: catnat.Tree, dtype: torch.dtype) -> None:
+    """Every function and activation; all failures are named, not only the first."""
+    faults = []
+    for name, activation in rows.ACTIVATIONS.items():
+        scores = hostile(tree, activation, dtype)
+        for label, function in functions.items():
+            try:
+                assert_tame(function, scores, tree, activation)
+            except AssertionError as fault:  # noqa: PERF203 - all of them are wanted
+                faults.append(f"{label}, {name}: {fault}")
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_prior_of_twenty_orders_of_magnitude(dtype):
+    """Values and gradients; isotropic scales reach 1e10 here, whose fourth power no float32 second derivative holds."""
+    tree = catnat.balanced(8).with_prior([1e6, 1.0, 1e-6, 30.0, 1e-12, 1.0, 1e3, 1e9])
+    for activation in rows.ACTIVATIONS.values():
+        scores = hostile(tree, activation, dtype)
+        for function in (ct.catnat, ct.log_catnat, ct.entropy, kl, ct.reach, cross_entropy):
+            leaf = scores.clone().requires_grad_()
+            value = function(leaf, tree, activation)
+            blame(value, scores, "value")
+            blame(torch.autograd.grad(value.sum(), leaf)[0], scores, "gradient")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
+def test_draws_are_possible_classes(tree, dtype):
+    """Also pytorch#192812: half precision must not draw classes of probability 0."""
+    for activation in rows.ACTIVATIONS.values():
+        scores = hostile(tree, activation, dtype)
+        possible = ct.catnat(scores.double(), tree, activation) > 0
+        drawn = ct.sample(scores, tree, activation, sample_shape=(7,), generator=rows.seeded(0))
+        assert drawn.shape == (7, len(scores))
+        assert drawn.dtype == torch.int64
+        assert ((drawn >= 0) & (drawn < tree.num_classes)).all()
+        assert possible.expand(7, -1, -1).gather(-1, drawn.unsqueeze(-1)).all()
+        best = ct.mode(scores, tree, activation)
+        assert possible.gather(-1, best.unsqueeze(-1)).all()
+        k = min(tree.num_classes, 5)
+        several = ct.sample_without_replacement(scores, k, tree, activation, generator=rows.seeded(1))
+        assert several.shape == (len(scores), k)
+        assert ((several >= 0) & (several < tree.num_classes)).all()
+        assert (several.sort().values.diff() > 0).all(), "a class was drawn twice"
+        # Impossible classes only come after all possible ones.
+        ok = possible.gather(-1, several)
+        assert (ok.sum(-1) >= possible.sum(-1).clamp(max=k)).all()
+        hot = ct.OneHotCatnat(scores, tree, activation).sample(generator=rows.seeded(2))
+        assert (hot.sum(-1) == 1).all()
+        assert possible.gather(-1, hot.argmax(-1, keepdim=True)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_probabilities_of_hostile_scores_are_probabilities(dtype):
+    for tree in rows.TREES.values():
+        for activation in rows.ACTIVATIONS.values():
+            scores = hostile(tree, activation, dtype)
+            probs = ct.catnat(scores, tree, activation)
+            assert ((probs >= 0) & (probs <= 1)).all()
+            slack = tree.num_classes * torch.finfo(dtype).eps
+            assert (probs.double().sum(-1) - 1).abs().max() < slack
+            assert (ct.log_catnat(scores, tree, activation) <= 0).all()
+            assert ((ct.reach(scores, tree, activation).double() - 1) <= slack).all()
+            assert (ct.fisher_diagonal(scores, tree, activation) >= 0).all()
+            entropy = ct.entropy(scores, tree, activation).double()
+            assert (entropy >= 0).all()
+            assert (entropy <= math.log(tree.num_classes) * (1 + 4 * torch.finfo(dtype).eps) + 1e-6).all()
+            assert (kl(scores, tree, activation) >= -1e-6).all()
+
+
+def test_saturated_names_the_nodes_that_answer_with_certainty():
+    """From the band's edge on, and not one ulp before it, in every dtype that can write the edge's neighbours."""
+    for dtype in DTYPES:
+        limits = torch.finfo(dtype)
+        inside = torch.tensor(math.pi, dtype=torch.float64).to(dtype)
+        inside = inside if float(inside) <= math.pi else neighbours(inside)[2]  # float64's nearest lies below pi
+        outside = neighbours(inside)[1]
+        assert float(inside) <= math.pi < float(outside)
+        scores = torch.stack([inside, -inside, outside, -outside]).to(dtype).unsqueeze(-1)
+        beyond = torch.tensor([[1e4], [-1e4], [limits.max], [limits.min], [0.0], [limits.tiny]], dtype=dtype)
+        found = ct.saturated(torch.cat([scores, beyond])).flatten().tolist()
+        assert found == [False, False, True, True, True, True, True, True, False, False]
+        probs = ct.catnat(scores)
+        assert (probs[2:].sort().values == torch.tensor([0.0, 1.0], dtype=dtype)).all()
+        assert (probs[:2] > 0).all()
+
+
+# ---- half precision ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
+def test_half_precision_is_float32_rounded_once(tree, dtype):
+    """Also transformers#31267: a bfloat16 log-probability must not depend on how it was asked for."""
+    limits = torch.finfo(dtype)
+    for name, activation in rows.ACTIVATIONS.items():
+        scores = hostile(tree, activation, dtype)
+        for label, function in {**DIFFERENTIABLE, "Catnat.log_prob": DISTRIBUTIONS["Catnat.log_prob"]}.items():
+            wanted = function(scores.float(), tree, activation)
+            got = function(scores, tree, activation)
+            assert got.dtype == dtype, (label, name)
+            rows.assert_equal(got, wanted.clamp(limits.min, limits.max).to(dtype))
+
+
+def test_a_log_probability_below_float16_saturates_instead_of_becoming_minus_infinity():
+    lowest = torch.finfo(torch.float16).min
+    scores = torch.full((2, 99), -6e4, dtype=torch.float16)
+    classes = torch.full((2,), 0)
+    tree = catnat.chain(100)
+    scores[:, :3] = torch.tensor([-6e4, -6e4, -6e4]).half()
+    for value in (
+        ct.log_catnat(-scores, tree, "sigmoid")[:, -1],
+        ct.log_prob(-scores, classes + 99, tree, "sigmoid"),
+        ct.Catnat(-scores, tree, "sigmoid").log_prob(classes + 99),
+        ct.Catnat(-scores, tree, "sigmoid").logits[:, -1],
+        -ct.cross_entropy(-scores, classes + 99, tree, "sigmoid", reduction="none"),
+        -ct.kl_divergence(scores, -scores, tree, "sigmoid"),
+    ):
+        assert value.dtype == torch.float16
+        assert (value == lowest).all()
+
+
+def test_gradients_too_large_for_float16_saturate():
+    """The slope of log p near the edge is one over the distance: 1e3 at a node, and summed more than float16 holds."""
+    tree = catnat.balanced(100)
+    scores = hostile(tree, ct.natural(), torch.float16).requires_grad_()
+    (gradient,) = torch.autograd.grad(ct.log_catnat(scores, tree).sum(), scores)
+    assert gradient.isfinite().all()
+
+
+# ---- shapes ----
+
+
+@pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
+def test_zero_size_batches(tree):
+    """pytorch#27983"""
+    K = tree.num_classes
+    for activation in (ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect")):
+        for batch in ((0,), (0, 3), (2, 0)):
+            scores = torch.zeros(*batch, K - 1, requires_grad=True)
+            for function, shape in (
+                (ct.catnat, (*batch, K)),
+                (ct.log_catnat, (*batch, K)),
+                (ct.entropy, batch),
+                (ct.mode, batch),
+                (ct.reach, (*batch, K - 1)),
+                (ct.saturated, (*batch, K - 1)),
+                (ct.fisher_diagonal, (*batch, K - 1)),
+                (ct.sample, batch),
+                (lambda *args: ct.kl_divergence(args[0], *args), batch),
+                (lambda s, *args: ct.sample_without_replacement(s, 1, *args), (*batch, 1)),
+                (lambda s, *args, batch=batch: ct.log_prob(s, torch.zeros(batch, dtype=torch.int64), *args), batch),
+                (lambda s, *args: ct.Catnat(s, *args).log_prob(ct.Catnat(s, *args).sample((2,))), (2, *batch)),
+                (lambda s, *args: ct.OneHotCatnatStraightThrough(s, *args).rsample((2,)), (2, *batch, K)),
+                (lambda s, *args: ct.RelaxedOneHotCatnat(0.5, s, *args).rsample((2,)), (2, *batch, K)),
+            ):
+                value = function(scores, tree, activation)
+                assert value.shape == shape
+                if value.requires_grad:
+                    value.sum().backward()
+                    assert scores.grad.shape == scores.shape
+        target = torch.zeros(0, dtype=torch.int64)
+        scores = torch.zeros(0, K - 1, requires_grad=True)
+        loss = ct.cross_entropy(scores, target, tree, activation)
+        assert loss == 0
+        loss.backward()
+        assert ct.cross_entropy(scores, target, tree, activation, reduction="none").shape == (0,)
+
+
+def test_an_empty_sample_shape_entry():
+    for tree in rows.TREES.values():
+        for batch in ((), (3,)):
+            scores = torch.zeros(*batch, tree.num_nodes)
+            assert ct.sample(scores, tree, sample_shape=(0,)).shape == (0, *batch)
+            assert ct.sample(scores, tree, sample_shape=(2, 0)).shape == (2, 0, *batch)
+            assert ct.sample_without_replacement(scores, 0, tree).shape == (*batch, 0)
+            assert ct.log_prob(scores, torch.zeros(0, *batch, dtype=torch.int64), tree).shape == (0, *batch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_class_is_certain(dtype):
+    for batch in ((), (2, 3)):
+        for activation in (ct.natural(), ct.sigmoid(scaling="isotropic"), ct.natural(boundary="reflect")):
+            scores = torch.zeros(*batch, 0, dtype=dtype, requires_grad=True)
+            zeros = torch.zeros(batch, dtype=dtype)
+            classes = torch.zeros(batch, dtype=torch.int64)
+            for tree in (None, catnat.balanced(1), catnat.chain(1), catnat.huffman([2.0])):
+                rows.assert_equal(ct.catnat(scores, tree, activation).detach(), torch.ones(*batch, 1, dtype=dtype))
+                rows.assert_equal(ct.log_catnat(scores, tree, activation).detach(), zeros.unsqueeze(-1))
+                rows.assert_equal(ct.log_prob(scores, classes, tree, activation).detach(), zeros)
+                rows.assert_equal(ct.entropy(scores, tree, activation).detach(), zeros)
+                rows.assert_equal(ct.kl_divergence(scores, scores, tree, activation).detach(), zeros)
+                rows.assert_equal(ct.sample(scores, tree, activation), classes)
+                rows.assert_equal(ct.sample(scores, tree, activation, sample_shape=(4,)), classes.expand(4, *batch))
+                rows.assert_equal(ct.sample_without_replacement(scores, 1, tree, activation), classes.unsqueeze(-1))
+                rows.assert_equal(ct.mode(scores, tree, activation), classes)
+                assert ct.reach(scores, tree, activation).shape == (*batch, 0)
+                assert ct.saturated(scores, tree, activation).shape == (*batch, 0)
+                assert ct.fisher_diagonal(scores, tree, activation).shape == (*batch, 0)
+                law = ct.Catnat(scores, tree, activation)
+                rows.assert_equal(law.log_prob(law.sample()).detach(), zeros)
+                hot = ct.OneHotCatnatStraightThrough(scores, tree, activation)
+                rows.assert_equal(hot.rsample().detach(), torch.ones(*batch, 1, dtype=dtype))
+                relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, activation)
+                rows.assert_equal(relaxed.rsample().detach(), torch.ones(*batch, 1, dtype=dtype))
+            for loss in (ct.log_catnat(scores), ct.entropy(scores), ct.catnat(scores)):
+                (gradient,) = torch.autograd.grad(loss.sum(), scores, allow_unused=True)
+                assert gradient is None or gradient.shape == scores.shape
+
+
+@pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
+def test_strides_do_not_matter(tree):
+    """Transposed, sliced and expanded rows give what a contiguous copy gives, gradients included."""
+    n = tree.num_nodes
+    base = rows.around(tree, 6)
+    wide = torch.full((6, 2 * n + 1), 9.0, dtype=torch.float64)
+    wide[:, 1::2] = base
+    views = {
+        "transposed": base.t().contiguous().t(),
+        "every other": wide[:, 1::2],
+        "expanded": base[:1].expand(6, -1),
+        "one value": torch.full((1, 1), 0.3, dtype=torch.float64).expand(6, n),
+    }
+    for activation in (ct.natural(), ct.natural(boundary="reflect", scaling="isotropic")):
+        for label, view in views.items():
+            for name, function in {**DIFFERENTIABLE, "rsample": straight_through}.items():
+                plain = view.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+                strided = view.detach().requires_grad_()
+                assert strided.stride() == view.stride()
+                wanted, got = function(plain, tree, activation), function(strided, tree, activation)
+                torch.testing.assert_close(
+                    got, wanted, rtol=1e-12, atol=1e-13, msg=lambda m, x=(label, name): f"{x}: {m}"
+                )
+                upstream = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).view(got.shape)
+                gradients = [torch.autograd.grad(v, s, upstream)[0] for v, s in ((got, strided), (wanted, plain))]
+                torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-11)
+            drawn = [ct.sample(s, tree, activation, generator=rows.seeded(0)) for s in (view, view.contiguous())]
+            rows.assert_equal(*drawn)
+
+
+def test_inputs_are_not_written_to():
+    for tree in rows.FEW_TREES.values():
+        for activation in (ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect")):
+            scores = rows.around(tree, 4)
+            before = scores.clone()
+            for function in {**DIFFERENTIABLE, **DISTRIBUTIONS}.values():
+                function(scores, tree, activation)
+            ct.sample(scores, tree, activation)
+            ct.sample_without_replacement(scores, 1, tree, activation)
+            ct.mode(scores, tree, activation)
+            ct.saturated(scores, tree, activation)
+            rows.assert_equal(scores, before)
+
+
+@pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
+def test_dim_positive_and_negative(tree):
+    """Also where another axis has the width of the nodes, so that a wrong axis would not be noticed by its size."""
+    n = tree.num_nodes
+    for shape in ((n,), (2, n), (n, n) if n < 30 else (3, n), (2, 3, n)):
+        scores = rows.around(tree, *shape[:-1])
+        wanted = {function: function(scores, tree) for function in (ct.catnat, ct.log_catnat)}
+        for dim in range(-len(shape), len(shape)):
+            moved = scores.movedim(-1, dim)
+            for function, value in wanted.items():
+                got = function(moved, tree, dim=dim)
+                rows.assert_equal(got.movedim(dim, -1), value)
+                module = ct.ProbsLayer if function is ct.catnat else ct.LogProbsLayer
+                rows.assert_equal(module(tree, dim=dim)(moved), got)
+                leaf = moved.detach().clone().requires_grad_()
+                upstream = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).view(value.shape)
+                (gradient,) = torch.autograd.grad(function(leaf, tree, dim=dim).movedim(dim, -1), leaf, upstream)
+                flat = scores.detach().clone().requires_grad_()
+                (other,) = torch.autograd.grad(function(flat, tree), flat, upstream)
+                rows.assert_close(gradient.movedim(dim, -1), other)
+
+
+def test_the_default_tree_follows_dim():
+    scores = rows.around(catnat.balanced(6), 3)
+    rows.assert_equal(ct.catnat(scores.t(), dim=0).t(), ct.catnat(scores, catnat.balanced(6)))
+    rows.assert_equal(ct.log_catnat(scores.t(), dim=-2).t(), ct.log_catnat(scores, catnat.balanced(6)))

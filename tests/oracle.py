@@ -1,0 +1,356 @@
+"""The paper's equations as slow, obvious loops: the other algorithm that every backend is compared with.
+
+Nothing here is shared with the library and nothing is clever: a tree is a nested structure, a class is found by
+searching for it, a probability is a product along a path, a derivative is a complex step, the Fisher matrix is the
+expectation in its definition. The same code runs in NumPy (float64, or complex128 for derivatives) and, with
+``m=mpmath``, in as many digits as ``mpmath.mp.dps`` says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+STEP = 1e-30  # a complex step has no cancellation, so it may be as small as we like
+I_REF = 0.25  # isotropic scaling makes the Fisher matrix at zero scores this multiple of the identity
+
+
+# ---- Trees: a leaf is its class (an int), an inner node is a Node ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One yes/no question; ``index`` is the position of its score."""
+
+    index: int
+    no: Node | int
+    yes: Node | int
+
+
+Root = Node | int
+Nested = Any  # a class, or a pair (no, yes) of Nested
+
+
+def number(nested: Nested) -> Root:
+    """Number the inner nodes of nested pairs breadth first."""
+    index: dict[int, int] = {}
+    level = [nested]
+    while level:
+        inner = [pair for pair in level if isinstance(pair, tuple)]
+        for pair in inner:
+            index[id(pair)] = len(index)
+        level = [child for pair in inner for child in pair]
+
+    def build(pair: Nested) -> Root:
+        return Node(index[id(pair)], build(pair[0]), build(pair[1])) if isinstance(pair, tuple) else int(pair)
+
+    return build(nested)
+
+
+def _heap(members: Sequence[Nested]) -> Nested:
+    """A heap: inner nodes 1..n-1, leaves n..2n-1, children 2i (no) and 2i+1 (yes), members left to right."""
+    remaining = iter(members)
+
+    def build(i: int) -> Nested:
+        return (build(2 * i), build(2 * i + 1)) if i < len(members) else next(remaining)
+
+    return build(1)
+
+
+def balanced(num_classes: int) -> Root:
+    return number(_heap(range(num_classes)))
+
+
+def chain(num_classes: int) -> Root:
+    nested: Nested = num_classes - 1  # the last class is all-no
+    for k in reversed(range(num_classes - 1)):
+        nested = (nested, k)
+    return number(nested)
+
+
+def from_clusters(clusters: Any) -> Root:
+    def join(group: Any) -> Nested:
+        return _heap([join(member) for member in group]) if isinstance(group, list) else group
+
+    return number(join(clusters))
+
+
+def from_merges(rows: Sequence[tuple[int, int]]) -> Root:
+    """The (no, yes) rows of scipy's linkage: 0..K-1 are classes, K+j is row j; the root is the row nobody points to."""
+    num_classes = len(rows) + 1
+    pointed_to = {child for row in rows for child in row}
+    (root,) = (set(range(2 * num_classes - 1)) - pointed_to) if rows else {0}
+
+    def build(i: int) -> Nested:
+        return i if i < num_classes else (build(rows[i - num_classes][0]), build(rows[i - num_classes][1]))
+
+    return number(build(root))
+
+
+def from_ids(children: Any) -> Root:
+    """The library's own numbering of ``Tree.children``: below K-1 an inner node, K-1+k the leaf of class k."""
+    inner = len(children)
+
+    def build(i: int) -> Root:
+        return Node(i, build(int(children[i][0])), build(int(children[i][1]))) if i < inner else i - inner
+
+    return build(0)
+
+
+def to_ids(root: Root) -> np.ndarray:
+    nodes = inner_nodes(root)
+
+    def name(child: Root) -> int:
+        return child.index if isinstance(child, Node) else len(nodes) + child
+
+    return np.array([[name(node.no), name(node.yes)] for node in nodes], dtype=np.int64).reshape(-1, 2)
+
+
+def inner_nodes(root: Root) -> list[Node]:
+    """Every inner node, in the order of the scores."""
+
+    def visit(node: Root) -> Iterator[Node]:
+        if isinstance(node, Node):
+            yield node
+            yield from visit(node.no)
+            yield from visit(node.yes)
+
+    return sorted(visit(root), key=lambda node: node.index)
+
+
+def leaves(node: Root) -> list[int]:
+    return leaves(node.no) + leaves(node.yes) if isinstance(node, Node) else [node]
+
+
+def path(root: Root, k: int) -> list[tuple[int, int]]:
+    """The (node index, answer) pairs from the root to class ``k``, found by asking which side holds it."""
+    steps = []
+    while isinstance(root, Node):
+        bit = int(k in leaves(root.yes))
+        steps.append((root.index, bit))
+        root = root.yes if bit else root.no
+    return steps
+
+
+def ancestors(root: Root) -> dict[int, set[int]]:
+    """The strict ancestors of every inner node."""
+    above: dict[int, set[int]] = {}
+
+    def visit(node: Root, seen: set[int]) -> None:
+        if isinstance(node, Node):
+            above[node.index] = seen
+            visit(node.no, seen | {node.index})
+            visit(node.yes, seen | {node.index})
+
+    visit(root, set())
+    return above
+
+
+def huffman_cost(weights: Sequence[float]) -> float:
+    """The least possible expected depth: Huffman's algorithm adds up the weights it merges."""
+    heap = list(weights)
+    heapq.heapify(heap)
+    cost = 0.0
+    while len(heap) > 1:
+        merged = heapq.heappop(heap) + heapq.heappop(heap)
+        cost += merged
+        heapq.heappush(heap, merged)
+    return cost / math.fsum(weights)
+
+
+# ---- Activations: a(x) and its inverse ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Sigmoid:
+    def yes(self, x: Any, m: Any = np) -> Any:
+        return 1 / (1 + m.exp(-x))
+
+    def score(self, yes: Any, m: Any = np) -> Any:
+        return m.log(yes / (1 - yes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Natural:
+    width: float = 2 * math.pi
+    reflect: bool = False
+
+    def _width(self, m: Any) -> Any:
+        # The default means 2 pi itself, not the float64 next to it: fifty digits can tell them apart.
+        return 2 * m.pi if self.width == 2 * math.pi else self.width
+
+    def yes(self, x: Any, m: Any = np) -> Any:
+        angle = m.pi * x / self._width(m)
+        if not self.reflect and abs(angle.real) >= m.pi / 2:
+            return (1 if angle.real > 0 else 0) + 0 * x
+        return (1 + m.sin(angle)) / 2
+
+    def score(self, yes: Any, m: Any = np) -> Any:
+        asin = np.arcsin if m is np else m.asin
+        return self._width(m) / m.pi * asin(2 * yes - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cauchit:
+    """Somebody's own activation: the distribution function of the Cauchy law."""
+
+    def yes(self, x: Any, m: Any = np) -> Any:
+        atan = np.arctan if m is np else m.atan
+        return (m.pi / 2 + atan(x)) / m.pi
+
+    def score(self, yes: Any, m: Any = np) -> Any:
+        return m.tan(m.pi * yes - m.pi / 2)
+
+
+Activation = Sigmoid | Natural | Cauchit
+
+
+# ---- The distribution ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """catnat for one row of scores. ``weights`` may be any multiple of the prior."""
+
+    root: Root
+    weights: tuple[Any, ...]
+    activation: Activation
+    scaling: str = "paper"
+    m: Any = np
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.weights)
+
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        return inner_nodes(self.root)
+
+    @functools.cached_property
+    def paths(self) -> list[list[tuple[int, int]]]:
+        return [path(self.root, k) for k in range(self.num_classes)]
+
+    def _weight(self, node: Root) -> Any:
+        return sum(self.weights[k] for k in leaves(node))
+
+    @functools.cached_property
+    def fractions(self) -> list[Any]:
+        """f_i: the prior mass on the yes side over the prior mass below the node."""
+        return [self._weight(node.yes) / self._weight(node) for node in self.nodes]
+
+    @functools.cached_property
+    def offsets(self) -> list[Any]:
+        """What centring adds to a score: a(offset_i) = f_i."""
+        return [self.activation.score(f, self.m) for f in self.fractions]
+
+    @functools.cached_property
+    def scales(self) -> list[Any]:
+        """c_i: 1, or what makes the Fisher entry at zero scores equal to I_REF."""
+        if self.scaling == "paper":
+            return [1.0] * len(self.nodes)
+        total = self._weight(self.root)
+        scales = []
+        for node, f, offset in zip(self.nodes, self.fractions, self.offsets, strict=True):
+            slope = self.activation.yes(offset + 1j * STEP).imag / STEP
+            scales.append(math.sqrt(I_REF / (self._weight(node) / total * slope**2 / (f * (1 - f)))))
+        return scales
+
+    def yes(self, scores: Any) -> list[Any]:
+        """a_i: the probability of answering yes at every node."""
+        centred = zip(scores, self.scales, self.offsets, strict=True)
+        return [self.activation.yes(c * s + offset, self.m) for s, c, offset in centred]
+
+    def probs(self, scores: Any) -> np.ndarray:
+        """p_k: the product of the answers on the path to class k."""
+        yes = self.yes(scores)
+        return np.array([math.prod(yes[i] if bit else 1 - yes[i] for i, bit in steps) for steps in self.paths])
+
+    def log_probs(self, scores: Any) -> np.ndarray:
+        yes = self.yes(scores)
+        log = self.m.log
+        return np.array([sum(log(yes[i] if bit else 1 - yes[i]) for i, bit in steps) + 0.0 for steps in self.paths])
+
+    def reach(self, scores: Any) -> np.ndarray:
+        """P(i): the sum of the classes below each node."""
+        p = self.probs(scores)
+        return np.array([sum(p[k] for k in leaves(node)) for node in self.nodes])
+
+    def entropy(self, scores: Any) -> Any:
+        return -sum(p * self.m.log(p) for p in self.probs(scores) if p != 0)
+
+    def kl(self, p_scores: Any, q_scores: Any) -> Any:
+        pairs = zip(self.probs(p_scores), self.probs(q_scores), strict=True)
+        return sum((p * self.m.log(p / q) for p, q in pairs if p != 0), 0.0)
+
+    def fisher(self, scores: Any) -> np.ndarray:
+        return fisher(self.log_probs, scores)
+
+    def edges(self) -> tuple[np.ndarray, np.ndarray]:
+        """The scores at which a natural node answers no and yes for certain."""
+        ends = np.array([[self.activation.score(0.0)], [self.activation.score(1.0)]])
+        low, high = (ends - np.array(self.offsets)) / np.array(self.scales)
+        return low, high
+
+    def inside(self, rng: np.random.Generator, shape: tuple[int, ...] = (), margin: float = 0.05) -> np.ndarray:
+        """Scores whose answers are uniform on [margin, 1 - margin]: inside the band, whatever the activation."""
+        yes = rng.uniform(margin, 1 - margin, (*shape, len(self.nodes)))
+        x = self.activation.score(yes)
+        return (x - np.array(self.offsets)) / np.array(self.scales)
+
+    def anywhere(self, rng: np.random.Generator, shape: tuple[int, ...] = ()) -> np.ndarray:
+        """Scores that leave the natural band about one time in three."""
+        return rng.normal(0, 3, (*shape, len(self.nodes))) / np.array(self.scales)
+
+
+def softmax_log_probs(scores: Any) -> np.ndarray:
+    return np.array([s - np.log(sum(np.exp(t) for t in scores)) for s in scores])
+
+
+# ---- Derivatives and Fisher matrices from their definitions ----
+
+
+def jacobian(f: Callable[[np.ndarray], Any], x: Any) -> np.ndarray:
+    """df/dx, one column per entry of the vector ``x``, by complex steps."""
+    x = np.asarray(x, dtype=np.complex128)
+    columns = [np.imag(f(x + 1j * STEP * unit)) / STEP for unit in np.eye(len(x))]
+    rows = np.shape(f(x))
+    return np.stack(columns, axis=-1) if columns else np.zeros((*rows, 0))
+
+
+def fisher(log_probs: Callable[[np.ndarray], Any], x: Any) -> np.ndarray:
+    """The definition: sum_k p_k grad log p_k (grad log p_k)^T."""
+    x = np.asarray(x, dtype=np.float64)
+    p = np.exp(log_probs(x))
+    total = np.zeros((len(x), len(x)))
+    for p_k, gradient in zip(p, jacobian(log_probs, x), strict=True):
+        total += p_k * np.outer(gradient, gradient)
+    return total
+
+
+def plackett_luce(p: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
+    """The law of the first ``k`` of draws without replacement: every ordered tuple with its probability."""
+    law = {}
+    for draw in itertools.permutations(range(len(p)), k):
+        probability, left = 1.0, 1.0
+        for j in draw:
+            probability *= p[j] / left
+            left -= p[j]
+        law[draw] = probability
+    return law
+
+
+def concrete_log_density(log_p: Any, temperature: float, value: Any) -> float:
+    """The density of softmax((log p + Gumbel) / temperature) on the simplex (Maddison, Mnih & Teh 2017, eq. 10)."""
+    size = len(log_p)
+    terms = [lp - temperature * math.log(v) for lp, v in zip(log_p, value, strict=True)]
+    top = max(terms)
+    log_sum = top + math.log(sum(math.exp(t - top) for t in terms))
+    scale = math.lgamma(size) + (size - 1) * math.log(temperature)
+    return scale + sum(t - math.log(v) for t, v in zip(terms, value, strict=True)) - size * log_sum
