@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from catnat import _activations as _plans
 from catnat._activations import Floats
@@ -21,6 +22,8 @@ from catnat.torch._autograd import apply
 
 # One entry per row of a plan's tables: a tensor over nodes, or a float that all nodes share.
 Tables = tuple[Tensor, ...] | tuple[float, ...]
+# The log-probabilities of no and of yes.
+Answers = tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,26 +60,29 @@ class Activation(_plans.ActivationPlan):
 
     # What the kernels call. Scores come with the tables of their nodes: accuracy near an edge needs more than c and x0.
 
-    def _logit(self, scores: Tensor, tables: Tables, *, floored: bool) -> Tensor:
-        """The log-odds of yes at every node.
+    def _log_answers(self, scores: Tensor, tables: Tables, *, floored: bool) -> Answers:
+        """The log-probabilities of no and of yes at every node, each to full relative precision.
 
-        With ``floored`` they are bounded, where the activation reaches 0 and 1, so that log-probabilities stay useful.
+        Where an answer has probability 0, its logarithm is ``log eps`` if ``floored``, and otherwise so far down that
+        its exponential is 0.
         """
-        return self.logit(_affine(scores, *tables))
+        return _plain_answers(self.logit(_affine(scores, *tables)))
 
     def _yes(self, scores: Tensor, tables: Tables) -> Tensor:
         """The probability of yes at every node, exactly 0 and 1 where it is."""
-        return torch.sigmoid(self._logit(scores, tables, floored=False))
+        return torch.sigmoid(self.logit(_affine(scores, *tables)))
 
     def _saturated(self, scores: Tensor, tables: Tables) -> Tensor:
         yes = self._yes(scores, tables)
         return (yes == 0) | (yes == 1)
 
     def _information(self, scores: Tensor, tables: Tables) -> Tensor:
-        """The Fisher information of the score given that its node is reached."""
-        ones = torch.ones_like(scores)
-        logit, slope = torch.func.jvp(lambda s: self._logit(s, tables, floored=False), (scores,), (ones,))[:2]
-        return torch.sigmoid(logit) * torch.sigmoid(-logit) * slope.square()
+        """The Fisher information of the score given that its node is reached: the expected square of its gradient."""
+        answers, slopes = torch.func.jvp(
+            lambda s: self._log_answers(s, tables, floored=False), (scores,), (torch.ones_like(scores),)
+        )[:2]
+        no, yes = (answer.exp() * slope.square() for answer, slope in zip(answers, slopes, strict=True))
+        return no + yes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,8 +104,15 @@ class sigmoid(Activation, _plans.SigmoidPlan):  # noqa: N801 - used as a functio
         """The score itself."""
         return x
 
+    def _log_answers(self, scores: Tensor, tables: Tables, *, floored: bool) -> Answers:
+        logit = _affine(scores, *tables)
+        if torch.compiler.is_compiling() or logit.numel() <= FEW:
+            return _plain_answers(logit)
+        answers: Answers = apply(_SigmoidAnswers, logit)
+        return answers
+
     def _information(self, scores: Tensor, tables: Tables) -> Tensor:
-        logit = self._logit(scores, tables, floored=False)
+        logit = _affine(scores, *tables)
         return torch.sigmoid(logit) * torch.sigmoid(-logit) * tables[0] ** 2
 
 
@@ -128,17 +141,19 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
     def logit(self, x: Tensor) -> Tensor:
         """The log-odds of yes at ``x``; ten thousand in size where yes or no has probability exactly 0."""
         bands = self._bands(np.ones(1), np.full(1, 0.5), np.dtype(str(x.dtype).removeprefix("torch.")))
-        return self._logit(x, tuple(bands[:, 0].tolist()), floored=False)
+        no, yes = self._log_answers(x, tuple(bands[:, 0].tolist()), floored=False)
+        return yes - no
 
     probability = _plans.NaturalPlan.probability
 
-    def _logit(self, scores: Tensor, tables: Tables, *, floored: bool) -> Tensor:
+    def _log_answers(self, scores: Tensor, tables: Tables, *, floored: bool) -> Answers:
         if self.boundary == "reflect":
             scores = _fold(scores, tables)
         smallest = _smallest_angle(scores.dtype, floored)
         if torch.compiler.is_compiling():
-            return _plain_natural_logit(scores, smallest, floored, tables)
-        return apply(_NaturalLogit, scores, smallest, floored, *tables)
+            return _plain_answers(_natural_logit(scores, smallest, floored, tables))
+        answers: Answers = apply(_NaturalAnswers, scores, smallest, floored, *tables)
+        return answers
 
     def _yes(self, scores: Tensor, tables: Tables) -> Tensor:
         if self.boundary == "reflect":
@@ -174,12 +189,47 @@ def _affine(scores: Tensor, scale: Any, offset: Any) -> Tensor:
     return scores.clamp(-limit, limit) * scale + offset
 
 
+# ---- both answers ----
+
+# Up to this many numbers the overhead of an operation outweighs its work.
+FEW = 1 << 14
+
+
+def _plain_answers(logit: Tensor) -> Answers:
+    return F.logsigmoid(-logit), F.logsigmoid(logit)
+
+
+class _SigmoidAnswers(torch.autograd.Function):
+    """The plain answers at half their cost for large inputs, by sharing m = log(1 + exp(-|logit|)) between the two."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logit: Tensor) -> Answers:
+        shared = logit.abs().neg_().exp_().log1p_()
+        return logit.clamp(min=0).add_(shared).neg_(), logit.clamp(max=0).sub_(shared)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Answers) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad_no: Tensor, grad_yes: Tensor) -> Tensor:
+        (logit,) = ctx.saved_tensors
+        return torch.addcmul(grad_yes, torch.sigmoid(logit), grad_no + grad_yes, value=-1)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Answers:
+        (logit,) = ctx.saved_tensors
+        return -torch.sigmoid(logit) * tangent, torch.sigmoid(-logit) * tangent
+
+
 # ---- the natural activation ----
 #
 # With z the angle through the band, from 0 at the lower edge to pi/2 at the upper one, nu = sin^2 z and the logit is
 # 2 log tan z. It is computed from r, the angle to the nearer edge, because near an edge only r is known to full
-# relative precision: logit = -2 log tan r above the centre, the opposite below. Its derivative is
-# 4 rate cosh(logit / 2).
+# relative precision: the odds of the less likely answer are tan^2 r.
 
 # The logit of a node that never answers one way: its exponential is 0 in every dtype.
 _DEAD = 1e4
@@ -217,7 +267,7 @@ def _fold(scores: Tensor, tables: Tables) -> Tensor:
     return near + 2 * above * (upper - near) + 2 * under * (lower - near)
 
 
-def _plain_natural_logit(scores: Tensor, smallest: float, floored: bool, tables: Tables) -> Tensor:
+def _natural_logit(scores: Tensor, smallest: float, floored: bool, tables: Tables) -> Tensor:
     """The logit of nu as operations that the compiler can fuse and differentiate: 2 log sin z - 2 log cos z."""
     lower, lower_rest, upper, upper_rest, _, rate = tables
     up = ((scores - lower) - lower_rest) * rate
@@ -229,8 +279,8 @@ def _plain_natural_logit(scores: Tensor, smallest: float, floored: bool, tables:
     return logit + _DEAD * ((down <= smallest).to(logit.dtype) - (up <= smallest).to(logit.dtype))
 
 
-class _NaturalLogit(torch.autograd.Function):
-    """The logit of nu in one step: outside the compiler it takes a third of the time and memory of plain operations."""
+class _NaturalAnswers(torch.autograd.Function):
+    """Both answers of nu in one step: outside the compiler, a third of the time and memory of plain operations."""
 
     generate_vmap_rule = True
 
@@ -245,38 +295,50 @@ class _NaturalLogit(torch.autograd.Function):
         upper_rest: Any,
         centre: Any,
         rate: Any,
-    ) -> Tensor:
+    ) -> Answers:
         angle = _angle(scores, (lower, lower_rest, upper, upper_rest, centre, rate))
         dead = None if floored else angle <= smallest
-        size = angle.clamp_min_(smallest).tan_().log_().mul_(-2)
+        odds = angle.clamp_min_(smallest).tan_().square_()
+        logit = odds.log()
         if dead is not None:
-            size.add_(dead, alpha=_DEAD)
-        return size.copysign_(scores if isinstance(rate, float) else scores - centre)
+            logit.add_(dead, alpha=-_DEAD)
+        logit.copysign_(scores if isinstance(rate, float) else scores - centre)
+        shared = odds.log1p_()
+        yes = logit.clamp(max=0).sub_(shared)
+        return logit.clamp_(min=0).add_(shared).neg_(), yes
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Answers) -> None:
         _, smallest, ctx.floored, *tables = inputs
         ctx.largest = -2 * math.log(math.tan(smallest))
         ctx.rate, rate = (tables[-1], None) if isinstance(tables[-1], float) else (None, tables[-1])
-        ctx.save_for_backward(output, rate)
-        ctx.save_for_forward(output, rate)
+        ctx.save_for_backward(*output, rate)
+        ctx.save_for_forward(*output, rate)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _NaturalLogit.times_slope(ctx, grad), *(8 * [None])
+    def backward(ctx: Any, grad_no: Tensor, grad_yes: Tensor) -> tuple[Tensor | None, ...]:
+        # The derivatives of the answers are -2 rate tan z and 2 rate cot z.
+        minus_logit, cot, rate = _NaturalAnswers.slopes(ctx)
+        grad = (grad_yes * cot).addcdiv_(grad_no, cot, value=-1)
+        return _NaturalAnswers.inside(ctx, grad, minus_logit).mul_(2 * rate), *(8 * [None])
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        return _NaturalLogit.times_slope(ctx, tangent)
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Answers:
+        minus_logit, cot, rate = _NaturalAnswers.slopes(ctx)
+        tangent = _NaturalAnswers.inside(ctx, tangent, minus_logit) * (2 * rate)
+        return -tangent / cot, tangent * cot
 
     @staticmethod
-    def times_slope(ctx: Any, values: Tensor) -> Tensor:
-        """``values`` times the derivative, 4 rate cosh(logit / 2); zero where the logit is at its bound."""
-        logit, rate = ctx.saved_tensors
+    def slopes(ctx: Any) -> tuple[Tensor, Tensor, Any]:
+        """The logit's negative, cot z, and the angle per score."""
+        no, yes, rate = ctx.saved_tensors
+        minus_logit = no - yes
+        bounded = minus_logit if ctx.floored else minus_logit.clamp(-ctx.largest, ctx.largest)
+        return minus_logit, (bounded * 0.5).exp_(), ctx.rate if rate is None else rate
+
+    @staticmethod
+    def inside(ctx: Any, values: Tensor, minus_logit: Tensor) -> Tensor:
+        """``values`` where the node is alive, 0 where its logit is at the bound: a clamp's gradient, in one pass."""
         bound = ctx.largest * (1 - 1e-6)
-        # The gradient of a clamp, in one pass: values inside the bounds, 0 outside.
-        inside = torch.ops.aten.hardtanh_backward(values, logit, -bound, bound)
-        bounded = logit if ctx.floored else logit.clamp(-ctx.largest, ctx.largest)
-        slope = (bounded * 0.5).cosh_()
-        factor = 4 * (ctx.rate if rate is None else rate)
-        return inside * slope if isinstance(factor, float) and factor == 1 else inside * slope * factor
+        kept: Tensor = torch.ops.aten.hardtanh_backward(values, minus_logit, -bound, bound)
+        return kept

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 
-def apply(function: type[torch.autograd.Function], differentiable: Tensor, *args: Any) -> Tensor:
+def apply(function: type[torch.autograd.Function], differentiable: Tensor, *args: Any) -> Any:
     """Apply ``function``, or only run its forward where nothing records: that bookkeeping would double a small call."""
     recorded = (
         (torch.is_grad_enabled() and differentiable.requires_grad)

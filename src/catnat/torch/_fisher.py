@@ -27,8 +27,8 @@ def reach(
         tensor([1.0000, 0.5000, 0.5000])
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    logits = activation._logit(computed, _tables(computed, tree, activation), floored=False)
-    return _dense.node_log_probs(logits, tree).exp().to(_plan.returned_dtype(scores))
+    answers = activation._log_answers(computed, _tables(computed, tree, activation), floored=False)
+    return _dense.path_sums(*answers, tree, to="nodes").exp().to(_plan.returned_dtype(scores))
 
 
 def saturated(
@@ -74,7 +74,8 @@ def fisher_diagonal(
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
     tables = _tables(computed, tree, activation)
-    reached = _dense.node_log_probs(activation._logit(computed, tables, floored=False), tree).exp()
+    answers = activation._log_answers(computed, tables, floored=False)
+    reached = _dense.path_sums(*answers, tree, to="nodes").exp()
     return (reached * activation._information(computed, tables)).to(_plan.returned_dtype(scores))
 
 

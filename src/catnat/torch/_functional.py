@@ -12,7 +12,7 @@ from torch import Tensor
 from catnat import _checks
 from catnat._tree import Tree
 from catnat.torch import _dense, _paths, _plan
-from catnat.torch._activations import Activation
+from catnat.torch._activations import FEW, Activation
 
 # Up to here all classes are computed even where only some are asked for: a few large operations beat many small ones.
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
@@ -48,7 +48,7 @@ def catnat(
     if dim != -1:
         return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    exact = _dense.leaf_log_probs(_logits(computed, tree, activation, floored=False), tree)
+    exact = _dense.leaf_log_probs(*_answers(computed, tree, activation, floored=False), tree)
     return exact.exp().to(_plan.returned_dtype(scores))
 
 
@@ -84,7 +84,7 @@ def log_catnat(
 
 def log_probs(scores: Tensor, tree: Tree, activation: Activation) -> Tensor:
     """:func:`log_catnat` of prepared arguments."""
-    return _dense.leaf_log_probs(_logits(scores, tree, activation, floored=True), tree)
+    return _dense.leaf_log_probs(*_answers(scores, tree, activation, floored=True), tree)
 
 
 def log_prob(
@@ -171,7 +171,7 @@ def draw(
     """:func:`sample` of prepared arguments."""
     scores, batch, count = scores.detach(), scores.shape[:-1], math.prod(sample_shape)
     answers = batch.numel() * count * tree.num_nodes
-    if _walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and answers > _dense.FEW):
+    if _walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and answers > FEW):
         drawn = _paths.descend(scores, count, tree, activation, generator)
         return drawn.movedim(-1, 0).reshape((*sample_shape, *batch))
     yes = activation._yes(scores, _plan.node_tables(tree, activation, scores.device, scores.dtype))
@@ -219,7 +219,7 @@ def sample_without_replacement(
         raise ValueError(f"`k` is {k}, but only 0 .. {tree.num_classes} distinct classes can be drawn from this tree.")
     if _walks(tree):
         return _paths.descend_without_replacement(computed, k, tree, activation, generator)
-    exact = _dense.leaf_log_probs(_logits(computed, tree, activation, floored=False), tree)
+    exact = _dense.leaf_log_probs(*_answers(computed, tree, activation, floored=False), tree)
     return (exact - _paths.log_exponential(exact, generator)).topk(k).indices
 
 
@@ -240,7 +240,7 @@ def mode(
         tensor(1)
     """
     computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
-    return _dense.leaf_log_probs(_logits(computed, tree, activation, floored=False), tree).argmax(-1)
+    return _dense.leaf_log_probs(*_answers(computed, tree, activation, floored=False), tree).argmax(-1)
 
 
 def entropy(
@@ -262,9 +262,8 @@ def entropy(
         tensor(1.3863)
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    logits = _logits(computed, tree, activation, floored=False)
-    reached = _dense.node_log_probs(logits, tree).exp()
-    no, yes = _dense.log_answers(logits)
+    no, yes = _answers(computed, tree, activation, floored=False)
+    reached = _dense.path_sums(no, yes, tree, to="nodes").exp()
     answers = -(yes.exp() * yes + no.exp() * no)
     return _plan.saturate((reached * answers).sum(-1), _plan.returned_dtype(scores))
 
@@ -295,11 +294,10 @@ def kl_divergence(
     """
     p, tree, activation = _plan.prepare(p_scores, tree, activation)
     q, _, _ = _plan.prepare(q_scores, tree, activation)
-    p_logits = _logits(p, tree, activation, floored=False)
-    p_no, p_yes = _dense.log_answers(p_logits)
-    q_no, q_yes = _dense.log_answers(_logits(q, tree, activation, floored=True))
+    p_no, p_yes = _answers(p, tree, activation, floored=False)
+    q_no, q_yes = _answers(q, tree, activation, floored=True)
     answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
-    divergence = (_dense.node_log_probs(p_logits, tree).exp() * answers).sum(-1)
+    divergence = (_dense.path_sums(p_no, p_yes, tree, to="nodes").exp() * answers).sum(-1)
     dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
     return _plan.saturate(divergence.clamp(max=torch.finfo(divergence.dtype).max), dtype)
 
@@ -404,9 +402,9 @@ def _losses_of_classes(
     return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
 
 
-def _logits(scores: Tensor, tree: Tree, activation: Activation, *, floored: bool) -> Tensor:
+def _answers(scores: Tensor, tree: Tree, activation: Activation, *, floored: bool) -> tuple[Tensor, Tensor]:
     tables = _plan.node_tables(tree, activation, scores.device, scores.dtype)
-    return activation._logit(scores, tables, floored=floored)
+    return activation._log_answers(scores, tables, floored=floored)
 
 
 def _walks(tree: Tree) -> bool:

@@ -22,9 +22,8 @@ def path_log_prob(scores: Tensor, classes: Tensor, tree: Tree, activation: Activ
     """The log-probability of ``classes`` (batch + (n,)) under ``scores`` (batch + (K-1,)), reading their paths only."""
     nodes, bits = _path(classes, tree)
     on_path = nodes >= 0
-    logits = activation._logit(*_at(nodes.clamp(min=0), scores, tree, activation), floored=True)
-    answers = torch.nn.functional.logsigmoid(logits * (2 * bits - 1))
-    log_prob = (answers * on_path).sum(-1)
+    no, yes = activation._log_answers(*_at(nodes.clamp(min=0), scores, tree, activation), floored=True)
+    log_prob = torch.where(on_path, torch.where(bits == 1, yes, no), torch.zeros_like(no)).sum(-1)
     return log_prob.clamp(min=torch.finfo(scores.dtype).min)
 
 
@@ -55,8 +54,10 @@ def _powers_of_two(depth: int, device: torch.device) -> Tensor:
 def _at(nodes: Tensor, scores: Tensor, tree: Tree, activation: Activation) -> tuple[Tensor, Tables]:
     """Scores and activation tables at ``nodes``, whose leading axes are the scores' batch."""
     tables = _plan.node_tables(tree, activation, scores.device, scores.dtype)
-    flat = nodes.flatten(scores.ndim - 1)
-    found = scores.gather(-1, flat).view(nodes.shape)
+    if nodes.ndim == scores.ndim:
+        found = scores.gather(-1, nodes)
+    else:
+        found = scores.gather(-1, nodes.flatten(scores.ndim - 1)).view(nodes.shape)
     return found, tuple(table[nodes] if isinstance(table, Tensor) else table for table in tables)  # type: ignore[return-value]
 
 
@@ -78,7 +79,7 @@ class _HeapWalk:
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
         """The position below, on the side of the answer; a leaf stays where it is."""
-        below = 2 * at + bits
+        below = torch.add(bits, at, alpha=2)
         return below if self.complete else torch.where(self.at_leaf(at), at, below)
 
     def at_leaf(self, at: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ class _TableWalk:
         return at.clamp(max=self.tree.num_nodes - 1)
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        return self.children[2 * at + bits]
+        return self.children[torch.add(bits, at, alpha=2)]
 
     def at_leaf(self, at: Tensor) -> Tensor:
         return at >= self.tree.num_nodes
@@ -124,7 +125,7 @@ def descend(
     at = torch.full((*scores.shape[:-1], count), walk.root, dtype=torch.int64, device=scores.device)
     for _ in range(tree.depth):
         yes = activation._yes(*_at(walk.node(at), scores, tree, activation))
-        at = walk.step(at, (rand(at.shape, scores, generator) < yes).long())
+        at = walk.step(at, rand(at.shape, scores, generator) < yes)
     return walk.classes(at)
 
 
@@ -143,16 +144,15 @@ def descend_without_replacement(
     log_prob = scores.new_zeros(shape)
     best = -log_exponential(log_prob, generator)
     for _ in range(tree.depth):
-        logit = activation._logit(*_at(walk.node(at), scores, tree, activation), floored=False)
-        wins = rand(at.shape, scores, generator) < torch.sigmoid(logit)
-        loser = log_prob - torch.nn.functional.softplus(torch.where(wins, logit, -logit))
+        no, yes = activation._log_answers(*_at(walk.node(at), scores, tree, activation), floored=False)
+        wins = rand(at.shape, scores, generator) < yes.exp()
+        winner, loser = log_prob + torch.where(wins, yes, no), log_prob + torch.where(wins, no, yes)
         truncated = loser - torch.logaddexp(loser - best, log_exponential(log_prob, generator))
-        winner = log_prob - torch.nn.functional.softplus(torch.where(wins, -logit, logit))
         leaf = walk.at_leaf(at)
         sides = [
-            (walk.step(at, wins.long()), torch.where(leaf, log_prob, winner), best),
+            (walk.step(at, wins), torch.where(leaf, log_prob, winner), best),
             # A leaf has no other side: its twin must never be chosen.
-            (walk.step(at, (~wins).long()), loser, torch.where(leaf, -torch.inf, truncated)),
+            (walk.step(at, ~wins), loser, torch.where(leaf, -torch.inf, truncated)),
         ]
         at, log_prob, best = (torch.cat(pair, -1) for pair in zip(*sides, strict=True))
         best, chosen = best.topk(min(count, best.shape[-1]))

@@ -154,8 +154,8 @@ def node_tables(tree: Tree, activation: Activation, device: torch.device, dtype:
 
 
 @_constant
-def path_matrices(tree: Tree, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether a no, a yes, or either at a node lies on a path: three 0/1 matrices, nodes x leaves or nodes x nodes."""
+def path_matrices(tree: Tree, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Whether a no, and whether a yes, at a node lies on a path: 0/1 matrices, nodes x leaves or nodes x nodes."""
     count = 2 * tree.num_classes - 1
     answers = np.zeros((2, tree.num_nodes, count))
     for node, (no, yes) in enumerate(tree.children):
@@ -163,13 +163,13 @@ def path_matrices(tree: Tree, to: str, device: torch.device, dtype: torch.dtype)
         answers[0, node, no] = answers[1, node, yes] = 1
     columns = slice(tree.num_nodes, count) if to == "leaves" else slice(0, tree.num_nodes)
     no, yes = (torch.as_tensor(side[:, columns], dtype=dtype, device=device).contiguous() for side in answers)
-    return no, yes, no + yes
+    return no, yes
 
 
 @_constant
 def agreement(tree: Tree, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Weights and bias that count, from 0/1 answers, minus the answers that lead away from each leaf."""
-    no, yes, _ = path_matrices(tree, "leaves", device, dtype)
+    no, yes = path_matrices(tree, "leaves", device, dtype)
     return yes - no, -yes.sum(0)
 
 

@@ -1,0 +1,512 @@
+"""What users of PyTorch take for granted: autocast, devices, default dtypes, generators, pickling, threads, modules."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from only_torch import rows
+from torch import Tensor, nn
+from torch import distributions as td
+from torch._subclasses import FakeTensorMode
+
+import catnat
+import catnat.torch as ct
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+FUNCTIONS = {
+    "catnat": ct.catnat,
+    "log_catnat": ct.log_catnat,
+    "log_prob": lambda s, *args: ct.log_prob(s, torch.zeros(s.shape[:-1], dtype=torch.int64, device=s.device), *args),
+    "entropy": ct.entropy,
+    "kl_divergence": lambda s, *args: ct.kl_divergence(s, s.flip(0), *args),
+    "cross_entropy": lambda s, *args: ct.cross_entropy(
+        s, torch.zeros(len(s), dtype=torch.int64, device=s.device), *args
+    ),
+    "cross_entropy-smooth": lambda s, *args: ct.cross_entropy(
+        s, torch.zeros(len(s), dtype=torch.int64, device=s.device), *args, label_smoothing=0.1
+    ),
+    "reach": ct.reach,
+    "fisher_diagonal": ct.fisher_diagonal,
+    "Catnat.log_prob": lambda s, *args: ct.Catnat(s, *args, validate_args=False).log_prob(
+        torch.zeros(s.shape[:-1], dtype=torch.int64, device=s.device)
+    ),
+    "Catnat.entropy": lambda s, *args: ct.Catnat(s, *args).entropy(),
+    "Catnat.logits": lambda s, *args: ct.Catnat(s, *args).logits,
+    "OneHotCatnat.probs": lambda s, *args: ct.OneHotCatnat(s, *args).probs,
+}
+DISCRETE = {
+    "mode": ct.mode,
+    "saturated": ct.saturated,
+    "sample": ct.sample,
+    "sample_without_replacement": lambda s, *args: ct.sample_without_replacement(s, 2, *args),
+    "Catnat.sample": lambda s, *args: ct.Catnat(s, *args).sample((2,)),
+}
+KINDS = [ct.natural(), ct.sigmoid(scaling="isotropic"), ct.natural(boundary="reflect")]
+
+
+# ---- precision ----
+
+
+@pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
+def test_autocast_computes_and_returns_float32(tree):
+    """As log_softmax does on a GPU: a bfloat16 layer under autocast feeds these functions without losing digits."""
+    for activation in KINDS:
+        scores = rows.around(tree, 4, dtype=torch.float32)
+        for name, function in FUNCTIONS.items():
+            wanted = function(scores, tree, activation)
+            low = scores.bfloat16()
+            with torch.autocast("cpu", torch.bfloat16):
+                got, got_low = function(scores, tree, activation), function(low, tree, activation)
+            assert got.dtype == got_low.dtype == torch.float32, name
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(got_low, function(low.float(), tree, activation), rtol=1e-5, atol=1e-6)
+
+
+def test_training_under_autocast():
+    """pytorch#44724: a head must not break under AMP."""
+    tree = catnat.balanced(18)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), ct.ScoreLayer(8, tree))
+    inputs, targets = torch.randn(5, 4, generator=rows.seeded(0)), torch.arange(5)
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = model(inputs)
+        assert scores.dtype == torch.bfloat16
+        loss = ct.cross_entropy(scores, targets, tree)
+        assert loss.dtype == torch.float32
+    loss.backward()
+    for weight in model.parameters():
+        assert weight.grad is not None
+        assert weight.grad.dtype == torch.float32
+        assert weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_matmul_precision_does_not_change_results(precision):
+    """Path sums must not become bfloat16 products because somebody speeds up a network's layers."""
+    results = {}
+    before = torch.get_float32_matmul_precision()
+    for setting in ("highest", precision):
+        torch.set_float32_matmul_precision(setting)
+        try:
+            for label, tree in rows.FEW_TREES.items():
+                scores = rows.around(tree, 5, dtype=torch.float32).requires_grad_()
+                for name, function in FUNCTIONS.items():
+                    value = function(scores, tree, ct.natural())
+                    (gradient,) = torch.autograd.grad(value.sum(), scores)
+                    results.setdefault((label, name), []).append((value.detach(), gradient))
+        finally:
+            torch.set_float32_matmul_precision(before)
+    for pair in results.values():
+        for one, other in zip(*pair, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_default_dtype_float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            for tree in rows.FEW_TREES.values():
+                scores = rows.around(tree, 3, dtype=dtype)
+                for name, function in FUNCTIONS.items():
+                    assert function(scores, tree).dtype == dtype, name
+        assert ct.ScoreLayer(3, 5).weight.dtype == torch.float64
+        assert ct.catnat(torch.zeros(3)).dtype == torch.float64
+        relaxed = ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 3, dtype=torch.float32))
+        assert relaxed.rsample().dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)
+    assert ct.catnat(torch.zeros(3)).dtype == torch.float32
+
+
+def test_scores_and_other_arguments_of_different_dtypes():
+    p, q = torch.zeros(2, 3, dtype=torch.float16), torch.zeros(2, 3, dtype=torch.float32)
+    assert ct.kl_divergence(p, q).dtype == torch.float32
+    assert ct.cross_entropy(q, torch.full((2, 4), 0.25, dtype=torch.float64)).dtype == torch.float32
+    assert ct.cross_entropy(q, torch.zeros(2, dtype=torch.int32)).dtype == torch.float32
+    assert ct.log_prob(q, torch.zeros(2, dtype=torch.int32)).dtype == torch.float32
+    assert ct.log_prob(q, torch.zeros(2, dtype=torch.uint8)).dtype == torch.float32
+
+
+# ---- caches ----
+
+
+def cold_trees(number: int) -> list[catnat.Tree]:
+    """Trees that no other test uses, so that nothing about them is cached: one of every way to compute."""
+    weights = np.random.default_rng(number).random(90)
+    return [
+        catnat.balanced(32).with_prior(weights[:32]),
+        catnat.balanced(41 + number),
+        catnat.balanced(141 + number),
+        catnat.chain(31 + number),
+        catnat.chain(131 + number),
+        catnat.huffman(weights[:25]),
+        catnat.huffman(weights),
+    ]
+
+
+@pytest.mark.parametrize("tree", cold_trees(0), ids=repr)
+def test_inference_mode_does_not_poison_training(tree):
+    """A tensor made in inference mode can never be saved for backward: none may stay in a cache."""
+    for activation in KINDS:
+        with torch.inference_mode():
+            for function in [*FUNCTIONS.values(), *DISCRETE.values()]:
+                assert function(torch.zeros(2, tree.num_nodes), tree, activation).is_inference()
+        scores = rows.around(tree, 2, dtype=torch.float32).requires_grad_()
+        for name, function in FUNCTIONS.items():
+            (gradient,) = torch.autograd.grad(function(scores, tree, activation).sum(), scores)
+            assert gradient.isfinite().all(), name
+
+
+@pytest.mark.usefixtures("empty_caches")
+@pytest.mark.parametrize(
+    "tree", [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]], ids=repr
+)
+def test_fake_tensors_and_a_fake_gpu_leave_no_trace(tree):
+    """Shapes, dtypes and devices are right on hardware that is not there; afterwards real numbers come out."""
+    for activation in KINDS:
+        for device in ("cpu", "cuda"):
+            with FakeTensorMode():
+                scores = torch.zeros(3, tree.num_nodes, device=device, requires_grad=True)
+                for name, function in FUNCTIONS.items():
+                    value = function(scores, tree, activation)
+                    assert value.device.type == device, name
+                    assert type(value).__name__ == "FakeTensor"
+                    (gradient,) = torch.autograd.grad(value.sum(), scores)
+                    assert gradient.device.type == device
+                    assert gradient.shape == scores.shape
+                for name, function in DISCRETE.items():
+                    assert function(scores, tree, activation).device.type == device, name
+                assert ct.catnat(scores, tree, activation).shape == (3, tree.num_classes)
+                assert ct.sample(scores, tree, activation, sample_shape=(5,)).shape == (5, 3)
+        real = rows.around(tree, 3).requires_grad_()
+        for name, function in FUNCTIONS.items():
+            value = function(real, tree, activation)
+            assert type(value) is Tensor, name
+            assert value.isfinite().all()
+            assert torch.autograd.grad(value.sum(), real)[0].isfinite().all()
+        rows.assert_close(ct.catnat(real, tree, activation).sum(-1), torch.ones(3, dtype=torch.float64))
+        assert type(ct.sample(real.detach(), tree, activation)) is Tensor
+
+
+def test_real_first_then_fake():
+    """Warm caches hold real constants, which a fake-tensor mode must not meet."""
+    for tree in cold_trees(2):
+        for activation in KINDS:
+            real = torch.zeros(3, tree.num_nodes)
+            wanted = {name: function(real, tree, activation) for name, function in FUNCTIONS.items()}
+            with FakeTensorMode():
+                for name, function in FUNCTIONS.items():
+                    assert function(torch.zeros(3, tree.num_nodes), tree, activation).shape == wanted[name].shape
+
+
+@pytest.mark.parametrize(
+    "tree", [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]], ids=repr
+)
+def test_meta_device(tree):
+    for activation in KINDS:
+        scores = torch.zeros(3, tree.num_nodes, device="meta", requires_grad=True)
+        real = torch.zeros(3, tree.num_nodes)
+        for name, function in FUNCTIONS.items():
+            value = function(scores, tree, activation)
+            wanted = function(real, tree, activation)
+            assert value.device.type == "meta", name
+            assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
+            (gradient,) = torch.autograd.grad(value.sum(), scores)
+            assert gradient.shape == scores.shape
+        for name, function in DISCRETE.items():
+            value, wanted = function(scores, tree, activation), function(real, tree, activation)
+            assert value.device.type == "meta", name
+            assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
+    layer = ct.ScoreLayer(4, tree, device="meta")
+    assert layer.weight.device.type == "meta"
+    assert ct.LogProbsLayer(tree)(layer(torch.zeros(2, 4, device="meta"))).shape == (2, tree.num_classes)
+
+
+def test_a_default_device_does_not_lead_constants_astray():
+    """``torch.set_default_device`` moves new tensors; constants belong where the scores are."""
+    for tree in cold_trees(3):
+        scores = rows.around(tree, 3)
+        for activation in KINDS:
+            with torch.device("meta"):
+                assert ct.catnat(scores, tree, activation).device.type == "cpu"
+                assert ct.entropy(scores, tree, activation).device.type == "cpu"
+                assert ct.sample(scores, tree, activation).device.type == "cpu"
+                assert ct.Catnat(scores, tree, activation).sample().device.type == "cpu"
+            rows.assert_close(ct.catnat(scores, tree, activation).sum(-1), torch.ones(3, dtype=torch.float64))
+
+
+# ---- copies ----
+
+
+def round_trips(thing):
+    yield pickle.loads(pickle.dumps(thing))
+    yield copy.deepcopy(thing)
+    yield copy.copy(thing)
+
+
+def test_trees_and_activations_survive_pickle_and_copy():
+    for tree in rows.TREES.values():
+        tree.children, tree.parents, tree.bits  # noqa: B018 - with and without cached tables
+        for again in round_trips(tree):
+            assert again == tree
+            assert hash(again) == hash(tree)
+    for activation in [*rows.ACTIVATIONS.values(), rows.OWN]:
+        for again in round_trips(activation):
+            assert again == activation
+            assert hash(again) == hash(activation)
+            rows.assert_equal(ct.catnat(torch.ones(4), None, again), ct.catnat(torch.ones(4), None, activation))
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_distributions_survive_pickle_and_copy(touched):
+    tree = rows.TREES["huffman-20"]
+    scores = rows.around(tree, 3)
+    for law in (
+        ct.Catnat(scores, tree),
+        ct.OneHotCatnat(scores, tree, "sigmoid"),
+        ct.OneHotCatnatStraightThrough(scores, tree),
+        ct.RelaxedOneHotCatnat(0.5, scores, tree),
+        td.Independent(ct.OneHotCatnat(scores, tree), 1),
+    ):
+        if touched:  # lazily computed attributes travel too
+            _ = law.mean if not isinstance(law, ct.RelaxedOneHotCatnat) else law.logits
+            law.log_prob(law.sample())
+        torch.manual_seed(0)
+        value = law.sample()
+        for again in round_trips(law):
+            assert type(again) is type(law)
+            assert (again.batch_shape, again.event_shape) == (law.batch_shape, law.event_shape)
+            rows.assert_equal(again.log_prob(value), law.log_prob(value))
+            torch.manual_seed(0)
+            rows.assert_equal(again.sample(), value)
+
+
+def test_modules_survive_pickle_copy_and_save(tmp_path):
+    tree = rows.TREES["huffman-20"]
+    model = nn.Sequential(
+        nn.Linear(3, 4), ct.ScoreLayer(4, tree, ct.natural(boundary="reflect")), ct.LogProbsLayer(tree)
+    )
+    features = torch.randn(5, 3, generator=rows.seeded(0))
+    wanted = model(features)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        rows.assert_equal(again(features).detach(), wanted.detach())
+        assert again[1].tree == tree
+    torch.save(model, tmp_path / "model.pt")
+    rows.assert_equal(torch.load(tmp_path / "model.pt", weights_only=False)(features).detach(), wanted.detach())
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    fresh = nn.Sequential(nn.Linear(3, 4), ct.ScoreLayer(4, tree), ct.LogProbsLayer(tree))
+    assert not torch.equal(fresh(features), wanted)
+    fresh.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
+    rows.assert_equal(fresh(features).detach(), wanted.detach())
+
+
+# ---- randomness ----
+
+
+def draws(generator: torch.Generator | None) -> list[Tensor]:
+    found = []
+    for tree in (*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]):
+        scores = torch.zeros(40, tree.num_nodes)
+        found += [
+            ct.sample(scores, tree, generator=generator),
+            ct.sample(scores, tree, sample_shape=(3, 200), generator=generator),
+            ct.sample_without_replacement(scores, 3, tree, generator=generator),
+            ct.Catnat(scores, tree).sample((2,), generator=generator),
+            ct.OneHotCatnat(scores, tree).sample((2,), generator=generator),
+            ct.OneHotCatnatStraightThrough(scores, tree).rsample((2,), generator=generator),
+            ct.RelaxedOneHotCatnat(0.5, scores, tree).rsample((2,), generator=generator),
+        ]
+    return found
+
+
+def test_a_generator_decides_alone():
+    """pytorch#45115: equal seeds give equal draws, and the global state neither matters nor moves."""
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = draws(rows.seeded(7))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    for one, other in zip(first, draws(rows.seeded(7)), strict=True):
+        rows.assert_equal(one, other)
+    assert all((one != other).any() for one, other in zip(first, draws(rows.seeded(8)), strict=True))
+    shared = rows.seeded(7)
+    draws(shared)
+    assert any((one != other).any() for one, other in zip(first, draws(shared), strict=True))
+
+
+def test_without_a_generator_the_global_seed_decides():
+    torch.manual_seed(5)
+    first = draws(None)
+    torch.manual_seed(5)
+    for one, other in zip(first, draws(None), strict=True):
+        rows.assert_equal(one, other)
+    assert any((one != other).any() for one, other in zip(first, draws(None), strict=True))
+
+
+# ---- threads ----
+
+
+def test_threads_share_the_caches():
+    """Many threads meet cold caches at once and agree with one thread."""
+    trees = [tree for number in range(10, 30) for tree in cold_trees(number)]
+    found: dict[int, list[Tensor]] = {}
+    faults = []
+    start = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        try:
+            start.wait()
+            found[number] = [ct.log_catnat(torch.ones(2, tree.num_nodes), tree) for tree in trees]
+        except Exception as fault:  # a thread's exception would be lost
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    for number in range(1, 8):
+        for one, other in zip(found[0], found[number], strict=True):
+            rows.assert_equal(one, other)
+
+
+# ---- modules ----
+
+
+def test_a_score_layer_has_one_output_per_node():
+    for classes, nodes in ((2, 1), (10, 9), (catnat.chain(7), 6), (catnat.huffman([3, 2, 1]), 2), (1, 0)):
+        layer = ct.ScoreLayer(5, classes) if nodes else None
+        if layer is None:
+            continue
+        assert isinstance(layer, nn.Linear)
+        assert (layer.in_features, layer.out_features) == (5, nodes)
+        assert layer.weight.shape == (nodes, 5)
+        assert layer.bias.shape == (nodes,)
+        assert (layer.bias == 0).all()
+        assert ct.ScoreLayer(5, classes, bias=False).bias is None
+    assert ct.ScoreLayer(5, 10).tree == catnat.balanced(10)
+
+
+@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
+def test_initial_scores_lie_well_inside_the_band(activation):
+    """For inputs of unit variance, scores times their scaling have standard deviation at most 0.5."""
+    kind = rows.ACTIVATIONS[activation]
+    torch.manual_seed(0)
+    inputs = torch.randn(2000, 256)
+    for tree in (catnat.balanced(18), catnat.balanced(1024), catnat.chain(40), rows.TREES["huffman-100"]):
+        layer = ct.ScoreLayer(256, tree, kind)
+        scaled = layer(inputs).detach().double() * torch.as_tensor(kind.scale(tree))
+        deviations = scaled.std(0)
+        # A row of 256 normal weights has a norm within 25 % of its mean, but once in 10^8.
+        assert deviations.max() <= 0.5 * 1.25
+        assert (deviations.square().mean().sqrt()) <= 0.5 * 1.03
+        assert deviations.square().mean().sqrt() > 0.1  # and it does not start at zero either
+        assert (scaled.mean(0).abs() < 0.1).all()
+
+
+def test_initial_predictions_are_near_the_prior():
+    torch.manual_seed(0)
+    tree = catnat.huffman([50, 20, 10, 5, 5, 5, 3, 1, 1])
+    probs = nn.Sequential(ct.ScoreLayer(64, tree), ct.ProbsLayer(tree))(torch.randn(4000, 64)).mean(0)
+    assert (probs.detach().double() - torch.tensor(tree.prior)).abs().max() < 0.03
+
+
+def test_reset_parameters_draws_anew():
+    layer = ct.ScoreLayer(4, 9)
+    before = layer.weight.detach().clone()
+    nn.init.ones_(layer.bias)
+    layer.reset_parameters()
+    assert not torch.equal(layer.weight, before)
+    assert (layer.bias == 0).all()
+    assert list(layer.state_dict()) == ["weight", "bias"]
+
+
+def test_layers_are_twins_of_softmax_and_log_softmax():
+    tree = catnat.chain(6)
+    scores = rows.around(tree, 4, 3)
+    for kind in KINDS:
+        rows.assert_equal(ct.ProbsLayer(tree, kind)(scores), ct.catnat(scores, tree, kind))
+        rows.assert_equal(ct.LogProbsLayer(tree, kind)(scores), ct.log_catnat(scores, tree, kind))
+    rows.assert_equal(ct.ProbsLayer()(scores), ct.catnat(scores))
+    rows.assert_equal(ct.LogProbsLayer(activation="sigmoid")(scores), ct.log_catnat(scores, None, "sigmoid"))
+    assert not list(ct.ProbsLayer(tree).parameters())
+    assert not ct.LogProbsLayer(tree).state_dict()
+    images = rows.around(catnat.balanced(5), 2, 3, 3).movedim(-1, 1)
+    assert ct.ProbsLayer(dim=1)(images).shape == (2, 5, 3, 3)
+    rows.assert_close(ct.ProbsLayer(dim=1)(images).sum(1), torch.ones(2, 3, 3, dtype=torch.float64))
+
+
+def test_modules_follow_to_and_half():
+    tree = catnat.balanced(7)
+    model = nn.Sequential(
+        ct.ScoreLayer(4, tree, ct.natural(scaling="isotropic", boundary="reflect")), ct.ProbsLayer(tree)
+    )
+    for dtype in (torch.float64, torch.bfloat16, torch.float32):
+        assert model.to(dtype)(torch.ones(2, 4, dtype=dtype)).dtype == dtype
+    assert ct.ScoreLayer(4, tree, dtype=torch.float64).weight.dtype == torch.float64
+
+
+def test_printing_a_model_says_what_it_does():
+    tree = catnat.chain(6)
+    text = repr(
+        nn.Sequential(ct.ScoreLayer(4, tree, "sigmoid"), ct.ProbsLayer(tree, "sigmoid", dim=1), ct.LogProbsLayer())
+    )
+    for part in (
+        "ScoreLayer",
+        "in_features=4",
+        "out_features=5",
+        "ProbsLayer",
+        "chain(6)",
+        "sigmoid",
+        "dim=1",
+        "natural",
+    ):
+        assert part in text, text
+    scores = torch.zeros(3, 5)
+    for law in (ct.Catnat(scores, tree), ct.OneHotCatnat(scores, tree), ct.RelaxedOneHotCatnat(0.5, scores, tree)):
+        assert type(law).__name__ in repr(law)
+
+
+def test_a_model_trains():
+    """Learn a small table of classes by gradient descent: nothing but public names."""
+    torch.manual_seed(0)
+    tree = catnat.balanced(18)
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), ct.ScoreLayer(32, tree))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    inputs, targets = torch.randn(18, 6), torch.arange(18)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = ct.cross_entropy(model(inputs), targets, tree)
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
+    assert (ct.mode(model(inputs), tree) == targets).all()
+
+
+def test_state_dict_round_trip_in_memory():
+    tree = catnat.balanced(6)
+    one, other = ct.ScoreLayer(3, tree), ct.ScoreLayer(3, tree)
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    assert other.load_state_dict(torch.load(file, weights_only=True)).missing_keys == []
+    rows.assert_equal(one(torch.ones(3)).detach(), other(torch.ones(3)).detach())
+    # A plain linear layer of the right width takes the same weights.
+    plain = nn.Linear(3, 5)
+    plain.load_state_dict(one.state_dict())
+    rows.assert_equal(plain(torch.ones(3)).detach(), one(torch.ones(3)).detach())
+
+
+def test_a_score_layer_for_one_class():
+    """Zero nodes: an empty layer, as nn.Linear(5, 0) is, and certainty after it."""
+    layer = ct.ScoreLayer(5, 1)
+    assert layer(torch.zeros(2, 5)).shape == (2, 0)
+    rows.assert_equal(ct.ProbsLayer()(layer(torch.zeros(2, 5))).detach(), torch.ones(2, 1))
