@@ -113,7 +113,7 @@ def test_one_graph_and_any_batch(tree, activation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
+@pytest.mark.parametrize("activation", ["natural", "sigmoid-isotropic", "reflect-isotropic"])
 @pytest.mark.parametrize("tree", [name for name in rows.TREES if name != "balanced-1"])
 def test_one_graph_and_any_batch_everywhere(tree, activation):
     for function in FUNCTIONS.values():
@@ -210,7 +210,7 @@ def test_a_policy_step_inside_a_graph(tree):
     nodes = 17 if tree is None else tree.num_nodes
 
     def step(scores):
-        law = ct.Catnat(scores, tree, validate_args=False)
+        law = ct.Catnat(scores, tree)
         action = law.sample()
         return action, law.log_prob(action), law.entropy(), law.probs, law.logits
 
@@ -232,9 +232,9 @@ def test_latents_inside_a_graph():
     """One-hot straight-through and relaxed draws, and the KL to another law."""
 
     def latent(scores, other):
-        hot = ct.OneHotCatnatStraightThrough(scores, validate_args=False)
-        soft = ct.RelaxedOneHotCatnat(0.5, scores, validate_args=False)
-        kl = kl_divergence(hot, ct.OneHotCatnat(other, validate_args=False))
+        hot = ct.OneHotCatnatStraightThrough(scores)
+        soft = ct.RelaxedOneHotCatnat(0.5, scores)
+        kl = kl_divergence(hot, ct.OneHotCatnat(other))
         return hot.rsample(), soft.rsample(), kl
 
     # torch's look-up of a divergence cannot be traced the first time, its memory of it can.
@@ -286,7 +286,7 @@ def test_generated_code_equals_eager():
 
 def test_generated_code_draws():
     def step(scores):
-        law = ct.Catnat(scores, validate_args=False)
+        law = ct.Catnat(scores)
         action = law.sample()
         return action, law.log_prob(action)
 
@@ -301,8 +301,8 @@ def test_generated_code_draws():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
+@pytest.mark.parametrize("activation", ["natural", "sigmoid-isotropic", "reflect"])
 @pytest.mark.parametrize("tree", rows.FEW_TREES)
 def test_generated_code_equals_eager_everywhere(tree, activation):
-    for name in ("catnat", "log_catnat", "log_prob", "entropy", "kl_divergence", "cross_entropy-smooth"):
+    for name in ("log_catnat", "log_prob", "kl_divergence"):
         same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation], backend="inductor")

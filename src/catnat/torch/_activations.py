@@ -184,8 +184,7 @@ def _affine(scores: Tensor, scale: Any, offset: Any) -> Tensor:
     """``scale * scores + offset``, finite for every finite score."""
     if isinstance(scale, float) and (scale, offset) == (1.0, 0.0):
         return scores
-    # Far enough below the largest number for a gradient, which the scale multiplies once more.
-    limit = torch.finfo(scores.dtype).max / 8 / scale**2
+    limit = _largest_logit(scores.dtype)
     return scores.clamp(-limit, limit) * scale + offset
 
 
@@ -195,7 +194,16 @@ def _affine(scores: Tensor, scale: Any, offset: Any) -> Tensor:
 FEW = 1 << 14
 
 
+def _largest_logit(dtype: torch.dtype) -> float:
+    """Where a logit saturates: beyond any probability, and small enough for sums, products and second derivatives."""
+    return torch.finfo(dtype).max ** (1 / 3)
+
+
 def _plain_answers(logit: Tensor) -> Answers:
+    limit = _largest_logit(logit.dtype)
+    logit = logit.clamp(-limit, limit)
+    if torch.compiler.is_compiling():  # ONNX has logsigmoid only as log(sigmoid), which overflows; it has softplus
+        return -F.softplus(logit, threshold=50), -F.softplus(-logit, threshold=50)
     return F.logsigmoid(-logit), F.logsigmoid(logit)
 
 
@@ -206,8 +214,9 @@ class _SigmoidAnswers(torch.autograd.Function):
 
     @staticmethod
     def forward(logit: Tensor) -> Answers:
+        limit = _largest_logit(logit.dtype)
         shared = logit.abs().neg_().exp_().log1p_()
-        return logit.clamp(min=0).add_(shared).neg_(), logit.clamp(max=0).sub_(shared)
+        return logit.clamp(0, limit).add_(shared).neg_(), logit.clamp(-limit, 0).sub_(shared)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Answers) -> None:
@@ -298,14 +307,15 @@ class _NaturalAnswers(torch.autograd.Function):
     ) -> Answers:
         angle = _angle(scores, (lower, lower_rest, upper, upper_rest, centre, rate))
         dead = None if floored else angle <= smallest
-        odds = angle.clamp_min_(smallest).tan_().square_()
+        odds = angle.clamp_min_(smallest).tan_()
+        odds.mul_(odds)
         logit = odds.log()
         if dead is not None:
             logit.add_(dead, alpha=-_DEAD)
         logit.copysign_(scores if isinstance(rate, float) else scores - centre)
         shared = odds.log1p_()
         yes = logit.clamp(max=0).sub_(shared)
-        return logit.clamp_(min=0).add_(shared).neg_(), yes
+        return logit.clamp_min_(0).add_(shared).neg_(), yes
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Answers) -> None:
@@ -319,7 +329,7 @@ class _NaturalAnswers(torch.autograd.Function):
     def backward(ctx: Any, grad_no: Tensor, grad_yes: Tensor) -> tuple[Tensor | None, ...]:
         # The derivatives of the answers are -2 rate tan z and 2 rate cot z.
         minus_logit, cot, rate = _NaturalAnswers.slopes(ctx)
-        grad = (grad_yes * cot).addcdiv_(grad_no, cot, value=-1)
+        grad = torch.addcdiv(grad_yes * cot, grad_no, cot, value=-1)
         return _NaturalAnswers.inside(ctx, grad, minus_logit).mul_(2 * rate), *(8 * [None])
 
     @staticmethod

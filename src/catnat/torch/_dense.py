@@ -17,17 +17,6 @@ from catnat.torch import _plan
 MOST_MATMUL_CLASSES = 64
 
 
-def leaf_log_probs(no: Tensor, yes: Tensor, tree: Tree) -> Tensor:
-    """The log-probability of every class, finite, from those of both answers at every node."""
-    sums = path_sums(no, yes, tree, to="leaves")
-    least = torch.finfo(sums.dtype).min
-    if torch.compiler.is_compiling():
-        return sums.clamp(min=least)
-    # Only a sum that overflowed changes. In place and unrecorded: the gradient of a clamp would cost as much as ours.
-    sums.detach().clamp_(min=least)
-    return sums
-
-
 def path_sums(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
     """Sum ``no`` or ``yes``, as answered, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
     if tree.num_nodes == 0:  # one class: an empty sum, still part of the graph
@@ -55,7 +44,7 @@ def _small(values: Tensor, tree: Tree) -> bool:
     if tree.num_classes > MOST_MATMUL_CLASSES or torch.compiler.is_compiling():
         return False
     exact = values.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
-    return exact and not torch.is_autocast_enabled(values.device.type)
+    return exact and not _plan.autocasts(values.device)
 
 
 # ---- balanced ----

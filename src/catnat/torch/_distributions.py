@@ -30,6 +30,10 @@ class _AnyScores(constraints.Constraint):
         return torch.ones(value.shape[:-1], dtype=torch.bool, device=value.device)
 
 
+def _validates(validate_args: bool | None) -> bool:
+    return td.Distribution._validate_args if validate_args is None else validate_args
+
+
 class Catnat(td.Categorical):
     r"""A categorical distribution over the leaves of a tree, the twin of ``torch.distributions.Categorical``.
 
@@ -70,7 +74,7 @@ class Catnat(td.Categorical):
         self._num_events = self.tree.num_classes
         # There is nothing to check in scores beyond their shape: only values will be.
         td.Distribution.__init__(self, scores.shape[:-1], Size(), validate_args=False)
-        self._validate_args = td.Distribution._validate_args if validate_args is None else validate_args
+        self._validate_args = _validates(validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Catnat:
         """The same distribution with its batch shape expanded."""
@@ -172,9 +176,8 @@ class OneHotCatnat(td.OneHotCategorical):
         validate_args: bool | None = None,
     ) -> None:
         self._categorical = Catnat(scores, tree, activation, validate_args=validate_args)
-        td.Distribution.__init__(
-            self, scores.shape[:-1], self._categorical.param_shape[-1:], validate_args=validate_args
-        )
+        td.Distribution.__init__(self, scores.shape[:-1], self._categorical.param_shape[-1:], validate_args=False)
+        self._validate_args = _validates(validate_args)
 
     @property
     def scores(self) -> Tensor:
@@ -229,7 +232,10 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 
 
 class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
-    """The logarithm of a relaxed one-hot vector: Gumbel noise on leaf log-probabilities, divided by the temperature."""
+    """The logarithm of a relaxed one-hot vector: Gumbel noise on leaf log-probabilities, divided by the temperature.
+
+    It computes in float32 at least: uniforms are never drawn in half precision.
+    """
 
     arg_constraints = {"temperature": constraints.positive}  # noqa: RUF012 - torch's own interface
 
@@ -244,11 +250,13 @@ class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         return super().expand(Size(batch_shape), _instance or type(self).__new__(type(self)))
 
+    @property
+    def logits(self) -> Tensor:
+        return self._categorical._log_probs
+
     def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        # Uniforms are never drawn in half precision.
-        logits = self.logits.to(self.temperature.dtype).expand(self._extended_shape(Size(sample_shape)))
-        noisy = (logits - _paths.log_exponential(logits, generator)) / self.temperature
-        return F.log_softmax(noisy, -1).to(self.logits.dtype)
+        logits = self.logits.expand(self._extended_shape(Size(sample_shape)))
+        return F.log_softmax((logits - _paths.log_exponential(logits, generator)) / self.temperature, -1)
 
 
 class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
@@ -284,7 +292,10 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         categorical = Catnat(scores, tree, activation, validate_args=validate_args)
         heat = torch.as_tensor(temperature, dtype=_plan.computing_dtype(scores.dtype), device=scores.device)
         base = _ExpRelaxedCatnat(heat, categorical)
-        td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=validate_args)
+        td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
+        self._validate_args = _validates(validate_args)
+        if self._validate_args and _plan.is_true((~(heat > 0)).any()):
+            raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The same distribution with its batch shape expanded."""
@@ -307,11 +318,11 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw points of the simplex that pass gradients to the scores."""
-        return self.base_dist.rsample(sample_shape, generator).exp()
+        return self.base_dist.rsample(sample_shape, generator).exp().to(_plan.returned_dtype(self.scores))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density on the simplex. An entry that underflowed to 0 counts as the smallest normal number."""
         if self._validate_args:
             self._validate_sample(value)
         logs = value.to(self.temperature.dtype).clamp(min=torch.finfo(self.temperature.dtype).tiny).log()
-        return self.base_dist.log_prob(logs) - logs.sum(-1)
+        return _plan.saturate(self.base_dist.log_prob(logs) - logs.sum(-1), self.scores.dtype)

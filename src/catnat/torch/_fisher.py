@@ -47,8 +47,8 @@ def saturated(
         >>> saturated(torch.tensor([0.0, 4.0, -3.0]))
         tensor([False,  True, False])
     """
-    computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
-    return activation._saturated(computed, _tables(computed, tree, activation))
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    return activation._saturated(computed.detach(), _tables(computed, tree, activation))
 
 
 def fisher_diagonal(
@@ -76,7 +76,7 @@ def fisher_diagonal(
     tables = _tables(computed, tree, activation)
     answers = activation._log_answers(computed, tables, floored=False)
     reached = _dense.path_sums(*answers, tree, to="nodes").exp()
-    return (reached * activation._information(computed, tables)).to(_plan.returned_dtype(scores))
+    return _plan.saturate(reached * activation._information(computed, tables), _plan.returned_dtype(scores))
 
 
 def _tables(scores: Tensor, tree: Tree, activation: Activation) -> tuple[Tensor, ...] | tuple[float, ...]:

@@ -48,7 +48,7 @@ def catnat(
     if dim != -1:
         return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    exact = _dense.leaf_log_probs(*_answers(computed, tree, activation, floored=False), tree)
+    exact = _dense.path_sums(*_answers(computed, tree, activation, floored=False), tree, to="leaves")
     return exact.exp().to(_plan.returned_dtype(scores))
 
 
@@ -84,7 +84,7 @@ def log_catnat(
 
 def log_probs(scores: Tensor, tree: Tree, activation: Activation) -> Tensor:
     """:func:`log_catnat` of prepared arguments."""
-    return _dense.leaf_log_probs(*_answers(scores, tree, activation, floored=True), tree)
+    return _dense.path_sums(*_answers(scores, tree, activation, floored=True), tree, to="leaves")
 
 
 def log_prob(
@@ -113,7 +113,7 @@ def log_prob(
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
     _check_classes(classes, tree)
-    return _plan.saturate(log_prob_unchecked(computed, classes, tree, activation), _plan.returned_dtype(scores))
+    return _plan.saturate(log_prob_unchecked(computed, classes.long(), tree, activation), _plan.returned_dtype(scores))
 
 
 def log_prob_unchecked(scores: Tensor, classes: Tensor, tree: Tree, activation: Activation) -> Tensor:
@@ -214,12 +214,13 @@ def sample_without_replacement(
         >>> sample_without_replacement(torch.zeros(4, 99), 10).shape
         torch.Size([4, 10])
     """
-    computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    computed = computed.detach()
     if not 0 <= k <= tree.num_classes:
         raise ValueError(f"`k` is {k}, but only 0 .. {tree.num_classes} distinct classes can be drawn from this tree.")
     if _walks(tree):
         return _paths.descend_without_replacement(computed, k, tree, activation, generator)
-    exact = _dense.leaf_log_probs(*_answers(computed, tree, activation, floored=False), tree)
+    exact = _dense.path_sums(*_answers(computed, tree, activation, floored=False), tree, to="leaves")
     return (exact - _paths.log_exponential(exact, generator)).topk(k).indices
 
 
@@ -239,8 +240,8 @@ def mode(
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))  # most go right at the root, and split evenly there
         tensor(1)
     """
-    computed, tree, activation = _plan.prepare(scores.detach(), tree, activation)
-    return _dense.leaf_log_probs(*_answers(computed, tree, activation, floored=False), tree).argmax(-1)
+    computed, tree, activation = _plan.prepare(scores, tree, activation)
+    return _dense.path_sums(*_answers(computed.detach(), tree, activation, floored=False), tree, to="leaves").argmax(-1)
 
 
 def entropy(
@@ -299,7 +300,7 @@ def kl_divergence(
     answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
     divergence = (_dense.path_sums(p_no, p_yes, tree, to="nodes").exp() * answers).sum(-1)
     dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
-    return _plan.saturate(divergence.clamp(max=torch.finfo(divergence.dtype).max), dtype)
+    return _plan.saturate(divergence, dtype)
 
 
 def cross_entropy(
@@ -338,8 +339,10 @@ def cross_entropy(
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"`label_smoothing` is {label_smoothing}, but a share between 0 and 1 is needed.")
-    class_dim = 0 if scores.ndim == 1 else 1
-    moved = scores.movedim(class_dim, -1)
+    _plan.check_tensor(scores, "scores")
+    _plan.check_tensor(target, "target")
+    class_dim = 1 if scores.ndim > 1 else 0
+    moved = scores.movedim(class_dim, -1) if scores.ndim else scores
     computed, tree, activation = _plan.prepare(moved, tree, activation)
     if weight is not None and weight.shape != (tree.num_classes,):
         raise ValueError(
@@ -351,10 +354,10 @@ def cross_entropy(
         )
     else:
         losses, total = _losses_of_classes(computed, target, tree, activation, weight, label_smoothing, ignore_index)
-    if reduction == "sum":
+    if reduction != "none":
         losses = losses.sum()
-    elif reduction == "mean":
-        losses = losses.sum() / torch.where(total == 0, torch.ones_like(total), total)
+    if reduction == "mean":
+        losses = losses / torch.where(total == 0, torch.ones_like(total), total)
     return _plan.saturate(losses, _plan.returned_dtype(scores))
 
 
@@ -413,16 +416,13 @@ def _walks(tree: Tree) -> bool:
 
 
 def _check_classes(classes: Tensor, tree: Tree) -> None:
+    _plan.check_tensor(classes, "classes")
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are whole numbers: use .long().")
     if torch.compiler.is_compiling():
         return
     outside = (classes < 0) | (classes >= tree.num_classes)
-    try:
-        found = bool(outside.any())
-    except (RuntimeError, NotImplementedError):  # values cannot be read under vmap, on meta, or on fake tensors
-        return
-    if found:
+    if _plan.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {tree.num_classes - 1}. "
             "If it marks targets to skip, pass it to cross_entropy as `ignore_index`."

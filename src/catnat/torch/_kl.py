@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical, kl_divergence, register_kl
 
-from catnat.torch import _functional
+from catnat.torch import _functional, _plan
 from catnat.torch._distributions import Catnat, OneHotCatnat
 
 
@@ -23,9 +23,22 @@ def _catnat_catnat(p: Catnat, q: Catnat) -> Tensor:
 def _leafwise(p: Categorical, q: Categorical) -> Tensor:
     if p._num_events != q._num_events:
         raise ValueError(f"`p` has {p._num_events} classes and `q` has {q._num_events}, but they must be the same.")
-    terms = p.probs * (p.logits - q.logits)
+    probs, p_logs, q_logs = _computed_probs(p), _computed_logits(p), _computed_logits(q)
     # A class that p never takes counts nothing, even where torch's own logits are -inf.
-    return torch.where(p.probs == 0, torch.zeros_like(terms), terms).sum(-1)
+    terms = torch.where(probs == 0, torch.zeros_like(probs), probs * (p_logs - q_logs))
+    return _plan.saturate(terms.sum(-1), torch.promote_types(p.probs.dtype, q.probs.dtype))
+
+
+def _computed_probs(distribution: Categorical) -> Tensor:
+    if isinstance(distribution, Catnat):
+        return _functional.catnat(distribution._computed, distribution.tree, distribution.activation)
+    return _plan.to_computing_dtype(distribution.probs)
+
+
+def _computed_logits(distribution: Categorical) -> Tensor:
+    return (
+        distribution._log_probs if isinstance(distribution, Catnat) else _plan.to_computing_dtype(distribution.logits)
+    )
 
 
 @register_kl(OneHotCatnat, OneHotCatnat)

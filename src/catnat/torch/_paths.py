@@ -23,8 +23,7 @@ def path_log_prob(scores: Tensor, classes: Tensor, tree: Tree, activation: Activ
     nodes, bits = _path(classes, tree)
     on_path = nodes >= 0
     no, yes = activation._log_answers(*_at(nodes.clamp(min=0), scores, tree, activation), floored=True)
-    log_prob = torch.where(on_path, torch.where(bits == 1, yes, no), torch.zeros_like(no)).sum(-1)
-    return log_prob.clamp(min=torch.finfo(scores.dtype).min)
+    return torch.where(on_path, torch.where(bits == 1, yes, no), torch.zeros_like(no)).sum(-1)
 
 
 def _path(classes: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:

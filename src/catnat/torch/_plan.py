@@ -24,10 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def prepare(scores: Tensor, tree: Tree | None, activation: Activation | str) -> tuple[Tensor, Tree, Activation]:
     """Checked arguments: scores in the dtype to compute in, the tree they are meant for, the activation object."""
-    if not isinstance(scores, Tensor):
-        raise TypeError(
-            f"`scores` is a {type(scores).__name__}, but a torch.Tensor is needed: torch.as_tensor(scores)."
-        )
+    check_tensor(scores, "scores")
     if not scores.is_floating_point() or scores.ndim == 0:
         raise TypeError(
             f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with one "
@@ -39,6 +36,25 @@ def prepare(scores: Tensor, tree: Tree | None, activation: Activation | str) -> 
         raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
     return to_computing_dtype(scores), tree, resolve(activation)
+
+
+def check_tensor(value: object, name: str) -> None:
+    """Raise unless ``value`` is a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` is a {type(value).__name__}, but a torch.Tensor is needed: torch.as_tensor({name}).")
+
+
+def is_true(condition: Tensor) -> bool:
+    """Whether ``condition`` holds, as far as can be told: not under vmap, on meta, or on fake tensors."""
+    try:
+        return bool(condition)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for ``device``."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -68,7 +84,8 @@ class _HalfToFloat(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return saturate(grad, ctx.dtype)
+        limit = torch.finfo(ctx.dtype).max / 4  # room for autograd to add a few
+        return grad.clamp(-limit, limit).to(ctx.dtype)
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:
@@ -77,9 +94,7 @@ class _HalfToFloat(torch.autograd.Function):
 
 def returned_dtype(scores: Tensor) -> torch.dtype:
     """The input's dtype, but float32 under autocast, as ``log_softmax`` does."""
-    if scores.dtype.itemsize < 4 and torch.is_autocast_enabled(scores.device.type):
-        return torch.float32
-    return scores.dtype
+    return torch.float32 if scores.dtype.itemsize < 4 and autocasts(scores.device) else scores.dtype
 
 
 def saturate(values: Tensor, dtype: torch.dtype) -> Tensor:

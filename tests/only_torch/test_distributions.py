@@ -1,0 +1,549 @@
+"""The distributions beside torch's own: same shapes, same methods, same errors, same numbers where they must agree."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from only_torch import rows
+from torch import Size, Tensor
+from torch import distributions as td
+from torch.distributions import constraints, kl_divergence
+
+import catnat
+import catnat.torch as ct
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+TREES = [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]]
+KINDS = [ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect", scaling="isotropic"), rows.OWN]
+ONE_HOT = [ct.OneHotCatnat, ct.OneHotCatnatStraightThrough]
+LAWS = {
+    "Catnat": ct.Catnat,
+    "OneHotCatnat": ct.OneHotCatnat,
+    "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
+    "RelaxedOneHotCatnat": lambda scores, *args, **kwargs: ct.RelaxedOneHotCatnat(0.5, scores, *args, **kwargs),
+}
+
+
+def twin(law: td.Distribution) -> td.Distribution:
+    """torch's own distribution with the same logits."""
+    if isinstance(law, ct.Catnat):
+        return td.Categorical(logits=law.logits)
+    if isinstance(law, ct.RelaxedOneHotCatnat):
+        return td.RelaxedOneHotCategorical(law.temperature, logits=law.logits)
+    if isinstance(law, ct.OneHotCatnatStraightThrough):
+        return td.OneHotCategoricalStraightThrough(logits=law.logits)
+    return td.OneHotCategorical(logits=law.logits)
+
+
+# ---- what they are ----
+
+
+def test_they_are_subclasses_of_torchs_own():
+    scores = torch.zeros(3, 4)
+    assert isinstance(ct.Catnat(scores), td.Categorical)
+    assert isinstance(ct.OneHotCatnat(scores), td.OneHotCategorical)
+    assert isinstance(ct.OneHotCatnatStraightThrough(scores), ct.OneHotCatnat)
+    assert isinstance(ct.RelaxedOneHotCatnat(0.5, scores), td.RelaxedOneHotCategorical)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_shapes_flags_and_support_are_those_of_torch(name):
+    for tree in TREES:
+        for batch in ((), (3,), (2, 3), (1, 4)):
+            law = LAWS[name](rows.inside(tree, "natural", *batch), tree)
+            other = twin(law)
+            assert (law.batch_shape, law.event_shape) == (other.batch_shape, other.event_shape)
+            assert law.batch_shape == batch
+            assert law.has_rsample == other.has_rsample
+            assert law.has_enumerate_support == other.has_enumerate_support
+            assert law.support.event_dim == other.support.event_dim
+            assert law.support.is_discrete == other.support.is_discrete
+            assert law.logits.shape == law.probs.shape == (*batch, tree.num_classes)
+            for sample_shape in ((), (5,), (2, 1)):
+                value = law.sample(sample_shape)
+                assert value.shape == (*sample_shape, *batch, *law.event_shape)
+                assert law.sample(Size(sample_shape)).shape == value.shape
+                assert law.log_prob(value).shape == (*sample_shape, *batch)
+                assert law.support.check(value).all()
+    assert "scores" in law.arg_constraints
+
+
+def test_parameters_are_kept():
+    tree, kind = catnat.chain(5), ct.sigmoid()
+    scores = torch.zeros(2, 4)
+    for law in (build(scores, tree, kind) for build in LAWS.values()):
+        assert law.scores is scores
+        assert law.tree is tree
+        assert law.activation is kind
+        assert "natural" in repr(LAWS["Catnat"](scores).activation)
+    assert ct.Catnat(scores).tree == catnat.balanced(5)
+    assert ct.RelaxedOneHotCatnat(0.3, scores).temperature == 0.3
+
+
+def test_one_hot_support_and_integer_support():
+    law = ct.Catnat(torch.zeros(2, 4))
+    assert isinstance(law.support, type(constraints.integer_interval(0, 4)))
+    assert (law.support.lower_bound, law.support.upper_bound) == (0, 4)
+    assert ct.OneHotCatnat(torch.zeros(2, 4)).support == constraints.one_hot
+    assert ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 4)).support == constraints.simplex
+
+
+def test_constraints_do_not_read_the_scores():
+    """sb3-contrib#322 and pytorch#87468: nothing about a score can be invalid, so none is looked at."""
+    poisoned = torch.full((2, 99), math.nan)
+    for build in LAWS.values():
+        build(poisoned, validate_args=True)
+        for dtype in (torch.float16, torch.bfloat16):  # pytorch#110366: a valid row fails a check in half precision
+            law = build(torch.randn(64, 99, generator=rows.seeded(0)).to(dtype), validate_args=True)
+            assert law.probs.isfinite().all()
+    for law in (build(torch.zeros(3, 4)) for build in LAWS.values()):
+        check = law.arg_constraints["scores"].check(torch.zeros(3, 4))
+        assert check.shape == (3,)
+        assert check.all()
+
+
+# ---- expand ----
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_expand(name):
+    for tree in TREES:
+        for touched in (False, True):
+            law = LAWS[name](rows.inside(tree, "natural", 3), tree)
+            if touched:
+                _ = law.logits, law.probs
+            wide = law.expand((4, 2, 3))
+            assert type(wide) is type(law)
+            assert wide.batch_shape == (4, 2, 3)
+            assert wide.event_shape == law.event_shape
+            assert (wide.tree, wide.activation) == (law.tree, law.activation)
+            assert wide.scores.shape == (4, 2, 3, tree.num_nodes)
+            value = wide.sample((5,))
+            assert value.shape == (5, 4, 2, 3, *law.event_shape)
+            rows.assert_close(wide.log_prob(value), law.log_prob(value))
+            rows.assert_close(wide.logits, law.logits.expand(4, 2, 3, -1))
+            rows.assert_close(wide.probs, law.probs.expand(4, 2, 3, -1))
+            if name != "RelaxedOneHotCatnat":
+                rows.assert_close(wide.entropy(), law.entropy().expand(4, 2, 3))
+            again = wide.expand(Size((7, 4, 2, 3)))
+            assert again.log_prob(value[0]).shape == (7, 4, 2, 3)
+    single = LAWS[name](torch.zeros(4), validate_args=False)
+    assert single.expand((3,)).sample().shape == (3, *single.event_shape)
+    assert single.expand([3])._validate_args is False
+    with pytest.raises(RuntimeError):
+        LAWS[name](torch.zeros(3, 4)).expand((2,))
+
+
+def test_expanded_rows_draw_independently():
+    drawn = ct.Catnat(torch.zeros(1, 99)).expand((50,)).sample(generator=rows.seeded(0))
+    assert len(drawn.unique()) > 20
+
+
+def test_gradients_pass_through_expand():
+    scores = rows.inside(catnat.balanced(5), "natural", 1).requires_grad_()
+    value = torch.tensor([0, 1, 2, 3, 4])
+    law = ct.Catnat(scores).expand((5,))
+    (got,) = torch.autograd.grad(law.log_prob(value).sum(), scores)
+    (wanted,) = torch.autograd.grad(ct.log_catnat(scores).sum(), scores)
+    rows.assert_close(got, wanted)
+
+
+# ---- validation ----
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2.5, math.nan])
+def test_bad_classes_raise_when_validated(bad):
+    value = torch.tensor([0, bad, 1])
+    law = ct.Catnat(torch.zeros(3, 4), validate_args=True)
+    with pytest.raises(ValueError, match="support"):
+        law.log_prob(value)
+
+
+def test_wrong_shapes_of_values_raise_when_validated():
+    law = ct.Catnat(torch.zeros(3, 4), validate_args=True)
+    with pytest.raises(ValueError):
+        law.log_prob(torch.zeros(2, dtype=torch.int64))
+    with pytest.raises(ValueError):
+        law.log_prob(3)
+    for build in ONE_HOT:
+        hot = build(torch.zeros(3, 4), validate_args=True)
+        with pytest.raises(ValueError):
+            hot.log_prob(torch.zeros(3, 4))  # K-1 wide
+
+
+def test_values_off_the_support_raise_when_validated():
+    for build in ONE_HOT:
+        hot = build(torch.zeros(2, 4), validate_args=True)
+        for row in ([0.0, 0, 0, 0, 0], [1.0, 1, 0, 0, 0], [0.5, 0.5, 0, 0, 0]):
+            with pytest.raises(ValueError, match="support"):
+                hot.log_prob(torch.tensor([row, row]))
+    relaxed = ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 4), validate_args=True)
+    with pytest.raises(ValueError, match="support"):
+        relaxed.log_prob(torch.full((2, 5), 0.5))
+
+
+@pytest.mark.parametrize("heat", [0.0, -1.0, math.nan])
+def test_a_bad_temperature_raises_when_validated(heat):
+    with pytest.raises(ValueError, match="temperature"):
+        ct.RelaxedOneHotCatnat(heat, torch.zeros(2, 4), validate_args=True)
+
+
+def test_without_validation_nothing_is_checked():
+    law = ct.Catnat(torch.zeros(3, 4), validate_args=False)
+    law.log_prob(torch.tensor([0, 4, 1]))
+    ct.OneHotCatnat(torch.zeros(2, 4), validate_args=False).log_prob(torch.zeros(2, 5))
+    ct.RelaxedOneHotCatnat(-1.0, torch.zeros(2, 4), validate_args=False)
+
+
+def test_torchs_switch_is_obeyed():
+    before = td.Distribution._validate_args
+    try:
+        for setting in (True, False):
+            td.Distribution.set_default_validate_args(setting)
+            for build in LAWS.values():
+                assert build(torch.zeros(3, 4))._validate_args is setting
+                assert build(torch.zeros(3, 4), validate_args=not setting)._validate_args is not setting
+    finally:
+        td.Distribution.set_default_validate_args(before)
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("name", ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough"])
+def test_methods_agree_with_torchs_own(name):
+    for tree in TREES:
+        for kind in KINDS:
+            law = LAWS[name](rows.inside(tree, kind, 2, 3, margin=0.2), tree, kind)
+            other = twin(law)
+            value = other.sample((4,))
+            rows.assert_close(law.log_prob(value), other.log_prob(value))
+            rows.assert_close(law.entropy(), other.entropy())
+            rows.assert_close(law.probs, other.probs)
+            rows.assert_close(law.logits, other.logits)
+            rows.assert_equal(law.mode, other.mode)
+            for moment in ("mean", "variance", "stddev"):  # NaN for classes, as torch says
+                got, wanted = getattr(law, moment), getattr(other, moment)
+                torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12, equal_nan=name == "Catnat")
+            rows.assert_close(law.perplexity(), other.perplexity())
+            assert law.param_shape == other.param_shape
+
+
+def test_a_class_has_no_mean():
+    law = ct.Catnat(torch.zeros(2, 3, 4))
+    for moment in (law.mean, law.variance):
+        assert moment.shape == (2, 3)
+        assert moment.isnan().all()
+
+
+def test_logits_are_fixed_points_of_log_softmax():
+    """Any code that wants logits works: inside the band they are normalized log-probabilities."""
+    for tree in TREES:
+        logits = ct.Catnat(rows.inside(tree, "natural", 3), tree).logits
+        rows.assert_close(torch.log_softmax(logits, -1), logits)
+        rows.assert_close(td.Categorical(logits=logits).probs, logits.exp())
+
+
+def test_enumerate_support():
+    for tree in TREES:
+        for batch in ((), (2,), (2, 3)):
+            scores = rows.inside(tree, "natural", *batch)
+            law = ct.Catnat(scores, tree)
+            for expand in (True, False):
+                got = law.enumerate_support(expand=expand)
+                rows.assert_equal(got, twin(law).enumerate_support(expand=expand))
+                rows.assert_close(law.log_prob(got).movedim(0, -1).expand(*batch, -1), law.logits)
+            for build in ONE_HOT:
+                hot = build(scores, tree)
+                for expand in (True, False):
+                    got = hot.enumerate_support(expand=expand)
+                    rows.assert_equal(got, twin(hot).enumerate_support(expand=expand))
+                    rows.assert_close(hot.log_prob(got).movedim(0, -1).expand(*batch, -1), hot.logits)
+
+
+def test_log_prob_does_not_depend_on_what_was_asked_before():
+    """A rollout asks under no_grad, training asks again: the gradient must still flow."""
+    for tree in TREES:
+        scores = rows.inside(tree, "natural", 3).requires_grad_()
+        law, value = ct.Catnat(scores, tree), torch.zeros(3, dtype=torch.int64)
+        with torch.no_grad():
+            _ = law.log_prob(value), law.probs, law.logits, law.entropy(), law.mode
+        (gradient,) = torch.autograd.grad(law.log_prob(value).sum(), scores)
+        (wanted,) = torch.autograd.grad(ct.log_prob(scores, value, tree).sum(), scores)
+        rows.assert_close(gradient, wanted)
+        for asked in ("probs", "logits", "mean"):
+            hot = ct.OneHotCatnatStraightThrough(scores, tree)
+            with torch.no_grad():
+                _ = getattr(hot, asked)
+            hot.log_prob(hot.sample()).sum().backward()
+            assert scores.grad is not None
+            assert (scores.grad != 0).any()
+            scores.grad = None
+
+
+def test_the_straight_through_gradient_survives_a_no_grad_look_at_probs():
+    scores = torch.zeros(2, 3, requires_grad=True)
+    law = ct.OneHotCatnatStraightThrough(scores)
+    with torch.no_grad():
+        _ = law.probs
+        law.sample()
+    draw = law.rsample()
+    assert draw.requires_grad
+    (draw * torch.arange(4.0)).sum().backward()
+    assert (scores.grad != 0).any()
+
+
+# ---- wrappers ----
+
+
+def test_independent():
+    """DreamerV3's latents: a vector of one-hot variables as one event."""
+    scores = rows.inside(catnat.balanced(24), "natural", 5, 6)
+    law = td.Independent(ct.OneHotCatnatStraightThrough(scores), 1)
+    assert (law.batch_shape, law.event_shape) == ((5,), (6, 24))
+    value = law.rsample((2,))
+    assert value.shape == (2, 5, 6, 24)
+    rows.assert_close(law.log_prob(value), law.base_dist.log_prob(value).sum(-1))
+    rows.assert_close(law.entropy(), ct.entropy(scores).sum(-1))
+    other = td.Independent(ct.OneHotCatnat(scores.flip(0)), 1)
+    rows.assert_close(kl_divergence(law, other), ct.kl_divergence(scores, scores.flip(0)).sum(-1))
+    flat = td.Independent(ct.Catnat(scores), 1)
+    assert flat.expand((3, 5)).log_prob(flat.sample((3,))).shape == (3, 5)
+
+
+def test_mixture_same_family():
+    for tree in (catnat.balanced(4), catnat.chain(4), catnat.huffman([5, 3, 1, 1])):
+        scores = rows.inside(tree, "natural", 6).requires_grad_()
+        mixing = ct.Catnat(scores, tree)
+        parts = td.Normal(torch.linspace(-2, 2, 4).double(), torch.tensor(0.5).double())
+        mixture = td.MixtureSameFamily(mixing, parts.expand((6, 4)))
+        plain = td.MixtureSameFamily(td.Categorical(logits=mixing.logits), parts.expand((6, 4)))
+        value = torch.linspace(-3, 3, 6).double()
+        rows.assert_close(mixture.log_prob(value), plain.log_prob(value))
+        rows.assert_close(mixture.mean, plain.mean)
+        rows.assert_close(mixture.variance, plain.variance)
+        rows.assert_close(mixture.cdf(value), plain.cdf(value))
+        assert mixture.sample((7,)).shape == (7, 6)
+        assert mixture.expand((2, 6)).sample().shape == (2, 6)
+        got, wanted = (
+            torch.autograd.grad(m.log_prob(value).sum(), scores, retain_graph=True)[0] for m in (mixture, plain)
+        )
+        rows.assert_close(got, wanted)
+
+
+# ---- KL ----
+
+
+def every_law(scores: Tensor, other: Tensor) -> dict[str, list[td.Distribution]]:
+    """Laws over the same 7 classes, of each kind: same tree, other trees, other activations, torch's own."""
+    trees = [None, catnat.chain(7), catnat.huffman([9, 5, 3, 2, 1, 1, 1])]
+    logits = ct.log_catnat(other)
+    flat = [ct.Catnat(scores, tree, kind) for tree in trees for kind in ("natural", "sigmoid")]
+    hot = [build(scores, tree) for build in ONE_HOT for tree in trees]
+    return {
+        "classes": [*flat, td.Categorical(logits=logits), td.Categorical(probs=logits.exp())],
+        "one-hot": [
+            *hot,
+            td.OneHotCategorical(logits=logits),
+            td.OneHotCategoricalStraightThrough(probs=logits.exp()),
+        ],
+    }
+
+
+@pytest.mark.parametrize("family", ["classes", "one-hot"])
+def test_kl_of_every_pair(family):
+    """By definition: sum p (log p - log q), with gradients on both sides."""
+    first, second = (rows.inside(catnat.balanced(7), "natural", 3, margin=0.25, seed=seed) for seed in (0, 1))
+    first.requires_grad_()
+    second.requires_grad_()
+    for p in every_law(first, first.detach())[family]:
+        for q in every_law(second, second.detach())[family]:
+            got = kl_divergence(p, q)
+            wanted = (p.probs * (p.logits - q.logits)).sum(-1)
+            assert got.shape == (3,)
+            rows.assert_close(got, wanted, 1e-9)
+            for scores in (first, second):
+                gradients = [
+                    torch.autograd.grad(value.sum(), scores, retain_graph=True, allow_unused=True)[0]
+                    if value.requires_grad
+                    else None
+                    for value in (got, wanted)
+                ]
+                if gradients[1] is None:
+                    assert gradients[0] is None
+                else:
+                    rows.assert_close(*gradients, 1e-8, 1e-10)
+
+
+def test_kl_broadcasts():
+    p, q = ct.Catnat(rows.around(catnat.balanced(5), 4, 1)), ct.Catnat(rows.around(catnat.balanced(5), 3, seed=1))
+    assert kl_divergence(p, q).shape == (4, 3)
+    assert kl_divergence(p, ct.Catnat(torch.zeros(4).double())).shape == (4, 1)
+    chain = ct.Catnat(rows.around(catnat.balanced(5), 3), catnat.chain(5))
+    assert kl_divergence(p, chain).shape == (4, 3)
+
+
+def test_kl_needs_the_same_classes():
+    p, q = ct.Catnat(torch.zeros(4)), ct.Catnat(torch.zeros(5))
+    for pair in ((p, q), (p, td.Categorical(torch.ones(6))), (td.Categorical(torch.ones(6)), p)):
+        with pytest.raises(ValueError, match="classes"):
+            kl_divergence(*pair)
+
+
+def test_kl_is_finite_where_q_has_exact_zeros():
+    """optax PR#1786, pytorch#40553: the floor of log q counts, in values and gradients, in both orders."""
+    scores = torch.zeros(2, 7, requires_grad=True)
+    dead = torch.full((2, 7), 50.0)
+    dead[1] = -50.0
+    dead.requires_grad_()
+    assert (ct.catnat(dead) == 0).any()
+    floor = -math.log(torch.finfo(torch.float32).eps)
+    for p, q in (
+        (ct.Catnat(scores), ct.Catnat(dead)),
+        (ct.Catnat(dead), ct.Catnat(scores)),
+        (ct.Catnat(scores), ct.Catnat(dead, catnat.chain(8))),
+        (ct.Catnat(dead), ct.Catnat(scores, catnat.chain(8))),
+        (ct.OneHotCatnat(scores), ct.OneHotCatnat(dead)),
+        (td.Categorical(logits=torch.zeros(2, 8)), ct.Catnat(dead)),
+        (ct.Catnat(dead), td.Categorical(logits=torch.zeros(2, 8))),
+        (ct.Catnat(dead), ct.Catnat(dead)),
+    ):
+        value = kl_divergence(p, q)
+        assert value.isfinite().all()
+        assert (value > -1e-5).all()
+        for leaf in (scores, dead):
+            (gradient,) = torch.autograd.grad(value.sum(), leaf, retain_graph=True, allow_unused=True)
+            assert gradient is None or gradient.isfinite().all()
+    # Uniform p, certain q: at each of the three questions on a path half the answers cost the floor.
+    wanted = torch.full((2,), 3 * (floor / 2 - math.log(2)))
+    torch.testing.assert_close(kl_divergence(ct.Catnat(scores), ct.Catnat(dead)), wanted, rtol=1e-4, atol=0)
+    torch.testing.assert_close(kl_divergence(ct.Catnat(dead), ct.Catnat(scores)), torch.full((2,), math.log(8)))
+
+
+def test_kl_from_a_categorical_with_impossible_classes():
+    """Masked policies write -inf logits; a class that p never takes counts nothing, also backward."""
+    scores = torch.zeros(3, requires_grad=True)
+    masked = torch.tensor([0.0, 0.0, -math.inf, -math.inf])
+    for p, q in (
+        (td.Categorical(logits=masked), ct.Catnat(scores)),
+        (td.OneHotCategorical(logits=masked), ct.OneHotCatnat(scores)),
+    ):
+        value = kl_divergence(p, q)
+        torch.testing.assert_close(value, torch.tensor(math.log(2)))
+        (gradient,) = torch.autograd.grad(value, scores)
+        assert gradient.isfinite().all()
+
+
+# ---- straight-through and relaxed ----
+
+
+def test_straight_through_is_one_hot_forward_and_probs_backward():
+    for tree in TREES:
+        for kind in KINDS:
+            scores = rows.inside(tree, kind, 4, margin=0.2).requires_grad_()
+            law = ct.OneHotCatnatStraightThrough(scores, tree, kind)
+            draw = law.rsample((3,), generator=rows.seeded(0))
+            hard = draw.detach().round()
+            rows.assert_close(draw.detach(), hard, 0, 1e-12)
+            assert (hard.sum(-1) == 1).all()
+            rows.assert_equal(hard, law.sample((3,), generator=rows.seeded(0)))
+            upstream = torch.randn(draw.shape, dtype=torch.float64, generator=rows.seeded(1))
+            (got,) = torch.autograd.grad((draw * upstream).sum(), scores)
+            (wanted,) = torch.autograd.grad((ct.catnat(scores, tree, kind) * upstream).sum(), scores)
+            rows.assert_close(got, wanted)
+    assert not ct.OneHotCatnat(torch.zeros(2, 3)).has_rsample
+    with pytest.raises(NotImplementedError):
+        ct.OneHotCatnat(torch.zeros(2, 3)).rsample()
+
+
+def test_relaxed_log_prob_is_torchs():
+    for tree in TREES:
+        for heat in (0.3, 1.0, 5.0):
+            law = ct.RelaxedOneHotCatnat(heat, rows.inside(tree, "natural", 4, margin=0.2), tree)
+            value = torch.softmax(torch.randn(4, tree.num_classes, dtype=torch.float64, generator=rows.seeded(0)), -1)
+            rows.assert_close(law.log_prob(value), twin(law).log_prob(value))
+            scores = rows.inside(tree, "natural", 4, margin=0.2).requires_grad_()
+            law = ct.RelaxedOneHotCatnat(heat, scores, tree)
+            got, wanted = (
+                torch.autograd.grad(x.log_prob(value).sum(), scores, retain_graph=True)[0] for x in (law, twin(law))
+            )
+            rows.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("heat", [1e-30, 1e-6, 1e-2, 1.0, 1e4, 1e30])
+def test_relaxed_draws_at_tiny_and_huge_temperatures(heat, dtype):
+    """pytorch#22442, #101620, #127749, #184031, pyro#3304: no NaN forward or backward."""
+    for tree in (catnat.balanced(8), catnat.chain(100)):
+        for kind in ("natural", "sigmoid"):
+            scores = rows.around(tree, 50, dtype=dtype).requires_grad_()
+            law = ct.RelaxedOneHotCatnat(heat, scores, tree, kind)
+            draw = law.rsample(generator=rows.seeded(0))
+            assert draw.dtype == dtype
+            assert draw.isfinite().all()
+            assert ((draw >= 0) & (draw <= 1)).all()
+            assert (draw.detach().double().sum(-1) - 1).abs().max() < 100 * torch.finfo(dtype).eps
+            (gradient,) = torch.autograd.grad((draw * torch.arange(tree.num_classes)).sum(), scores)
+            assert not gradient.isnan().any()
+            if heat >= 1e-2:
+                assert gradient.isfinite().all()
+            if heat <= 1e-6:
+                assert (draw.detach().max(-1).values > 0.99).all()
+            if heat == 1e30:
+                torch.testing.assert_close(draw, torch.full_like(draw, 1 / tree.num_classes))
+
+
+def test_relaxed_draws_have_the_right_argmax():
+    row = rows.inside(catnat.balanced(7), "natural", margin=0.25, dtype=torch.float32)
+    law = ct.RelaxedOneHotCatnat(0.5, row)
+    rows.chi_square(law.rsample((20_000,), generator=rows.seeded(3)).argmax(-1), law.probs)
+    temperature = torch.tensor(0.5, requires_grad=True)
+    draw = ct.RelaxedOneHotCatnat(temperature, row).rsample()
+    (gradient,) = torch.autograd.grad(draw.square().sum(), temperature)
+    assert gradient.isfinite()
+    assert gradient != 0
+
+
+# ---- draws ----
+
+
+@pytest.mark.parametrize("name", ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough"])
+def test_draws_follow_the_probabilities(name):
+    """A chi-square test that a correct sampler fails once in a million tries; the seeds are fixed."""
+    for tree in TREES:
+        for kind in (ct.natural(), ct.sigmoid()):
+            scores = rows.inside(tree, kind, 2, margin=0.2, dtype=torch.float32)
+            law = LAWS[name](scores, tree, kind)
+            drawn = law.sample((10_000,), generator=rows.seeded(4))
+            classes = drawn if name == "Catnat" else drawn.argmax(-1)
+            for column, probs in zip(classes.t(), law.probs, strict=True):
+                rows.chi_square(column, probs)
+            assert not torch.equal(classes[:, 0], classes[:, 1])
+
+
+def test_the_check_of_frequencies_can_fail():
+    law = ct.Catnat(rows.inside(catnat.balanced(7), "natural", margin=0.2))
+    drawn = law.sample((10_000,), generator=rows.seeded(4))
+    with pytest.raises(AssertionError):
+        rows.chi_square(drawn, law.probs.flip(0))
+
+
+def test_a_policy_learns_a_bandit():
+    """REINFORCE on ten arms: entropy falls but learning does not stop (ml-agents#281), and the best arm wins."""
+    torch.manual_seed(0)
+    rewards = torch.linspace(0, 1, 10)
+    for kind in ("natural", "sigmoid"):
+        scores = torch.zeros(9, requires_grad=True)
+        optimizer = torch.optim.Adam([scores], lr=0.05)
+        for _ in range(400):
+            law = ct.Catnat(scores, activation=kind)
+            action = law.sample((32,))
+            gain = rewards[action] - rewards[action].mean()
+            optimizer.zero_grad()
+            (-(law.log_prob(action) * gain).mean() - 0.003 * law.entropy()).backward()
+            optimizer.step()
+        assert law.mode == 9
+        assert law.probs[9] > 0.5
