@@ -169,7 +169,7 @@ def test_fake_tensors_and_a_fake_gpu_leave_no_trace(tree):
     for activation in KINDS:
         for device in ("cpu", "cuda"):
             with FakeTensorMode():
-                # A torch built without CUDA aborts when autograd asks a fake GPU tensor for its stream: values only there.
+                # A torch built without CUDA aborts when autograd asks a fake GPU for its stream: values only there.
                 scores = torch.zeros(3, tree.num_nodes, device=device, requires_grad=device == "cpu")
                 for name, function in FUNCTIONS.items():
                     value = function(scores, tree, activation)

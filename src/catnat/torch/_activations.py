@@ -168,7 +168,7 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
         return _angle(scores, tables) <= 0
 
     def _information(self, scores: Tensor, tables: Tables) -> Tensor:
-        return (2 * tables[-1]) ** 2 * (~self._saturated(scores, tables)).to(scores.dtype)
+        return (2 * tables[-1]) ** 2 * self._saturated(scores, tables).logical_not().to(scores.dtype)
 
 
 _KNOWN = {"natural": natural(), "sigmoid": sigmoid()}

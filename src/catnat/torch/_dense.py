@@ -3,6 +3,9 @@
 How a sum runs depends on the tree: a product with 0/1 matrices where K is small, doubling level by level for a balanced
 tree, a cumulative sum for a chain, pointer jumping for any other. None stores a K x depth table or loops over a
 deep tree.
+
+Here and in the paths tensors are not indexed with brackets: that needs the device itself, and these functions also run
+on fake ones.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ def _sums_by_level(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
     last = tree.num_classes - tree.leaf_level // 2  # nodes on the last level; its other places are leaves already
     sizes = [1 << level for level in range(tree.depth - 1)] + [last]
     answers = list(zip(no.split(sizes, -1), yes.split(sizes, -1), strict=True))
-    levels = [torch.zeros_like(no[..., :1])]
+    levels = [torch.zeros_like(no.narrow(-1, 0, 1))]
     for no_level, yes_level in answers[:-1]:
         levels.append(_alternate(levels[-1] + no_level, levels[-1] + yes_level))
     nodes, leaves = levels.pop().tensor_split([last], -1)
@@ -78,8 +81,9 @@ def _alternate(even: Tensor, odd: Tensor) -> Tensor:
 
 def _sums_along_chain(no: Tensor, yes: Tensor, to: str) -> Tensor:
     totals = no.cumsum(-1)
-    before = torch.cat([torch.zeros_like(no[..., :1]), totals[..., :-1]], -1)
-    return before if to == "nodes" else torch.cat([before + yes, totals[..., -1:]], -1)
+    inner, last = totals.tensor_split([-1], -1)
+    before = torch.cat([torch.zeros_like(last), inner], -1)
+    return before if to == "nodes" else torch.cat([before + yes, last], -1)
 
 
 # ---- any other tree ----
@@ -87,16 +91,17 @@ def _sums_along_chain(no: Tensor, yes: Tensor, to: str) -> Tensor:
 
 def _sums_by_jumping(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
     """Every id adds its ancestor's sum, then looks twice as far up: log2(depth) rounds over all 2K - 1 ids."""
-    edges = torch.cat([no, yes, torch.zeros_like(no[..., :1])], -1)
+    edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
     sums = edges.index_select(-1, _plan.index_table(tree, "edge", no.device))
     for ancestors in _jumps(tree, no.device):
         sums = sums + sums.index_select(-1, ancestors)
-    return sums[..., tree.num_nodes :] if to == "leaves" else sums[..., : tree.num_nodes]
+    nodes, leaves = sums.tensor_split([tree.num_nodes], -1)
+    return leaves if to == "leaves" else nodes
 
 
 def _jumps(tree: Tree, device: torch.device) -> list[Tensor]:
     """Every id's ancestor 1, 2, 4, ... levels up, the root's being itself."""
     jumps = [_plan.index_table(tree, "parents", device)]
     while 1 << len(jumps) < tree.depth + 1:
-        jumps.append(jumps[-1][jumps[-1]])
+        jumps.append(_plan.look_up(jumps[-1], jumps[-1]))
     return jumps

@@ -137,7 +137,7 @@ class Catnat(td.Categorical):
             classes, log_probs = value.long().unsqueeze(-1), self._log_probs
             if value.shape != self._batch_shape:
                 classes, log_probs = torch.broadcast_tensors(classes, log_probs)
-            found = log_probs.gather(-1, classes[..., :1]).squeeze(-1)
+            found = log_probs.gather(-1, classes.narrow(-1, 0, 1)).squeeze(-1)
         else:
             found = _functional.log_prob_unchecked(self._computed, value.long(), self.tree, self.activation)
         return _plan.saturate(found, _plan.returned_dtype(self.scores))
@@ -294,7 +294,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         base = _ExpRelaxedCatnat(heat, categorical)
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
         self._validate_args = _validates(validate_args)
-        if self._validate_args and _plan.is_true((~(heat > 0)).any()):
+        if self._validate_args and _plan.is_true((heat > 0).all().logical_not()):
             raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:

@@ -396,7 +396,7 @@ def _losses_of_classes(
     counts = target != ignore_index
     classes = torch.where(counts, target, torch.zeros_like(target)).long()
     _check_classes(classes, tree)
-    weights = counts.to(scores.dtype) * (1 if weight is None else weight.to(scores.dtype)[classes])
+    weights = counts.to(scores.dtype) * (1 if weight is None else _plan.look_up(weight.to(scores.dtype), classes))
     if smoothing == 0:
         return -log_prob_unchecked(scores, classes, tree, activation) * weights, weights.sum()
     every = log_probs(scores, tree, activation)

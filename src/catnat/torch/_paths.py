@@ -31,14 +31,15 @@ def _path(classes: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
     if tree.shape == "balanced":
         heap = _heap_of_class(classes, tree)
         ladder = torch.div(heap.unsqueeze(-1), _powers_of_two(tree.depth, classes.device), rounding_mode="floor")
-        return ladder[..., :-1] - 1, ladder[..., 1:] - 2 * ladder[..., :-1]
+        above, below = ladder.narrow(-1, 0, tree.depth), ladder.narrow(-1, 1, tree.depth)
+        return above - 1, below - 2 * above
     parents = _plan.index_table(tree, "parents", classes.device)
     ids = [classes + tree.num_nodes]
     for _ in range(tree.depth):
-        ids.append(parents[ids[-1]])
+        ids.append(_plan.look_up(parents, ids[-1]))
     below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)
     # Walks wait at the root; below it, that is a step without a question.
-    return torch.where(below == 0, -1, above), _plan.index_table(tree, "bits", classes.device)[below]
+    return torch.where(below == 0, -1, above), _plan.look_up(_plan.index_table(tree, "bits", classes.device), below)
 
 
 def _heap_of_class(classes: Tensor, tree: Tree) -> Tensor:
@@ -57,7 +58,7 @@ def _at(nodes: Tensor, scores: Tensor, tree: Tree, activation: Activation) -> tu
         found = scores.gather(-1, nodes)
     else:
         found = scores.gather(-1, nodes.flatten(scores.ndim - 1)).view(nodes.shape)
-    return found, tuple(table[nodes] if isinstance(table, Tensor) else table for table in tables)  # type: ignore[return-value]
+    return found, tuple(_plan.look_up(t, nodes) if isinstance(t, Tensor) else t for t in tables)  # type: ignore[return-value]
 
 
 # ---- descents ----
@@ -103,7 +104,7 @@ class _TableWalk:
         return at.clamp(max=self.tree.num_nodes - 1)
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        return self.children[torch.add(bits, at, alpha=2)]
+        return _plan.look_up(self.children, torch.add(bits, at, alpha=2))
 
     def at_leaf(self, at: Tensor) -> Tensor:
         return at >= self.tree.num_nodes
@@ -151,7 +152,7 @@ def descend_without_replacement(
         sides = [
             (walk.step(at, wins), torch.where(leaf, log_prob, winner), best),
             # A leaf has no other side: its twin must never be chosen.
-            (walk.step(at, ~wins), loser, torch.where(leaf, -torch.inf, truncated)),
+            (walk.step(at, wins.logical_not()), loser, torch.where(leaf, -torch.inf, truncated)),
         ]
         at, log_prob, best = (torch.cat(pair, -1) for pair in zip(*sides, strict=True))
         best, chosen = best.topk(min(count, best.shape[-1]))

@@ -52,6 +52,11 @@ def is_true(condition: Tensor) -> bool:
         return False
 
 
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    """``table[index]`` for a vector and an index of any shape."""
+    return table.index_select(0, index.flatten()).view(index.shape)
+
+
 def autocasts(device: torch.device) -> bool:
     """Whether autocast is on for ``device``."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
