@@ -1,7 +1,8 @@
 """Rivals side by side in one run, one thread, order alternated: python benchmarks/run.py [NAME ...]
 
 Every comparison times the same job done by each rival, in turn, and reports medians and ratios to the first. It claims
-nothing: results/NAME.json and results/environment.json are what was measured, and where.
+nothing: results/NAME.json and results/environment.json are what was measured, and where; results/README.md is made of
+them.
 """
 
 from __future__ import annotations
@@ -133,6 +134,27 @@ def _cpuinfo() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def write_page() -> None:
+    """results/README.md, from all records there are."""
+    machine = json.loads((RESULTS / "environment.json").read_text())
+    lines = [
+        "# What was measured",
+        "",
+        "Made by `python benchmarks/run.py`. Processor time, one thread, median of alternated rounds.",
+        "",
+    ]
+    lines += [", ".join(f"{name} {value}" for name, value in machine.items()) + ".", ""]
+    for name, comparison in COMPARISONS.items():
+        lines += [f"## {name}", "", comparison.__doc__ or "", "", "| case | rival | ms | ratio |", "|---|---|---|---|"]
+        for case, rivals in json.loads((RESULTS / f"{name}.json").read_text()).items():
+            lines += [
+                f"| {case} | {rival} | {row['milliseconds']:.3f} | {row['ratio']:.2f} |"
+                for rival, row in rivals.items()
+            ]
+        lines.append("")
+    (RESULTS / "README.md").write_text("\n".join(lines))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*COMPARISONS, []], help="which comparisons; all if none")
@@ -152,6 +174,7 @@ def main() -> None:
             for rival, figures in results[case].items():
                 print(f"  {rival:24} {figures['milliseconds']:10.3f} ms   {figures['ratio']:6.2f}")
         (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_page()
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_one_graph_and_any_batch(tree, activation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", ["natural", "sigmoid-isotropic", "reflect-isotropic"])
-@pytest.mark.parametrize("tree", [name for name in rows.TREES if name != "balanced-1"])
+@pytest.mark.parametrize("tree", ["balanced-2", "balanced-8", "balanced-100", "chain-7", "huffman-100"])
 def test_one_graph_and_any_batch_everywhere(tree, activation):
     for function in FUNCTIONS.values():
         same_as_eager(function, rows.TREES[tree], rows.ACTIVATIONS[activation])
@@ -165,6 +165,26 @@ def test_other_dtypes(dtype):
         got = function(dynamic(scores))
         assert got.dtype == dtype
         torch.testing.assert_close(got, ct.log_catnat(scores))
+
+
+def test_a_tree_first_met_inside_a_graph():
+    tree = catnat.huffman([13, 11, 7, 5, 3, 2, 1])
+    same_as_eager(FUNCTIONS["log_catnat"], tree, ct.natural(width=4.0))
+    with torch.inference_mode():
+        wanted = ct.log_catnat(torch.ones(2, 6), tree, ct.natural(width=4.0))
+    rows.assert_equal(ct.log_catnat(torch.ones(2, 6), tree, ct.natural(width=4.0)), wanted.clone())
+
+
+@pytest.mark.xfail(reason="compiled code casts gradients to half precision without saturating them")
+def test_half_precision_gradients_saturate_in_a_graph_too():
+    tree = catnat.balanced(18)
+    scores = rows.inside(tree, "natural", 60, dtype=torch.float16).requires_grad_()
+    upstream = torch.full((60, 18), 6e4, dtype=torch.float16)
+    exact = scores.detach().float().requires_grad_()
+    (large,) = torch.autograd.grad(ct.log_catnat(exact, tree), exact, upstream.float())
+    assert (large.abs() > torch.finfo(torch.float16).max).any()
+    (got,) = torch.autograd.grad(compiled(ct.log_catnat)(scores, tree), scores, upstream)
+    assert got.isfinite().all()
 
 
 @pytest.mark.parametrize("activation", ["natural", "reflect", "sigmoid"])
@@ -307,8 +327,8 @@ def test_generated_code_draws():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", ["natural", "sigmoid-isotropic", "reflect"])
-@pytest.mark.parametrize("tree", rows.FEW_TREES)
+@pytest.mark.parametrize("activation", ["sigmoid-isotropic", "reflect"])
+@pytest.mark.parametrize("tree", ["balanced-8", "balanced-100", "huffman-20"])
 def test_generated_code_equals_eager_everywhere(tree, activation):
     for name in ("log_catnat", "log_prob", "kl_divergence"):
         same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation], backend="inductor")

@@ -14,6 +14,8 @@ from only_torch import rows
 from torch import Tensor, nn
 from torch import distributions as td
 from torch._subclasses import FakeTensorMode
+from torch.func import grad, jacfwd, jvp, vmap
+from torch.utils.checkpoint import checkpoint
 
 import catnat
 import catnat.torch as ct
@@ -67,6 +69,25 @@ def test_autocast_computes_and_returns_float32(tree):
             assert got.dtype == got_low.dtype == torch.float32, name
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
             torch.testing.assert_close(got_low, function(low.float(), tree, activation), rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_under_transforms():
+    scores = rows.inside(catnat.balanced(9), "natural", 3).bfloat16()
+    for function in (ct.log_catnat, ct.entropy):
+        rows.assert_equal(vmap(function)(scores), function(scores))
+        assert jvp(function, (scores,), (torch.ones_like(scores),))[1].dtype == torch.bfloat16
+    gradients = vmap(grad(ct.entropy))(scores)
+    assert gradients.dtype == torch.bfloat16
+    exact = vmap(grad(ct.entropy))(scores.float())
+    torch.testing.assert_close(gradients.float(), exact, rtol=1e-2, atol=1e-3)
+
+
+def test_activation_checkpointing():
+    scores, classes = torch.randn(3, 99, generator=rows.seeded(0), requires_grad=True), torch.arange(3)
+    for function in (ct.cross_entropy, lambda s, c: ct.log_catnat(s).gather(-1, c.unsqueeze(-1)).mean().neg()):
+        got = torch.autograd.grad(checkpoint(function, scores, classes, use_reentrant=False), scores)
+        wanted = torch.autograd.grad(function(scores, classes), scores)
+        rows.assert_equal(got[0], wanted[0])
 
 
 def test_training_under_autocast():
@@ -192,6 +213,28 @@ def test_fake_tensors_and_a_fake_gpu_leave_no_trace(tree):
             assert torch.autograd.grad(value.sum(), real)[0].isfinite().all()
         rows.assert_close(ct.catnat(real, tree, activation).sum(-1), torch.ones(3, dtype=torch.float64))
         assert type(ct.sample(real.detach(), tree, activation)) is Tensor
+
+
+@pytest.mark.parametrize("tree", cold_trees(4), ids=repr)
+def test_trees_first_met_inside_a_transform(tree):
+    """A constant made inside vmap, grad or forward mode belongs to it, and must not be met again outside."""
+    for activation in KINDS:
+        scores = rows.inside(tree, activation, 3, margin=0.2)
+        inside = [
+            vmap(grad(lambda s, a=activation: ct.entropy(s, tree, a)))(scores),
+            vmap(lambda s, a=activation: ct.log_prob(s, torch.tensor(1), tree, a))(scores),
+            jacfwd(lambda s, a=activation: ct.log_catnat(s, tree, a))(scores[0]),
+        ]
+        vmap(lambda s, a=activation: ct.sample(s, tree, a), randomness="different")(scores)
+        leaf = scores.clone().requires_grad_()
+        outside = [
+            torch.autograd.grad(ct.entropy(leaf, tree, activation).sum(), leaf)[0],
+            ct.log_prob(scores, torch.tensor(1), tree, activation),
+            torch.autograd.functional.jacobian(lambda s, a=activation: ct.log_catnat(s, tree, a), scores[0]),
+        ]
+        for one, other in zip(inside, outside, strict=True):
+            rows.assert_close(one, other)
+        assert ct.sample(scores, tree, activation).shape == (3,)
 
 
 def test_real_first_then_fake():

@@ -140,7 +140,7 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
 
     def logit(self, x: Tensor) -> Tensor:
         """The log-odds of yes at ``x``; ten thousand in size where yes or no has probability exactly 0."""
-        bands = self._bands(np.ones(1), np.full(1, 0.5), np.dtype(str(x.dtype).removeprefix("torch.")))
+        bands = self._bands(np.ones(1), np.full(1, 0.5), numpy_dtype(x.dtype))
         no, yes = self._log_answers(x, tuple(bands[:, 0].tolist()), floored=False)
         return yes - no
 
@@ -172,6 +172,11 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
 
 
 _KNOWN = {"natural": natural(), "sigmoid": sigmoid()}
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """The NumPy twin of a dtype that is computed in, float32 or float64."""
+    return np.dtype(str(dtype).removeprefix("torch."))
 
 
 def resolve(activation: Activation | str) -> Activation:
@@ -313,6 +318,8 @@ class _NaturalAnswers(torch.autograd.Function):
         if dead is not None:
             logit.add_(dead, alpha=-_DEAD)
         logit.copysign_(scores if isinstance(rate, float) else scores - centre)
+        if logit.numel() <= FEW:
+            return F.logsigmoid(-logit), F.logsigmoid(logit)
         shared = odds.log1p_()
         yes = logit.clamp(max=0).sub_(shared)
         return logit.clamp_min_(0).add_(shared).neg_(), yes

@@ -69,8 +69,8 @@ class _HeapWalk:
 
     root = 1
 
-    def __init__(self, tree: Tree, device: torch.device) -> None:
-        self.tree, self.device = tree, device
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
         self.complete = tree.num_classes == tree.leaf_level
 
     def node(self, at: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class _TableWalk:
 
 
 def _walk(tree: Tree, device: torch.device) -> _HeapWalk | _TableWalk:
-    return _HeapWalk(tree, device) if tree.shape == "balanced" else _TableWalk(tree, device)
+    return _HeapWalk(tree) if tree.shape == "balanced" else _TableWalk(tree, device)
 
 
 def descend(

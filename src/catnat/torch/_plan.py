@@ -16,7 +16,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from catnat import _checks
 from catnat._builders import balanced
 from catnat._tree import Tree
-from catnat.torch._activations import Activation, Tables, resolve
+from catnat.torch._activations import Activation, Tables, numpy_dtype, resolve
 from catnat.torch._autograd import apply
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -167,7 +167,7 @@ def _default_tree(num_nodes: int) -> Tree:
 @_constant
 def node_tables(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tables:
     """The activation's constants at every node: tensors (K-1,), or floats if all nodes are alike and symmetric."""
-    tables = activation.tables(tree, np.dtype(str(dtype).removeprefix("torch.")))
+    tables = activation.tables(tree, numpy_dtype(dtype))
     if tree.is_symmetric and tables.shape[1] == 1:
         return tuple(float(row[0]) for row in tables)
     return tuple(torch.as_tensor(tables, device=device))
