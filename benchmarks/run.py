@@ -23,6 +23,7 @@ import catnat.torch as ct
 
 RESULTS = Path(__file__).parent / "results"
 Job = Callable[[], object]
+Function = Callable[[torch.Tensor], torch.Tensor]
 Rivals = dict[str, Job]
 
 
@@ -49,7 +50,7 @@ def compare(rivals: Rivals, seconds: float, least_rounds: int = 15) -> dict[str,
     }
 
 
-def forward_backward(function: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, grad: torch.Tensor) -> Job:
+def forward_backward(function: Function, inputs: torch.Tensor, grad: torch.Tensor) -> Job:
     leaf = inputs.requires_grad_()
 
     def job() -> None:
@@ -62,16 +63,21 @@ def forward_backward(function: Callable[[torch.Tensor], torch.Tensor], inputs: t
 ACTIVATIONS = {"sigmoid": ct.sigmoid(), "natural": ct.natural()}
 
 
-def log_probs() -> Iterator[tuple[str, Rivals]]:
+def log_probs(through: Callable[[Function], Function] = lambda f: f) -> Iterator[tuple[str, Rivals]]:
     """log_catnat forward and backward beside log_softmax."""
     for rows, classes in ((65536, 32), (7680, 32), (4096, 1024)):
         grad = torch.randn(rows, classes)
-        rivals = {"log_softmax": forward_backward(lambda x: F.log_softmax(x, -1), torch.randn(rows, classes), grad)}
+        softmax = through(lambda x: F.log_softmax(x, -1))
+        rivals = {"log_softmax": forward_backward(softmax, torch.randn(rows, classes), grad)}
         for name, activation in ACTIVATIONS.items():
-            rivals[f"log_catnat {name}"] = forward_backward(
-                lambda s, a=activation: ct.log_catnat(s, activation=a), torch.randn(rows, classes - 1), grad
-            )
+            function = through(lambda s, a=activation: ct.log_catnat(s, activation=a))
+            rivals[f"log_catnat {name}"] = forward_backward(function, torch.randn(rows, classes - 1), grad)
         yield f"{rows}x{classes}", rivals
+
+
+def compiled_log_probs() -> Iterator[tuple[str, Rivals]]:
+    """The same, each rival through torch.compile."""
+    return log_probs(torch.compile)
 
 
 def sampling() -> Iterator[tuple[str, Rivals]]:
@@ -114,7 +120,7 @@ def growth() -> Iterator[tuple[str, Rivals]]:
         yield f"sample {name}", {f"K={k}": lambda k=k, a=activation: ct.sample(scores[k], activation=a) for k in sizes}
 
 
-COMPARISONS = {job.__name__: job for job in (log_probs, sampling, rollout, growth)}
+COMPARISONS = {job.__name__: job for job in (log_probs, compiled_log_probs, sampling, rollout, growth)}
 
 
 def environment() -> dict[str, str | int]:
