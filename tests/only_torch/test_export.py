@@ -62,6 +62,7 @@ del TREES["balanced-1"]
 # Power-of-two K, other K, more than 64 classes, a chain, a table; the slow tests have all pairs.
 CASES = [
     ("balanced-8", "natural"),
+    ("balanced-8", "reflect"),
     ("balanced-18", "sigmoid"),
     ("balanced-100", "natural"),
     ("balanced-128", "sigmoid-isotropic"),
