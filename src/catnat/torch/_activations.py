@@ -271,9 +271,9 @@ def _fold(scores: Tensor, tables: Tables) -> Tensor:
     """The point of the band with the same nu, reflecting at the edges; its derivative is 1 or -1."""
     lower, _, upper, _, centre, rate = tables
     period = math.pi / rate  # twice the band's width
-    limit = torch.as_tensor(_MOST_FOLDS * period, dtype=scores.dtype, device=scores.device)
+    limit: Any = _MOST_FOLDS * period
     # Saturate the value but not the gradient: no node dies, however far out.
-    near = scores + (torch.minimum(torch.maximum(scores, -limit), limit) - scores).detach()
+    near = scores + (scores.clamp(-limit, limit) - scores).detach()
     turns = torch.round((near - centre) / period).detach()
     near = near - turns * period
     above = (near > upper).to(near.dtype).detach()
