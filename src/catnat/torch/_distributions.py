@@ -208,7 +208,7 @@ class OneHotCatnat(td.OneHotCategorical):
         return self._one_hot(self._categorical.sample(sample_shape, generator=generator))
 
     def _one_hot(self, classes: Tensor) -> Tensor:
-        return F.one_hot(classes, self._categorical._num_events).to(self.probs.dtype)
+        return F.one_hot(classes, self._categorical._num_events).to(_plan.returned_dtype(self.scores))
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat):

@@ -27,7 +27,7 @@ def reach(
         tensor([1.0000, 0.5000, 0.5000])
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    answers = activation._log_answers(computed, _tables(computed, tree, activation), floored=False)
+    answers = _plan.log_answers(computed, tree, activation, floored=False)
     return _dense.path_sums(*answers, tree, to="nodes").exp().to(_plan.returned_dtype(scores))
 
 
@@ -48,7 +48,8 @@ def saturated(
         tensor([False,  True, False])
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    return activation._saturated(computed.detach(), _tables(computed, tree, activation))
+    tables = _plan.node_tables(tree, activation, computed.device, computed.dtype)
+    return activation._saturated(computed.detach(), tables)
 
 
 def fisher_diagonal(
@@ -73,11 +74,7 @@ def fisher_diagonal(
         tensor([0.2500, 0.0651, 0.1849])
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    tables = _tables(computed, tree, activation)
+    tables = _plan.node_tables(tree, activation, computed.device, computed.dtype)
     answers = activation._log_answers(computed, tables, floored=False)
     reached = _dense.path_sums(*answers, tree, to="nodes").exp()
     return _plan.saturate(reached * activation._information(computed, tables), _plan.returned_dtype(scores))
-
-
-def _tables(scores: Tensor, tree: Tree, activation: Activation) -> tuple[Tensor, ...] | tuple[float, ...]:
-    return _plan.node_tables(tree, activation, scores.device, scores.dtype)

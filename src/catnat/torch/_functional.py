@@ -48,7 +48,7 @@ def catnat(
     if dim != -1:
         return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    exact = _dense.path_sums(*_answers(computed, tree, activation, floored=False), tree, to="leaves")
+    exact = _dense.path_sums(*_plan.log_answers(computed, tree, activation, floored=False), tree, to="leaves")
     return exact.exp().to(_plan.returned_dtype(scores))
 
 
@@ -84,7 +84,7 @@ def log_catnat(
 
 def log_probs(scores: Tensor, tree: Tree, activation: Activation) -> Tensor:
     """:func:`log_catnat` of prepared arguments."""
-    return _dense.path_sums(*_answers(scores, tree, activation, floored=True), tree, to="leaves")
+    return _dense.path_sums(*_plan.log_answers(scores, tree, activation, floored=True), tree, to="leaves")
 
 
 def log_prob(
@@ -220,7 +220,7 @@ def sample_without_replacement(
         raise ValueError(f"`k` is {k}, but only 0 .. {tree.num_classes} distinct classes can be drawn from this tree.")
     if _walks(tree):
         return _paths.descend_without_replacement(computed, k, tree, activation, generator)
-    exact = _dense.path_sums(*_answers(computed, tree, activation, floored=False), tree, to="leaves")
+    exact = _dense.path_sums(*_plan.log_answers(computed, tree, activation, floored=False), tree, to="leaves")
     return (exact - _paths.log_exponential(exact, generator)).topk(k).indices
 
 
@@ -241,7 +241,9 @@ def mode(
         tensor(1)
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    return _dense.path_sums(*_answers(computed.detach(), tree, activation, floored=False), tree, to="leaves").argmax(-1)
+    return _dense.path_sums(
+        *_plan.log_answers(computed.detach(), tree, activation, floored=False), tree, to="leaves"
+    ).argmax(-1)
 
 
 def entropy(
@@ -263,7 +265,7 @@ def entropy(
         tensor(1.3863)
     """
     computed, tree, activation = _plan.prepare(scores, tree, activation)
-    no, yes = _answers(computed, tree, activation, floored=False)
+    no, yes = _plan.log_answers(computed, tree, activation, floored=False)
     reached = _dense.path_sums(no, yes, tree, to="nodes").exp()
     answers = -(yes.exp() * yes + no.exp() * no)
     return _plan.saturate((reached * answers).sum(-1), _plan.returned_dtype(scores))
@@ -295,8 +297,8 @@ def kl_divergence(
     """
     p, tree, activation = _plan.prepare(p_scores, tree, activation)
     q, _, _ = _plan.prepare(q_scores, tree, activation)
-    p_no, p_yes = _answers(p, tree, activation, floored=False)
-    q_no, q_yes = _answers(q, tree, activation, floored=True)
+    p_no, p_yes = _plan.log_answers(p, tree, activation, floored=False)
+    q_no, q_yes = _plan.log_answers(q, tree, activation, floored=True)
     answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
     divergence = (_dense.path_sums(p_no, p_yes, tree, to="nodes").exp() * answers).sum(-1)
     dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
@@ -403,11 +405,6 @@ def _losses_of_classes(
     picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
     spread = (every * (1 if weight is None else weight.to(scores.dtype))).sum(-1) / tree.num_classes
     return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
-
-
-def _answers(scores: Tensor, tree: Tree, activation: Activation, *, floored: bool) -> tuple[Tensor, Tensor]:
-    tables = _plan.node_tables(tree, activation, scores.device, scores.dtype)
-    return activation._log_answers(scores, tables, floored=floored)
 
 
 def _walks(tree: Tree) -> bool:

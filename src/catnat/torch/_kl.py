@@ -26,7 +26,7 @@ def _leafwise(p: Categorical, q: Categorical) -> Tensor:
     probs, p_logs, q_logs = _computed_probs(p), _computed_logits(p), _computed_logits(q)
     # A class that p never takes counts nothing, even where torch's own logits are -inf.
     terms = torch.where(probs == 0, torch.zeros_like(probs), probs * (p_logs - q_logs))
-    return _plan.saturate(terms.sum(-1), torch.promote_types(p.probs.dtype, q.probs.dtype))
+    return _plan.saturate(terms.sum(-1), torch.promote_types(p.logits.dtype, q.logits.dtype))
 
 
 def _computed_probs(distribution: Categorical) -> Tensor:

@@ -173,6 +173,12 @@ def node_tables(tree: Tree, activation: Activation, device: torch.device, dtype:
     return tuple(torch.as_tensor(tables, device=device))
 
 
+def log_answers(scores: Tensor, tree: Tree, activation: Activation, *, floored: bool) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of no and of yes at every node of the tree, of prepared scores."""
+    tables = node_tables(tree, activation, scores.device, scores.dtype)
+    return activation._log_answers(scores, tables, floored=floored)
+
+
 @_constant
 def path_matrices(tree: Tree, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Whether a no, and whether a yes, at a node lies on a path: 0/1 matrices, nodes x leaves or nodes x nodes."""
