@@ -120,7 +120,81 @@ def growth() -> Iterator[tuple[str, Rivals]]:
         yield f"sample {name}", {f"K={k}": lambda k=k, a=activation: ct.sample(scores[k], activation=a) for k in sizes}
 
 
-COMPARISONS = {job.__name__: job for job in (log_probs, compiled_log_probs, sampling, rollout, growth)}
+def masks() -> Iterator[tuple[str, Rivals]]:
+    """Ten valid classes of a thousand. Dense functions beside the unmasked ones, drawing beside masked logits."""
+    rows, classes, valid = 256, 1000, 10
+    logits, scores, grad = (torch.randn(rows, n) for n in (classes, classes - 1, classes))
+    chosen = torch.rand(rows, classes).argsort(-1)[:, :valid]
+    mask = torch.zeros(rows, classes, dtype=torch.bool).scatter(-1, chosen, True)
+    modes = {"unmasked": {}, "prune": {"mask": mask}, "renormalize": {"mask": mask, "mask_mode": "renormalize"}}
+    dense = {
+        "probs": lambda law: law.probs,
+        "logits": lambda law: law.logits,
+        "entropy": lambda law: law.entropy(),
+    }
+    for name, activation in ACTIVATIONS.items():
+
+        def law(s: torch.Tensor, mode: str, activation: ct.Activation = activation) -> ct.Catnat:
+            return ct.Catnat(s, activation=activation, **modes[mode])
+
+        for what, of in dense.items():
+            yield f"{what} {name}", {mode: lambda m=mode, of=of, law=law: of(law(scores, m)) for mode in modes}
+        yield (
+            f"logits {name}, forward and backward",
+            {m: forward_backward(lambda s, m=m, law=law: law(s, m).logits, scores.clone(), grad) for m in modes},
+        )
+        rivals: Rivals = {
+            "Categorical, masked logits": lambda: torch.distributions.Categorical(
+                logits=logits.masked_fill(~mask, -1e8)
+            ).sample()
+        }
+        yield f"sample {name}", rivals | {m: lambda m=m, law=law: law(scores, m).sample() for m in modes}
+
+
+def ragged() -> Iterator[tuple[str, Rivals]]:
+    """64 variables of 2 to 96 classes: MultiCatnat beside a Python loop over Catnat."""
+    sizes = [(2, 3, 5, 8, 12, 18, 24, 32, 48, 96)[i * 7 % 10] for i in range(64)]
+    forest = catnat.Forest(sizes)
+    widths = [tree.num_nodes for tree in forest.trees]
+
+    def loop(scores: torch.Tensor, kind: type = ct.Catnat) -> list[torch.distributions.Distribution]:
+        return [kind(part, tree) for part, tree in zip(scores.split(widths, -1), forest.trees, strict=True)]
+
+    kl = torch.distributions.kl_divergence
+    for rows in (1, 16, 64):
+        p, q = torch.randn(2, rows, forest.num_nodes)
+        value, grad = ct.MultiCatnat(p, forest).sample(), torch.randn(rows, forest.num_classes)
+        parts = value.unbind(-1)
+        straight = {
+            "MultiCatnat": lambda s: ct.MultiCatnat(s, forest).rsample_one_hot(),
+            "loop": lambda s: torch.cat([law.rsample() for law in loop(s, ct.OneHotCatnatStraightThrough)], -1),
+        }
+        jobs: dict[str, tuple[Job, Job]] = {
+            "sample": (
+                lambda p=p: ct.MultiCatnat(p, forest).sample(),
+                lambda p=p: torch.stack([law.sample() for law in loop(p)], -1),
+            ),
+            "log_prob": (
+                lambda p=p, value=value: ct.MultiCatnat(p, forest).log_prob(value),
+                lambda p=p, parts=parts: sum(law.log_prob(v) for law, v in zip(loop(p), parts, strict=True)),
+            ),
+            "entropy": (
+                lambda p=p: ct.MultiCatnat(p, forest).entropy(),
+                lambda p=p: sum(law.entropy() for law in loop(p)),
+            ),
+            "kl_divergence": (
+                lambda p=p, q=q: kl(ct.MultiCatnat(p, forest), ct.MultiCatnat(q, forest)),
+                lambda p=p, q=q: sum(kl(a, b) for a, b in zip(loop(p), loop(q), strict=True)),
+            ),
+            "straight-through, forward and backward": tuple(
+                forward_backward(function, p.clone(), grad) for function in straight.values()
+            ),
+        }
+        for name, (together, one_by_one) in jobs.items():
+            yield f"{name}, {rows} rows", {"MultiCatnat": together, "loop of Catnat": one_by_one}
+
+
+COMPARISONS = {job.__name__: job for job in (log_probs, compiled_log_probs, sampling, rollout, growth, masks, ragged)}
 
 
 def environment() -> dict[str, str | int]:

@@ -156,6 +156,51 @@ ACTIVATIONS = {
 SIGMOID, NATURAL, REFLECT = (ACTIVATIONS[name] for name in ("sigmoid", "natural", "natural-reflect"))
 
 
+# ---- What may be done to a tree's law ----
+
+
+@dataclasses.dataclass(frozen=True)
+class LawCase:
+    """How to treat a mask, and what else to do to the probabilities."""
+
+    name: str
+    mask_mode: str = "prune"
+    temperature: float = 1.0
+    unimix: float = 0.0
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether what is left is a tree, on which nothing more is done."""
+        return self.mask_mode == "prune" and self.temperature == 1 and self.unimix == 0
+
+    def reference(self, model: oracle.Model, valid: Any) -> oracle.Law:
+        return oracle.Law(model, tuple(map(bool, valid)), self.mask_mode, self.temperature, self.unimix)
+
+
+LAWS = {
+    row.name: row
+    for row in (
+        LawCase("prune"),
+        LawCase("renormalize", "renormalize"),
+        LawCase("prune-unimix", unimix=0.2),
+        LawCase("prune-hot", temperature=1.7),
+        LawCase("prune-cold-unimix", temperature=0.4, unimix=0.05),
+        LawCase("renormalize-unimix", "renormalize", unimix=0.3),
+        LawCase("renormalize-hot-unimix", "renormalize", 3.0, 0.1),
+    )
+}
+PRUNE, RENORMALIZE = LAWS["prune"], LAWS["renormalize"]
+
+
+def masks(num_classes: int, rows: int, seed: int = 0) -> np.ndarray:
+    """Boolean rows (rows, K): one valid class, all of them, then few, half and most, each with at least one."""
+    rng = np.random.default_rng(seed)
+    shares = [(0.0, 1.0, 0.1, 0.5, 0.9)[row % 5] for row in range(rows)]
+    found = rng.random((rows, num_classes)) < np.array(shares)[:, None]
+    found[np.arange(rows), rng.integers(num_classes, size=rows)] = True
+    return found
+
+
 # ---- Hypothesis: any full binary tree, any prior ----
 
 
@@ -187,3 +232,20 @@ def tree_cases(draw: st.DrawFn, min_classes: int = 1, max_classes: int = 12) -> 
 
 def activation_cases() -> st.SearchStrategy[ActivationCase]:
     return st.sampled_from(list(ACTIVATIONS.values()))
+
+
+def law_cases() -> st.SearchStrategy[LawCase]:
+    return st.sampled_from(list(LAWS.values()))
+
+
+def valid_classes(num_classes: int, rows: int = 3) -> st.SearchStrategy[np.ndarray]:
+    """Masks (rows, K) that leave at least one class in every row."""
+    row = st.lists(st.booleans(), min_size=num_classes, max_size=num_classes).filter(any)
+    return st.lists(row, min_size=rows, max_size=rows).map(np.array)
+
+
+@st.composite
+def masked_trees(draw: st.DrawFn, min_classes: int = 1, max_classes: int = 12) -> tuple[TreeCase, np.ndarray]:
+    """A tree with a prior, and masks of its classes."""
+    case = draw(tree_cases(min_classes, max_classes))
+    return case, draw(valid_classes(case.num_classes))

@@ -309,6 +309,113 @@ class Model:
         return rng.normal(0, 3, (*shape, len(self.nodes))) / np.array(self.scales)
 
 
+# ---- What masks, temperatures and uniform shares make of it ----
+
+
+def prune(node: Root, valid: Sequence[bool]) -> Root | None:
+    """Drop the masked leaves; a question of which one side is gone is replaced by its other side."""
+    if not isinstance(node, Node):
+        return node if valid[node] else None
+    no, yes = prune(node.no, valid), prune(node.yes, valid)
+    if no is None or yes is None:
+        return yes if no is None else no
+    return Node(node.index, no, yes)
+
+
+def renumber(root: Root) -> Root:
+    """Number the questions and the classes of a pruned tree from 0, in the order they had."""
+    questions, classes = [node.index for node in inner_nodes(root)], sorted(leaves(root))
+
+    def build(node: Root) -> Root:
+        if isinstance(node, Node):
+            return Node(questions.index(node.index), build(node.no), build(node.yes))
+        return classes.index(node)
+
+    return build(root)
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """A model, of which only the ``valid`` classes are left, then p^(1/T) / Z, then a share of the uniform law.
+
+    With ``mask_mode="prune"`` the valid classes are those of a smaller tree, with its own prior, whose questions keep
+    their scores. With ``"renormalize"`` they have the conditional law.
+    """
+
+    model: Model
+    valid: tuple[bool, ...]
+    mask_mode: str = "prune"
+    temperature: float = 1.0
+    unimix: float = 0.0
+
+    @functools.cached_property
+    def classes(self) -> list[int]:
+        return [k for k in range(self.model.num_classes) if self.valid[k]]
+
+    @functools.cached_property
+    def _pruned(self) -> Root:
+        pruned = prune(self.model.root, self.valid)
+        assert pruned is not None, "no class is left"
+        return pruned
+
+    @functools.cached_property
+    def asked(self) -> list[int]:
+        """The questions that the law depends on."""
+        root = self.model.root if self.mask_mode == "renormalize" else self._pruned
+        return [node.index for node in inner_nodes(root)]
+
+    @functools.cached_property
+    def left(self) -> Model:
+        """The tree that is left."""
+        weights = tuple(self.model.weights[k] for k in self.classes)
+        return dataclasses.replace(self.model, root=renumber(self._pruned), weights=weights)
+
+    def probs(self, scores: Any) -> np.ndarray:
+        scores = np.asarray(scores)
+        p = np.zeros(self.model.num_classes, dtype=np.result_type(scores.dtype, np.float64))
+        if self.mask_mode == "prune":
+            p[self.classes] = self.left.probs(scores[self.asked])
+        else:
+            every = self.model.probs(scores)
+            p[self.classes] = every[self.classes] / sum(every[k] for k in self.classes)
+        if self.temperature != 1:
+            powers = np.array([p[k] ** (1 / self.temperature) for k in self.classes])
+            p[self.classes] = powers / sum(powers)
+        for k in self.classes:
+            p[k] = (1 - self.unimix) * p[k] + self.unimix / len(self.classes)
+        return p
+
+    def log_probs(self, scores: Any) -> np.ndarray:
+        """Minus infinity for masked classes."""
+        p = self.probs(scores)
+        logs = np.full_like(p, -np.inf)
+        for k in self.classes:
+            logs[k] = np.log(p[k])
+        return logs
+
+    def entropy(self, scores: Any) -> Any:
+        return -sum(p * np.log(p) for p in self.probs(scores) if p != 0)
+
+    def fisher(self, scores: Any) -> np.ndarray:
+        return fisher(self.log_probs, scores)
+
+    def inside(self, rng: np.random.Generator, shape: tuple[int, ...] = (), margin: float = 0.05) -> np.ndarray:
+        """Scores whose answers are uniform on [margin, 1 - margin] where they are asked, and of any size elsewhere."""
+        asked = self.left if self.mask_mode == "prune" else self.model
+        scores = rng.normal(0, 10, (*shape, len(self.model.nodes)))
+        scores[..., self.asked] = asked.inside(rng, shape, margin)
+        return scores
+
+
+def categorical_kl(p: Any, q: Any) -> Any:
+    """sum_k p_k log(p_k / q_k): infinite where q never takes a class that p can take."""
+    total = 0.0
+    for p_k, q_k in zip(p, q, strict=True):
+        if p_k != 0:
+            total += p_k * np.log(p_k / q_k) if q_k != 0 else np.inf
+    return total
+
+
 def softmax_log_probs(scores: Any) -> np.ndarray:
     return np.array([s - np.log(sum(np.exp(t) for t in scores)) for s in scores])
 

@@ -10,8 +10,19 @@ from catnat._builders import chain as chain
 from catnat._builders import from_children as from_children
 from catnat._builders import from_clusters as from_clusters
 from catnat._builders import huffman as huffman
+from catnat._forest import Forest as Forest
 from catnat._tree import Tree as Tree
 
 __version__ = "0.1.0"
 
-__all__ = ["EdgeWarning", "Tree", "__version__", "balanced", "chain", "from_children", "from_clusters", "huffman"]
+__all__ = [
+    "EdgeWarning",
+    "Forest",
+    "Tree",
+    "__version__",
+    "balanced",
+    "chain",
+    "from_children",
+    "from_clusters",
+    "huffman",
+]

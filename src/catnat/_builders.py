@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
-from catnat._tree import Tree, _read_only
+from catnat._tree import Tree, read_only
 
 Ints = NDArray[np.int64]
 
@@ -114,7 +114,7 @@ def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
     size = len(rows) + 1
     used = np.sort(rows, axis=None)
     root = _missing_one(used, size)
-    tree = _canonical(Tree(size, "table", _read_only(_breadth_first(rows, size, root))))
+    tree = _canonical(Tree(size, "table", read_only(_breadth_first(rows, size, root))))
     return tree if prior is None else tree.with_prior(_checks.weights(prior, "prior", size))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -46,6 +47,13 @@ def width_of_scores(got: int, classes: int) -> None:
         f"{likely} catnat takes one score per node (K - 1), not one per class (K): make the last layer {classes - 1} "
         f"wide, or build the tree with balanced({got + 1})."
     )
+
+
+def listed(values: object, name: str) -> tuple[Any, ...]:
+    """Return the entries of ``values``, or say that several are needed."""
+    if not isinstance(values, Iterable):
+        raise TypeError(f"`{name}` is {values!r}, but a list is needed, with one entry for every variable.")
+    return tuple(values)
 
 
 def one_of(value: str, name: str, choices: Sequence[str]) -> None:

@@ -86,21 +86,17 @@ class Tree:
             heap = 2 * nodes[:, None] + np.array([2, 3])
             leaf = heap >= self.num_classes
             table = np.where(leaf, self.num_nodes + self._class_at_heap(heap), heap - 1)
-        return _read_only(table)
+        return read_only(table)
 
     @functools.cached_property
     def parents(self) -> Ints:
         """The parent node of every id, shape (2K-1,); the root's is -1."""
-        parents = np.full(2 * self.num_classes - 1, -1, dtype=np.int64)
-        parents[self.children] = np.arange(self.num_nodes)[:, None]
-        return _read_only(parents)
+        return parents_of(self.children, self.num_classes)
 
     @functools.cached_property
     def bits(self) -> NDArray[np.bool_]:
         """Whether each id is its parent's yes child, shape (2K-1,); the root's is False."""
-        bits = np.zeros(2 * self.num_classes - 1, dtype=bool)
-        bits[self.children[:, 1]] = True
-        return _read_only(bits)
+        return bits_of(self.children, self.num_classes)
 
     def path(self, k: int) -> tuple[Ints, Ints]:
         """The questions asked about class ``k`` and its answers.
@@ -153,9 +149,14 @@ class Tree:
     # ---- prior ----
 
     @property
+    def has_uniform_prior(self) -> bool:
+        """Whether zero scores mean the uniform distribution."""
+        return self._prior is None
+
+    @property
     def is_symmetric(self) -> bool:
         """Whether every node halves its prior mass and a level has one reach: the paper's case, K = 2^H and uniform."""
-        return self._prior is None and self.shape == "balanced" and self.num_classes == self.leaf_level
+        return self.has_uniform_prior and self.shape == "balanced" and self.num_classes == self.leaf_level
 
     @property
     def prior(self) -> Floats:
@@ -175,7 +176,7 @@ class Tree:
         checked = _checks.weights(weights, "weights", self.num_classes)
         uniform = bool((checked == checked[0]).all())
         scaled = checked / checked.max()  # so that the sum cannot overflow
-        return dataclasses.replace(self, _prior=None if uniform else _read_only(scaled / scaled.sum()))
+        return dataclasses.replace(self, _prior=None if uniform else read_only(scaled / scaled.sum()))
 
     def reach(self, probs: ArrayLike | None = None) -> Floats:
         r"""The probability :math:`P(i)` of reaching each node: the sum of ``probs`` over the leaves below it.
@@ -250,9 +251,24 @@ class Tree:
         return plot_tree(self, scores, activation, ax)
 
 
+def parents_of(children: Ints, num_classes: int) -> Ints:
+    """The parent of every id, from a table of children; a root's is -1."""
+    parents = np.full(len(children) + num_classes, -1, dtype=np.int64)
+    parents[children] = np.arange(len(children))[:, None]
+    return read_only(parents)
+
+
+def bits_of(children: Ints, num_classes: int) -> NDArray[np.bool_]:
+    """Whether each id is its parent's yes child, from a table of children; a root's is False."""
+    bits = np.zeros(len(children) + num_classes, dtype=bool)
+    bits[children[:, 1]] = True
+    return read_only(bits)
+
+
 Array = TypeVar("Array", bound=NDArray[Any])
 
 
-def _read_only(array: Array) -> Array:
+def read_only(array: Array) -> Array:
+    """``array``, which from now on nobody can write into."""
     array.setflags(write=False)
     return array

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import ActivationCase
+from cases import ActivationCase, LawCase
 
 import catnat
 import catnat.torch as lib
@@ -107,6 +107,33 @@ class Backend:
     @quietly
     def fisher_diagonal(self, scores: Array, tree: Any, activation: Activation) -> Array:
         return lib.fisher_diagonal(tensor(scores), tree, build_activation(activation)).numpy()
+
+    @quietly
+    def natural_gradient(
+        self, scores: Array, gradient: Array, tree: Any, activation: Activation, damping: float = 0.0
+    ) -> tuple[Array, Array]:
+        """The value of ``natural_gradient``, and what becomes of ``gradient`` on the way back through it."""
+        native = tensor(scores).requires_grad_()
+        value = lib.natural_gradient(native, tree, build_activation(activation), damping=damping)
+        (replaced,) = torch.autograd.grad(value, native, tensor(gradient))
+        return value.detach().numpy(), replaced.numpy()
+
+    @quietly
+    def kl_step(self, scores: Array, gradient: Array, kl: Any, tree: Any, activation: Activation) -> Array:
+        wanted = tensor(kl) if isinstance(kl, np.ndarray) else kl
+        return lib.kl_step(tensor(scores), tensor(gradient), wanted, tree, build_activation(activation)).numpy()
+
+    @quietly
+    def fisher_rao_distance(self, p_scores: Array, q_scores: Array, tree: Any, activation: Activation) -> Array:
+        return lib.fisher_rao_distance(tensor(p_scores), tensor(q_scores), tree, build_activation(activation)).numpy()
+
+    @quietly
+    def scores_from_probs(self, probs: Array, tree: Any, activation: Activation) -> Array:
+        return lib.scores_from_probs(tensor(probs), tree, build_activation(activation)).numpy()
+
+    @quietly
+    def scores_from_logits(self, logits: Array, tree: Any, activation: Activation) -> Array:
+        return lib.scores_from_logits(tensor(logits), tree, build_activation(activation)).numpy()
 
     def loudly(self, name: str, scores: Array, tree: Any, activation: Activation) -> None:
         """Call a function and let its warnings through."""
@@ -226,3 +253,140 @@ class Backend:
             torch.tensor(temperature, dtype=native.dtype), native, tree, build_activation(activation)
         )
         return law.log_prob(tensor(value)).numpy()
+
+    # ---- masks, temperatures, mixtures ----
+
+    @staticmethod
+    def _options(law: LawCase, mask: Array | None) -> dict[str, Any]:
+        valid = None if mask is None else tensor(mask)
+        return {"mask": valid, "mask_mode": law.mask_mode, "unimix": law.unimix}
+
+    def _law(self, scores: Any, tree: Any, activation: Activation, law: LawCase, mask: Array | None) -> lib.Catnat:
+        options = self._options(law, mask)
+        return lib.Catnat(scores, tree, build_activation(activation), temperature=law.temperature, **options)
+
+    @quietly
+    def law(
+        self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    ) -> dict[str, Array]:
+        """What the distribution says about itself."""
+        found = self._law(tensor(scores), tree, activation, law, mask)
+        facts = {"probs": found.probs, "logits": found.logits, "entropy": found.entropy(), "mode": found.mode}
+        return {name: fact.numpy() for name, fact in facts.items()}
+
+    @quietly
+    def law_log_prob(
+        self, scores: Array, classes: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    ) -> Array:
+        return self._law(tensor(scores), tree, activation, law, mask).log_prob(tensor(classes)).numpy()
+
+    @quietly
+    def law_sample(
+        self,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        sample_shape: tuple[int, ...] = (),
+        seed: int = 0,
+    ) -> Array:
+        found = self._law(tensor(scores), tree, activation, law, mask)
+        return found.sample(sample_shape, generator=generator(seed)).numpy()
+
+    @quietly
+    def law_grad(
+        self,
+        name: str,
+        cotangent: Array,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        classes: Array | None = None,
+    ) -> Array:
+        """The gradient of sum(cotangent * fact) in the scores; the fact "log_prob" is that of ``classes``."""
+        native = tensor(scores).requires_grad_()
+        found = self._law(native, tree, activation, law, mask)
+        value = found.log_prob(tensor(classes)) if classes is not None else getattr(found, name)
+        value = value() if callable(value) else value
+        value.backward(tensor(cotangent))
+        assert native.grad is not None
+        return native.grad.numpy()
+
+    @quietly
+    def law_jacobian(self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array) -> Array:
+        """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
+        return self.jacobian(lambda s: self._law(s, tree, activation, law, mask).logits, scores)
+
+    @quietly
+    def law_fisher(self, scores: Array, tree: Any, activation: Activation, mask: Array) -> tuple[Array, Array]:
+        """The Fisher diagonal of a pruned tree, from the distribution and from the function."""
+        kind = build_activation(activation)
+        found = lib.Catnat(tensor(scores), tree, kind, mask=tensor(mask)).fisher_diagonal()
+        return found.numpy(), lib.fisher_diagonal(tensor(scores), tree, kind, mask=tensor(mask)).numpy()
+
+    @quietly
+    def law_kl(self, p: tuple[Any, ...], q: tuple[Any, ...]) -> Array:
+        """KL(p || q) of two laws, each given as (scores, tree, activation, law, mask)."""
+        first, second = (self._law(tensor(scores), *rest) for scores, *rest in (p, q))
+        return torch.distributions.kl_divergence(first, second).numpy()
+
+    @quietly
+    def law_straight_through(
+        self,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        cotangent: Array,
+        seed: int = 0,
+    ) -> tuple[Array, Array]:
+        """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
+        native, options = tensor(scores).requires_grad_(), self._options(law, mask)
+        found = lib.OneHotCatnatStraightThrough(
+            native, tree, build_activation(activation), temperature=law.temperature, **options
+        )
+        draw = found.rsample(generator=generator(seed))
+        draw.backward(tensor(cotangent))
+        assert native.grad is not None
+        return draw.detach().numpy(), native.grad.numpy()
+
+    @quietly
+    def law_relaxed(
+        self,
+        temperature: float,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        cotangent: Array,
+        seed: int = 0,
+    ) -> tuple[Array, Array]:
+        """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
+        native = tensor(scores).requires_grad_()
+        found = lib.RelaxedOneHotCatnat(
+            temperature, native, tree, build_activation(activation), **self._options(law, mask)
+        )
+        draw = found.rsample(generator=generator(seed))
+        draw.backward(tensor(cotangent))
+        assert native.grad is not None
+        return draw.detach().numpy(), native.grad.numpy()
+
+    @quietly
+    def law_relaxed_log_prob(
+        self,
+        temperature: float,
+        scores: Array,
+        value: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+    ) -> Array:
+        options = self._options(law, mask)
+        found = lib.RelaxedOneHotCatnat(temperature, tensor(scores), tree, build_activation(activation), **options)
+        return found.log_prob(tensor(value)).numpy()

@@ -14,7 +14,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import oracle
-from cases import ActivationCase, TreeCase
+from cases import PRUNE, ActivationCase, LawCase, TreeCase
 from scipy import stats
 
 import catnat
@@ -272,6 +272,136 @@ def outside_the_band_nothing_moves(backend: Any, case: TreeCase, activation: Act
     close(fisher, np.where(out, 0, entries), rtol=1e-10, atol=1e-13)
 
 
+# ---- natural gradients and distances ----
+
+
+def natural_gradient_solves_the_fisher_system(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Forward nothing changes; backward g becomes (F + damping I)^-1 g, with the whole matrix F of the definition."""
+    model, rng = case.model(activation), generator(40)
+    scores, gradient = model.inside(rng), rng.normal(size=case.num_nodes)
+    fisher = model.fisher(scores)
+    for damping in (0.01, 1.0):
+        value, got = backend.natural_gradient(scores, gradient, case.tree, activation, damping=damping)
+        np.testing.assert_array_equal(value, scores)
+        wanted = np.linalg.solve(fisher + damping * np.eye(len(scores)), gradient)
+        close(got, wanted, rtol=1e-9, atol=1e-10)
+    # Without damping the matrix of a deep tree is singular in floating point: solve for the nodes that are reached.
+    _, got = backend.natural_gradient(scores, gradient, case.tree, activation)
+    assert np.isfinite(got).all()
+    seen = np.flatnonzero(model.reach(scores) > 1e-3)
+    close(got[seen], np.linalg.solve(fisher[np.ix_(seen, seen)], gradient[seen]), rtol=1e-9, atol=1e-10)
+
+
+def natural_gradient_of_a_dead_node_is_zero(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """With damping and without, where the Fisher entry is 0; everywhere else the gradient is divided by that entry."""
+    model, rng = case.model(activation), generator(41)
+    scores, gradient = model.anywhere(rng, (5,)), rng.normal(size=(5, case.num_nodes))
+    fisher = backend.fisher_diagonal(scores, case.tree, activation)
+    for damping in (0.0, 0.5):
+        value, got = backend.natural_gradient(scores, gradient, case.tree, activation, damping=damping)
+        np.testing.assert_array_equal(value, scores)
+        dead = fisher == 0
+        assert (got[dead] == 0).all()
+        close(got[~dead], gradient[~dead] / (fisher[~dead] + damping), rtol=1e-12)
+
+
+def kl_step_hits_its_kl(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """KL(p_s || p_{s+step}), by its definition, is what was asked for; the step is along minus the natural gradient."""
+    model, rng = case.model(activation), generator(42)
+    scores = model.inside(rng, (3,))
+    gradient = backend.grad("catnat", rng.normal(size=(3, case.num_classes)), scores, case.tree, activation)
+    if case.num_nodes == 0:
+        assert backend.kl_step(scores, gradient, 1e-3, case.tree, activation).shape == (3, 0)
+        return
+    fisher = backend.fisher_diagonal(scores, case.tree, activation)
+    per_row = np.array([1e-3, 1e-5, 1e-4])
+    for kl in (1e-5, 1e-3, per_row):
+        step = backend.kl_step(scores, gradient, kl, case.tree, activation)
+        assert step.shape == scores.shape
+        close(rows(model.kl, scores, scores + step), np.broadcast_to(kl, 3), rtol=0.01)
+        lengths = -step * fisher / gradient  # one positive number per row
+        assert (lengths > 0).all()
+        close(lengths, np.broadcast_to(lengths[:, :1], lengths.shape), rtol=1e-9)
+    # Only the direction of the gradient counts, and no direction means no step.
+    close(backend.kl_step(scores, 1e6 * gradient, per_row, case.tree, activation), step, rtol=1e-9)
+    np.testing.assert_array_equal(backend.kl_step(scores, 0 * gradient, 1e-3, case.tree, activation), 0 * scores)
+
+
+def fisher_rao_is_its_definition(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """2 arccos sum_k sqrt(p_k q_k), inside the band and outside it; a metric."""
+    model, rng = case.model(activation), generator(43)
+    for p, q in (model.inside(rng, (2, 4)), model.anywhere(rng, (2, 4))):
+        got = backend.fisher_rao_distance(p, q, case.tree, activation)
+        overlap = (np.sqrt(rows(model.probs, p)) * np.sqrt(rows(model.probs, q))).sum(-1)
+        close(got, 2 * np.arccos(np.minimum(overlap, 1)), atol=1e-7)  # the arccos loses half of the digits near 1
+        assert ((got >= 0) & (got <= math.pi)).all()
+        close(backend.fisher_rao_distance(q, p, case.tree, activation), got, rtol=1e-14)
+        np.testing.assert_array_equal(backend.fisher_rao_distance(p, p, case.tree, activation), np.zeros(4))
+    points = model.inside(rng, (6,))
+    distances = backend.fisher_rao_distance(points[:, None], points, case.tree, activation)
+    assert distances.shape == (6, 6)
+    assert (distances[:, None] <= distances[:, :, None] + distances[None] + 1e-12).all()
+
+
+def fisher_rao_is_locally_the_fisher_metric(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """d(s, s + step)^2 = step^T G step + O(step^3), also for a step whose arccos would be rounding error."""
+    model, rng = case.model(activation), generator(44)
+    scores = model.inside(rng, margin=0.2)
+    direction = rng.normal(size=case.num_nodes) / np.array(model.scales)
+    square = (direction**2 * backend.fisher_diagonal(scores, case.tree, activation)).sum()
+    for size, rtol in ((1e-3, 1e-2), (1e-5, 1e-4), (1e-9, 1e-5)):
+        got = backend.fisher_rao_distance(scores, scores + size * direction, case.tree, activation)
+        close(got, size * np.sqrt(square), rtol=rtol)
+
+
+def fisher_rao_along_the_root_is_an_angle(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Natural activation: moving the root's score from s to t moves sqrt(p) by the angle c |s - t| pi / (2 A)."""
+    model = case.model(activation)
+    scores, other = model.inside(generator(45), (2,), margin=0.0)
+    other[1:] = scores[1:]
+    wanted = model.scales[0] * abs(scores[0] - other[0]) * math.pi / activation.width
+    close(backend.fisher_rao_distance(scores, other, case.tree, activation), wanted, rtol=1e-11)
+
+
+# ---- from distributions to scores ----
+
+
+def probabilities_come_back(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """probs -> scores -> probs, for even and uneven rows, and for rows with zeros."""
+    rng, size = generator(46), case.num_classes
+    probs = np.concatenate([rng.dirichlet(np.full(size, alpha), 4) for alpha in (0.1, 1.0, 10.0)])
+    zeros = np.where(rng.random((4, size)) < 0.5, 0, probs[4:8]) + np.eye(size)[rng.integers(size, size=4)]
+    certain = np.eye(size)[rng.integers(size, size=2)]
+    probs = np.concatenate([probs, zeros / zeros.sum(-1, keepdims=True), certain]).reshape(-1, 2, size)
+    scores = backend.scores_from_probs(probs, case.tree, activation)
+    assert scores.shape == (*probs.shape[:-1], case.num_nodes)
+    assert np.isfinite(scores).all()
+    close(backend.catnat(scores, case.tree, activation), probs, atol=1e-12)
+    close(rows(case.model(activation).probs, scores), probs, atol=1e-12)
+    for node in case.model(activation).nodes:  # one with nothing below it gets score 0
+        nothing = probs[..., oracle.leaves(node)].sum(-1) == 0
+        assert (scores[..., node.index][nothing] == 0).all()
+
+
+def scores_come_back(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """scores -> logits -> scores inside the band; a shift of the logits changes nothing."""
+    model, rng = case.model(activation), generator(47)
+    scores = model.inside(rng, (2, 3))
+    logits = rows(model.log_probs, scores) + rng.normal(size=(2, 3, 1))
+    got = backend.scores_from_logits(logits, case.tree, activation)
+    close(got, scores, rtol=1e-10, atol=1e-11)
+
+
+def far_logits_come_back(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """Logits thousands apart, which no probability can express: log-probabilities come back to ten digits."""
+    logits = generator(48).uniform(-5000, 0, (3, case.num_classes))
+    scores = backend.scores_from_logits(logits, case.tree, activation)
+    assert np.isfinite(scores).all()
+    top = logits.max(-1, keepdims=True)
+    wanted = logits - top - np.log(np.exp(logits - top).sum(-1, keepdims=True))
+    close(backend.log_catnat(scores, case.tree, activation), wanted, rtol=1e-10, atol=1e-11)
+
+
 # ---- draws ----
 
 
@@ -446,6 +576,262 @@ def relaxed(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
     got = backend.relaxed_log_prob(temperature, batch[:5], value, case.tree, activation)
     log_p = model.log_probs(scores)
     close(got, [oracle.concrete_log_density(log_p, temperature, v) for v in value], rtol=1e-9, atol=1e-9)
+
+
+# ---- masks, temperatures, mixtures ----
+
+# The masks of a check are boolean rows (n, K), True for valid classes, each with scores of its own.
+
+
+def laws_and_scores(
+    case: TreeCase, activation: ActivationCase, law: LawCase, masks: np.ndarray, seed: int, margin: float = 0.05
+) -> tuple[list[oracle.Law], np.ndarray]:
+    """The reference of every mask, and scores inside the bands of the questions that it asks."""
+    rng = generator(seed)
+    references = [law.reference(case.model(activation), valid) for valid in masks]
+    return references, np.stack([reference.inside(rng, margin=margin) for reference in references])
+
+
+def law_is_its_definition(
+    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, masks: np.ndarray
+) -> None:
+    """The valid classes have the law of the pruned tree, or the conditional law, heated and mixed; others nothing."""
+    references, scores = laws_and_scores(case, activation, law, masks, 50)
+    p = np.stack([reference.probs(row) for reference, row in zip(references, scores, strict=True)])
+    facts = backend.law(scores, case.tree, activation, law, masks)
+    close(facts["probs"], p, atol=1e-12)
+    assert (facts["probs"][~masks] == 0).all()
+    close(facts["logits"][masks], np.log(p[masks]), rtol=1e-11, atol=1e-12)
+    assert (facts["logits"][~masks] == np.finfo(np.float64).min).all()
+    close(facts["entropy"], [r.entropy(row) for r, row in zip(references, scores, strict=True)], rtol=1e-11, atol=1e-12)
+    close(facts["mode"], p.argmax(-1))
+    # One class at a time, a sample shape in front of the batch; some backends read paths only.
+    every = np.broadcast_to(np.arange(case.num_classes)[:, None], (case.num_classes, len(masks)))
+    got = backend.law_log_prob(scores, every, case.tree, activation, law, masks)
+    close(got.T, facts["logits"], rtol=1e-13, atol=1e-13)
+    assert (got.T[~masks] == np.finfo(np.float64).min).all()
+
+
+def law_without_mask(backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase) -> None:
+    """Without a mask every class is valid: heated and mixed only."""
+    full = np.ones((3, case.num_classes), bool)
+    references, scores = laws_and_scores(case, activation, law, full, 51)
+    p = np.stack([reference.probs(row) for reference, row in zip(references, scores, strict=True)])
+    facts = backend.law(scores, case.tree, activation, law, None)
+    close(facts["probs"], p, atol=1e-12)
+    close(facts["logits"], np.log(p), rtol=1e-11, atol=1e-12)
+    close(facts["entropy"], [r.entropy(row) for r, row in zip(references, scores, strict=True)], rtol=1e-11, atol=1e-12)
+    classes = generator(52).integers(case.num_classes, size=(4, 3))
+    got = backend.law_log_prob(scores, classes, case.tree, activation, law, None)
+    close(got, np.take_along_axis(facts["logits"][None], classes[..., None], -1)[..., 0], rtol=1e-13, atol=1e-13)
+
+
+def a_full_mask_changes_nothing(
+    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, atol: float = 1e-13
+) -> None:
+    scores, full = case.model(activation).inside(generator(53), (3,)), np.ones((3, case.num_classes), bool)
+    masked, plain = (backend.law(scores, case.tree, activation, law, mask) for mask in (full, None))
+    for name in plain:
+        close(masked[name], plain[name], rtol=1e-13, atol=atol)
+    classes = np.arange(3) % case.num_classes
+    got, wanted = (backend.law_log_prob(scores, classes, case.tree, activation, law, mask) for mask in (full, None))
+    close(got, wanted, rtol=1e-13, atol=atol)
+
+
+def law_gradients(backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, mask: np.ndarray) -> None:
+    """Of every fact, against complex steps of the oracle; exactly 0 from masked classes, and to what is not asked."""
+    (reference,), (scores,) = laws_and_scores(case, activation, law, mask[None], 54)
+    rng, args = generator(55), (scores, case.tree, activation, law, mask)
+    silent = np.setdiff1d(np.arange(case.num_nodes), reference.asked)
+
+    def compare(name: str, wanted: np.ndarray, classes: np.ndarray | None = None) -> None:
+        # Large ones too: what stands for minus infinity at masked classes must not overflow on the way back.
+        for size in (1.0, 1e3):
+            cotangent = size * rng.normal(size=wanted.shape[:-1])
+            got = backend.law_grad(name, cotangent, *args, classes=classes)
+            scale = size * np.abs(wanted).max(initial=1.0)
+            close(got, np.tensordot(cotangent, wanted, cotangent.ndim), rtol=1e-9, atol=1e-10 * scale)
+            assert (got[silent] == 0).all()
+
+    log_probs = oracle.jacobian(reference.log_probs, scores)
+    compare("probs", oracle.jacobian(reference.probs, scores))
+    compare("logits", log_probs)
+    compare("entropy", oracle.jacobian(reference.entropy, scores))
+    every = np.arange(case.num_classes)
+    compare("log_prob", log_probs, every)
+    for name, classes in (("probs", None), ("logits", None), ("log_prob", every)):
+        got = backend.law_grad(name, np.where(mask, 0.0, rng.normal(size=case.num_classes)), *args, classes=classes)
+        assert (got == 0).all()
+
+
+def masked_classes_are_impossible(
+    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, masks: np.ndarray, dtype: str = "float64"
+) -> None:
+    """For scores of any size: probability exactly 0, the dtype's least number as logarithm, no gradient, never drawn.
+
+    What is left sums to one.
+    """
+    scores = case.model(activation).anywhere(generator(56), (len(masks),)).astype(dtype)
+    args, least = (case.tree, activation, law, masks), np.finfo(dtype).min
+    facts = backend.law(scores, *args)
+    assert facts["probs"].dtype == facts["logits"].dtype == facts["entropy"].dtype == np.dtype(dtype)
+    assert (facts["probs"][~masks] == 0).all()
+    assert (facts["logits"][~masks] == least).all()
+    assert (facts["logits"][masks] > least).all()
+    close(facts["probs"].astype(float).sum(-1), np.ones(len(masks)), atol=4 * case.num_classes * np.finfo(dtype).eps)
+    assert all(np.isfinite(fact).all() for fact in facts.values())
+    classes = np.array([valid.argmin() for valid in masks])  # a masked one, if there is any
+    exists = ~masks[np.arange(len(masks)), classes]
+    got = backend.law_log_prob(scores, classes, *args)
+    assert (got[exists] == least).all()
+    rng = generator(57)
+    for name, shape in (("probs", masks.shape), ("logits", masks.shape), ("log_prob", classes.shape)):
+        counted = ~masks if shape == masks.shape else exists
+        cotangent = np.where(counted, rng.normal(size=shape), 0.0).astype(dtype)
+        of = classes if name == "log_prob" else None
+        assert (backend.law_grad(name, cotangent, scores, *args, classes=of) == 0).all()
+    draws = backend.law_sample(scores, *args, sample_shape=(500,), seed=19)
+    assert masks[np.arange(len(masks)), draws].all()
+    assert masks[np.arange(len(masks)), facts["mode"]].all()
+
+
+def pruned_zero_scores_mean_the_valid_prior(
+    backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
+) -> None:
+    """The prior over the valid classes: uniform over them if the tree's is uniform."""
+    prior = np.where(masks, np.array(case.weights), 0)
+    prior /= prior.sum(-1, keepdims=True)
+    facts = backend.law(np.zeros((len(masks), case.num_nodes)), case.tree, activation, PRUNE, masks)
+    close(facts["probs"], prior, rtol=1e-12)
+    close(facts["logits"][masks], np.log(prior[masks]), rtol=1e-12, atol=1e-14)
+
+
+def pruned_fisher_is_diagonal(backend: Any, case: TreeCase, activation: ActivationCase, mask: np.ndarray) -> None:
+    """The definition, sum_k p_k grad log p_k grad log p_k^T over the valid classes, and the library's diagonal."""
+    (reference,), (scores,) = laws_and_scores(case, activation, PRUNE, mask[None], 58)
+    wanted = reference.fisher(scores)
+    assert off_diagonal(wanted) < 1e-10
+    silent = np.setdiff1d(np.arange(case.num_nodes), reference.asked)
+    for got in backend.law_fisher(scores, case.tree, activation, mask):
+        close(got, np.diag(wanted), rtol=1e-10, atol=1e-12)
+        assert (got[silent] == 0).all()
+    # The same expectation with the backend's own probabilities and gradients.
+    p = backend.law(scores, case.tree, activation, PRUNE, mask)["probs"]
+    gradients = backend.law_jacobian(scores, case.tree, activation, PRUNE, mask)
+    fisher = np.einsum("k,ki,kj->ij", p, gradients, gradients)
+    assert off_diagonal(fisher) < 1e-10
+    close(np.diag(fisher), np.diag(wanted), rtol=1e-10, atol=1e-12)
+
+
+def pruned_isotropic_fisher_at_zero(
+    backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
+) -> None:
+    """A quarter at every question that is asked, whatever the mask, and 0 at the others."""
+    wanted = np.zeros((len(masks), case.num_nodes))
+    for row, valid in zip(wanted, masks, strict=True):
+        row[PRUNE.reference(case.model(activation), valid).asked] = 0.25
+    for got in backend.law_fisher(np.zeros_like(wanted), case.tree, activation, masks):
+        close(got, wanted, rtol=1e-10)
+
+
+def law_frequencies(
+    backend: Any,
+    case: TreeCase,
+    activation: ActivationCase,
+    law: LawCase,
+    masks: np.ndarray,
+    sample_shape: tuple[int, ...] = (20_000,),
+    copies: int = 1,
+) -> None:
+    """Draws along the sample shape, and one draw for each of many ``copies`` of the scores, have the law's frequencies.
+
+    A masked class is never drawn.
+    """
+    references, scores = laws_and_scores(case, activation, law, masks, 59, margin=0.2)
+    batch = np.broadcast_to(scores, (copies, *scores.shape))
+    got = backend.law_sample(batch, case.tree, activation, law, masks, sample_shape=sample_shape, seed=20)
+    assert got.shape == (*sample_shape, copies, len(masks))
+    assert got.dtype == np.int64
+    for row, (reference, each) in enumerate(zip(references, scores, strict=True)):
+        chi_square(np.bincount(got[..., row].ravel(), minlength=case.num_classes), reference.probs(each))
+
+
+def law_kl_is_its_definition(
+    backend: Any, case: TreeCase, activation: ActivationCase, laws: tuple[LawCase, LawCase], masks: np.ndarray
+) -> None:
+    """sum_k p_k log(p_k / q_k): infinite where q's mask forbids a class that p can take, and only there."""
+    p_law, q_law = laws
+    others = np.roll(masks, 1, 0)  # masks of all sizes, so that some forbid what p can take
+    for p_masks, q_masks in ((masks, masks), (masks, masks | others), (masks, others)):
+        p_references, p_scores = laws_and_scores(case, activation, p_law, p_masks, 60)
+        q_references, q_scores = laws_and_scores(case, activation, q_law, q_masks, 61)
+        p, q = (p_scores, case.tree, activation, p_law, p_masks), (q_scores, case.tree, activation, q_law, q_masks)
+        got = backend.law_kl(p, q)
+        rows_of_p = [reference.probs(row) for reference, row in zip(p_references, p_scores, strict=True)]
+        rows_of_q = [reference.probs(row) for reference, row in zip(q_references, q_scores, strict=True)]
+        wanted = np.array([oracle.categorical_kl(*pair) for pair in zip(rows_of_p, rows_of_q, strict=True)])
+        np.testing.assert_array_equal(np.isinf(got), (p_masks & ~q_masks).any(-1))
+        close(got, wanted, rtol=1e-10, atol=1e-11)
+        np.testing.assert_array_equal(backend.law_kl(p, p), np.zeros(len(masks)))
+    # A mask on one side only.
+    full = np.ones(case.num_classes, bool)
+    reference, score = q_law.reference(case.model(activation), full), case.model(activation).inside(generator(62))
+    plain = (np.tile(score, (len(masks), 1)), case.tree, activation, q_law, None)
+    wanted = np.array([oracle.categorical_kl(each, reference.probs(score)) for each in rows_of_p])
+    close(backend.law_kl(p, plain), wanted, rtol=1e-10, atol=1e-11)
+    np.testing.assert_array_equal(np.isinf(backend.law_kl(plain, p)), ~masks.all(-1))
+
+
+def impossible_classes_may_be_masked(
+    backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
+) -> None:
+    """KL stays finite where q masks only classes that p, saturated at some nodes, never takes."""
+    model, rng = case.model(activation), generator(63)
+    p_scores = model.anywhere(rng, (len(masks),))
+    taken = rows(model.probs, p_scores)
+    for q_masks in (masks | (taken > 0), masks):
+        references = [PRUNE.reference(model, valid) for valid in q_masks]
+        q_scores = np.stack([reference.inside(rng) for reference in references])
+        p, q = (p_scores, case.tree, activation, PRUNE, None), (q_scores, case.tree, activation, PRUNE, q_masks)
+        pairs = zip(taken, references, q_scores, strict=True)
+        wanted = np.array([oracle.categorical_kl(each, reference.probs(row)) for each, reference, row in pairs])
+        close(backend.law_kl(p, q), wanted, rtol=1e-10, atol=1e-11)
+
+
+def straight_through_law(
+    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, mask: np.ndarray
+) -> None:
+    """Forward a one-hot draw of a valid class, backward the gradient of the law's probabilities."""
+    (reference,), (scores,) = laws_and_scores(case, activation, law, mask[None], 64, margin=0.2)
+    cotangent = generator(65).normal(size=(4000, case.num_classes))
+    batch = np.tile(scores, (4000, 1))
+    draw, gradient = backend.law_straight_through(batch, case.tree, activation, law, mask, cotangent, seed=21)
+    assert draw.shape == (4000, case.num_classes)
+    close(np.sort(draw, -1), np.tile(np.eye(case.num_classes)[-1], (4000, 1)), atol=1e-15)
+    chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), reference.probs(scores))
+    close(gradient, cotangent @ oracle.jacobian(reference.probs, scores), rtol=1e-9, atol=1e-10)
+
+
+def relaxed_law(backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, mask: np.ndarray) -> None:
+    """softmax((log p + Gumbel) / T) over the valid classes and its density there; exactly 0 elsewhere."""
+    (reference,), (scores,) = laws_and_scores(case, activation, law, mask[None], 66, margin=0.2)
+    rng, temperature, batch = generator(67), 0.7, np.tile(scores, (4000, 1))
+    cotangent = rng.normal(size=(4000, case.num_classes))
+    args = (case.tree, activation, law, mask)
+    draw, gradient = backend.law_relaxed(temperature, batch, *args, cotangent, seed=22)
+    assert draw.shape == (4000, case.num_classes)
+    assert (draw[:, ~mask] == 0).all()
+    assert (draw[:, mask] > 0).all()
+    close(draw.sum(-1), np.ones(4000), atol=1e-12)
+    chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), reference.probs(scores))
+    # dy = (diag(y) - y y^T) d(log p) / T, whatever the noise was.
+    pulled = draw * (cotangent - (draw * cotangent).sum(-1, keepdims=True)) / temperature
+    close(gradient, pulled @ oracle.jacobian(reference.log_probs, scores), rtol=1e-8, atol=1e-10)
+    value = np.zeros((5, case.num_classes))
+    value[:, mask] = rng.dirichlet(np.ones(mask.sum()), 5)
+    got = backend.law_relaxed_log_prob(temperature, batch[:5], value, *args)
+    log_p = reference.log_probs(scores)[mask]
+    close(got, [oracle.concrete_log_density(log_p, temperature, v[mask]) for v in value], rtol=1e-9, atol=1e-9)
 
 
 # ---- accuracy ----

@@ -217,6 +217,153 @@ def leaking_gradient(good, *args, **more):
     return good(*args, **more) + 1e-12
 
 
+def unreplaced(good, scores, gradient, *rest, **more):
+    return good(scores, gradient, *rest, **more)[0], gradient
+
+
+def moved_forward(good, *args, **more):
+    value, replaced = good(*args, **more)
+    return value + 1e-12, replaced
+
+
+def undamped(good, *args, **more):
+    return good(*args)
+
+
+def gradient_at_dead_nodes(good, scores, gradient, tree, activation, damping=0.0):
+    value, replaced = good(scores, gradient, tree, activation, damping=damping)
+    return value, np.where(replaced == 0, gradient, replaced)
+
+
+def second_order_step(good, scores, gradient, kl, tree, activation):
+    """The length that is right for a small enough divergence only."""
+    tiny = good(scores, gradient, 1e-12, tree, activation)
+    return tiny * np.sqrt(np.asarray(kl) / 1e-12)[..., None]
+
+
+def plain_gradient_step(good, scores, gradient, kl, *rest):
+    size = np.linalg.norm(good(scores, gradient, kl, *rest), axis=-1, keepdims=True)
+    length = np.linalg.norm(gradient, axis=-1, keepdims=True)
+    return -gradient * size / np.where(length == 0, 1, length)
+
+
+def by_arccos(good, p_scores, q_scores, tree, activation):
+    p, q = (CASE.model(activation).probs(scores) for scores in (p_scores, q_scores))
+    return 2 * np.arccos(min(1.0, np.sqrt(p * q).sum()))
+
+
+def hellinger(good, *args):
+    return 2 * np.sin(good(*args) / 4)
+
+
+def below_the_dead(good, probs, tree, activation):
+    return good(0.99 * probs + 0.01 / tree.num_classes, tree, activation)
+
+
+def by_probabilities(good, logits, tree, activation):
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return good(np.log(p / p.sum(-1, keepdims=True) + 1e-300), tree, activation)
+
+
+def not_shift_invariant(good, logits, *rest):
+    return good(logits, *rest) * (1 + 1e-6 * logits.max(-1, keepdims=True))
+
+
+# What a law is called with: scores, tree, activation, law, mask.
+
+
+def unmasked(good, *args, **more):
+    *before, mask = args
+    return good(*before, None if mask is None else np.ones_like(mask), **more)
+
+
+def another_law(other):
+    def broken(good, *args, **more):
+        return good(*(other if isinstance(arg, cases.LawCase) else arg for arg in args), **more)
+
+    return broken
+
+
+def without_prior(good, scores, tree, *rest, **more):
+    return good(scores, catnat.balanced(tree.num_classes), *rest, **more)
+
+
+def share_before_power(good, scores, tree, activation, law, mask):
+    """Mix first and take the power then."""
+    facts = good(scores, tree, activation, dataclasses.replace(law, temperature=1.0), mask)
+    powers = facts["probs"] ** (1 / law.temperature)
+    return {**facts, "probs": powers / powers.sum(-1, keepdims=True)}
+
+
+def share_of_all_classes(good, scores, tree, activation, law, mask):
+    facts = good(scores, tree, activation, dataclasses.replace(law, unimix=0.0), mask)
+    return {**facts, "probs": facts["probs"] * (1 - law.unimix) + law.unimix / tree.num_classes * mask}
+
+
+def masked_fact(name, value):
+    def broken(good, *args):
+        facts = good(*args)
+        return {**facts, name: np.where(args[-1], facts[name], value).astype(facts[name].dtype)}
+
+    return broken
+
+
+def only_if_masked(good, scores, *rest, **more):
+    return good(scores if rest[-1] is None else scores + 1e-9, *rest, **more)
+
+
+def any_valid_class(good, scores, tree, activation, law, mask, sample_shape, seed):
+    draws = good(scores, tree, activation, law, mask, sample_shape=sample_shape, seed=seed)
+    keys = np.random.default_rng(0).random((*draws.shape, tree.num_classes))
+    return np.where(mask, keys, 0).argmax(-1)
+
+
+def sometimes_masked(good, *args, **more):
+    draws = good(*args, **more)
+    mask = args[4]
+    draws.flat[0] = np.broadcast_to(mask, (*draws.shape, mask.shape[-1])).reshape(-1, mask.shape[-1])[0].argmin()
+    return draws
+
+
+def fisher_of_the_whole_tree(good, scores, tree, activation, mask):
+    return good(scores, tree, activation, np.ones_like(mask))
+
+
+def one_fisher_wrong(position):
+    def broken(good, *args):
+        return tuple(1.001 * found if i == position else found for i, found in enumerate(good(*args)))
+
+    return broken
+
+
+def never_infinite(good, *args):
+    return np.minimum(good(*args), 1e300)
+
+
+def infinite_unless_the_masks_agree(good, p, q):
+    full = np.ones((len(p[0]), p[1].num_classes), bool)
+    masks = [full if law[-1] is None else law[-1] for law in (p, q)]
+    return np.where((masks[0] == masks[1]).all(-1), good(p, q), np.inf)
+
+
+def density_over_all_classes(good, temperature, scores, value, tree, activation, law, mask):
+    found = good(temperature, scores, value, tree, activation, law, mask)
+    return found + math.lgamma(tree.num_classes) - math.lgamma(mask.sum())
+
+
+def almost_zero(good, *args, **more):
+    draw, gradient = good(*args, **more)
+    return np.where(draw == 0, 1e-16, draw), gradient
+
+
+MASK = np.array([True, False, True, True, False])
+MASKS = np.array([[True, False, True, True, False], [True, True, True, True, False], [False, False, False, True, True]])
+PRUNE, RENORMALIZE, UNIMIX, BOTH = (
+    cases.LAWS[name] for name in ("prune", "renormalize", "prune-unimix", "prune-cold-unimix")
+)
+PRUNED, CONDITIONED, MIXED = ((UNEVEN, NATURAL, law, MASKS) for law in (PRUNE, RENORMALIZE, BOTH))
+ONE_ROW = (UNEVEN, NATURAL, PRUNE, MASK)
+
 SWEEP = (NATURAL, checks.band_sweep("float32", 1, 40))
 PATHS = (NATURAL, catnat.balanced(2**10), (5, 1000), lambda length: np.full(length, 0.3))
 ROWS = [
@@ -264,6 +411,30 @@ ROWS = [
     Row("sloppy zeros", checks.outside_the_band_nothing_moves, (COMPLETE, NATURAL), "catnat", sloppy_zeros),
     Row("unnoticed", checks.outside_the_band_nothing_moves, (COMPLETE, NATURAL), "saturated", nothing_is_saturated),
     Row("leaking gradient", checks.outside_the_band_nothing_moves, (COMPLETE, NATURAL), "grad", leaking_gradient),
+    Row("no effect", checks.natural_gradient_solves_the_fisher_system, PLAIN, "natural_gradient", unreplaced),
+    Row("not the identity", checks.natural_gradient_solves_the_fisher_system, PLAIN, "natural_gradient", moved_forward),
+    Row("no damping", checks.natural_gradient_solves_the_fisher_system, PLAIN, "natural_gradient", undamped),
+    Row(
+        "not zero",
+        checks.natural_gradient_of_a_dead_node_is_zero,
+        (COMPLETE, NATURAL),
+        "natural_gradient",
+        gradient_at_dead_nodes,
+    ),
+    Row("too long", checks.kl_step_hits_its_kl, PLAIN, "kl_step", lambda good, *a: 1.01 * good(*a)),
+    Row("second order only", checks.kl_step_hits_its_kl, PLAIN, "kl_step", second_order_step),
+    Row("the sign", checks.kl_step_hits_its_kl, PLAIN, "kl_step", lambda good, *a: -good(*a)),
+    Row("not natural", checks.kl_step_hits_its_kl, PLAIN, "kl_step", plain_gradient_step),
+    Row("a chord", checks.fisher_rao_is_its_definition, PLAIN, "fisher_rao_distance", hellinger),
+    Row("offset", checks.fisher_rao_is_its_definition, PLAIN, "fisher_rao_distance", shifted_scores),
+    Row("a factor", checks.fisher_rao_is_locally_the_fisher_metric, PLAIN, "fisher_rao_distance", twice),
+    Row("arccos", checks.fisher_rao_is_locally_the_fisher_metric, PLAIN, "fisher_rao_distance", by_arccos),
+    Row("a chord", checks.fisher_rao_along_the_root_is_an_angle, PLAIN, "fisher_rao_distance", hellinger),
+    Row("smoothed", checks.probabilities_come_back, PLAIN, "scores_from_probs", below_the_dead),
+    Row("off by one leaf", checks.probabilities_come_back, PLAIN, "scores_from_probs", next_leaf),
+    Row("offset", checks.scores_come_back, PLAIN, "scores_from_logits", lambda good, *a: good(*a) + 1e-6),
+    Row("normalized badly", checks.scores_come_back, PLAIN, "scores_from_logits", not_shift_invariant),
+    Row("underflow", checks.far_logits_come_back, (CASE, SIGMOID), "scores_from_logits", by_probabilities),
     Row("uniform", checks.sample_frequencies, PLAIN, "sample", uniform_draws),
     Row("swapped bit", checks.sample_frequencies, (COMPLETE, NATURAL), "sample", swapped_answers),
     Row("stuck", checks.sample_frequencies, PLAIN, "sample", first_only),
@@ -294,6 +465,81 @@ ROWS = [
     Row("not relaxed", checks.relaxed, PLAIN, "relaxed", hard_draw),
     Row("warmer", checks.relaxed, PLAIN, "relaxed", warmer),
     Row("warmer", checks.relaxed, PLAIN, "relaxed_log_prob", warmer),
+    Row("no mask", checks.law_is_its_definition, PRUNED, "law", unmasked),
+    Row("conditioned", checks.law_is_its_definition, PRUNED, "law", another_law(RENORMALIZE)),
+    Row("pruned", checks.law_is_its_definition, CONDITIONED, "law", another_law(PRUNE)),
+    Row("prior lost", checks.law_is_its_definition, PRUNED, "law", without_prior),
+    Row("offset", checks.law_is_its_definition, PRUNED, "law", shifted_scores),
+    Row("the order", checks.law_is_its_definition, MIXED, "law", share_before_power),
+    Row("share of all", checks.law_is_its_definition, MIXED, "law", share_of_all_classes),
+    Row("sloppy zeros", checks.law_is_its_definition, PRUNED, "law", masked_fact("probs", 1e-300)),
+    Row("minus infinity", checks.law_is_its_definition, PRUNED, "law", masked_fact("logits", -np.inf)),
+    Row("wrong entropy", checks.law_is_its_definition, PRUNED, "law", one_fact_wrong("entropy")),
+    Row("wrong mode", checks.law_is_its_definition, PRUNED, "law", one_fact_wrong("mode")),
+    Row("next class", checks.law_is_its_definition, PRUNED, "law_log_prob", next_leaf),
+    Row("no mask", checks.law_is_its_definition, PRUNED, "law_log_prob", unmasked),
+    Row("no share", checks.law_without_mask, (CASE, NATURAL, BOTH), "law", another_law(cases.LAWS["prune-hot"])),
+    Row("no share", checks.law_without_mask, (CASE, NATURAL, UNIMIX), "law_log_prob", another_law(PRUNE)),
+    Row("an offset", checks.a_full_mask_changes_nothing, (UNEVEN, NATURAL, PRUNE), "law", only_if_masked),
+    Row("an offset", checks.a_full_mask_changes_nothing, (UNEVEN, NATURAL, PRUNE), "law_log_prob", only_if_masked),
+    Row("a factor", checks.law_gradients, ONE_ROW, "law_grad", lambda good, *a, **k: (1 + 1e-8) * good(*a, **k)),
+    Row("a leak", checks.law_gradients, ONE_ROW, "law_grad", leaking_gradient),
+    Row("conditioned", checks.law_gradients, ONE_ROW, "law_grad", another_law(RENORMALIZE)),
+    Row("no mask", checks.law_gradients, ONE_ROW, "law_grad", unmasked),
+    Row("no mask", checks.masked_classes_are_impossible, PRUNED, "law", unmasked),
+    Row("minus infinity", checks.masked_classes_are_impossible, PRUNED, "law", masked_fact("logits", -np.inf)),
+    Row("another dtype's", checks.masked_classes_are_impossible, PRUNED, "law", masked_fact("logits", -3e38)),
+    Row("no mask", checks.masked_classes_are_impossible, PRUNED, "law_log_prob", unmasked),
+    Row("a leak", checks.masked_classes_are_impossible, PRUNED, "law_grad", leaking_gradient),
+    Row("one draw", checks.masked_classes_are_impossible, PRUNED, "law_sample", sometimes_masked),
+    Row("offset", checks.pruned_zero_scores_mean_the_valid_prior, (UNEVEN, NATURAL, MASKS), "law", shifted_scores),
+    Row("prior lost", checks.pruned_zero_scores_mean_the_valid_prior, (UNEVEN, NATURAL, MASKS), "law", without_prior),
+    Row("no mask", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "law_fisher", fisher_of_the_whole_tree),
+    Row("a factor", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "law_fisher", one_fisher_wrong(0)),
+    Row("a factor in one", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "law_fisher", one_fisher_wrong(1)),
+    Row(
+        "not diagonal",
+        checks.pruned_fisher_is_diagonal,
+        (CASE, NATURAL, MASK),
+        "law_jacobian",
+        another_law(RENORMALIZE),
+    ),
+    Row(
+        "scales of the whole tree",
+        checks.pruned_isotropic_fisher_at_zero,
+        (CASE, ISOTROPIC, MASKS),
+        "law_fisher",
+        fisher_of_the_whole_tree,
+    ),
+    Row("any valid class", checks.law_frequencies, PRUNED, "law_sample", any_valid_class),
+    Row("no mask", checks.law_frequencies, PRUNED, "law_sample", unmasked),
+    Row("one draw", checks.law_frequencies, PRUNED, "law_sample", sometimes_masked),
+    Row("no share", checks.law_frequencies, (CASE, NATURAL, UNIMIX, MASKS), "law_sample", another_law(PRUNE)),
+    Row("not pruned", checks.law_frequencies, PRUNED, "law_sample", another_law(RENORMALIZE)),
+    Row("reversed", checks.law_kl_is_its_definition, (*PLAIN, (PRUNE, BOTH), MASKS), "law_kl", reversed_kl),
+    Row("never infinite", checks.law_kl_is_its_definition, (*PLAIN, (PRUNE, PRUNE), MASKS), "law_kl", never_infinite),
+    Row(
+        "not quite zero",
+        checks.law_kl_is_its_definition,
+        (*PLAIN, (PRUNE, PRUNE), MASKS),
+        "law_kl",
+        lambda good, p, q: good(p, q) + 1e-17,
+    ),
+    Row(
+        "infinite too often",
+        checks.impossible_classes_may_be_masked,
+        (COMPLETE, NATURAL, np.arange(8) < np.array([[4], [6]])),
+        "law_kl",
+        infinite_unless_the_masks_agree,
+    ),
+    Row("no gradient", checks.straight_through_law, ONE_ROW, "law_straight_through", no_gradient),
+    Row("not one-hot", checks.straight_through_law, ONE_ROW, "law_straight_through", soft_draw),
+    Row("conditioned", checks.straight_through_law, ONE_ROW, "law_straight_through", another_law(RENORMALIZE)),
+    Row("warmer", checks.relaxed_law, ONE_ROW, "law_relaxed", warmer),
+    Row("almost zero", checks.relaxed_law, ONE_ROW, "law_relaxed", almost_zero),
+    Row("no gradient", checks.relaxed_law, ONE_ROW, "law_relaxed", no_gradient),
+    Row("all classes", checks.relaxed_law, ONE_ROW, "law_relaxed_log_prob", density_over_all_classes),
+    Row("warmer", checks.relaxed_law, ONE_ROW, "law_relaxed_log_prob", warmer),
     Row("naive log", checks.accuracy_of_one_node, SWEEP, "log_catnat", naive_log),
     Row("naive cosine", checks.accuracy_of_one_node, SWEEP, "log_catnat", naive_cosine),
     Row("three tolerances", checks.accuracy_of_one_node, SWEEP, "log_catnat", rounded_a_little),

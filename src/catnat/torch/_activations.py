@@ -58,6 +58,13 @@ class Activation(_plans.ActivationPlan):
         """The probability of yes at ``x``, in NumPy."""
         return np.asarray(torch.sigmoid(self.logit(torch.as_tensor(x, dtype=torch.float64))))
 
+    def _score_at(self, logit: Tensor) -> Tensor:
+        """The inverse of :meth:`logit`: the x at which the log-odds of yes are ``logit``, which may be infinite."""
+        yes = torch.sigmoid(logit.detach().double()).cpu().numpy()
+        limits = np.finfo(np.float64)
+        x = self.score(np.clip(yes, limits.tiny, 1 - limits.epsneg))
+        return torch.as_tensor(x, dtype=logit.dtype, device=logit.device)
+
     # What the kernels call. Scores come with the tables of their nodes: accuracy near an edge needs more than c and x0.
 
     def _log_answers(self, scores: Tensor, tables: Tables, *, floored: bool) -> Answers:
@@ -71,6 +78,24 @@ class Activation(_plans.ActivationPlan):
     def _yes(self, scores: Tensor, tables: Tables) -> Tensor:
         """The probability of yes at every node, exactly 0 and 1 where it is."""
         return torch.sigmoid(self.logit(_affine(scores, *tables)))
+
+    def _tables_of(self, no: Tensor, yes: Tensor, reach: Tensor | None) -> Tables:
+        """The tables of nodes whose sides have the prior masses ``no`` and ``yes``, both positive.
+
+        ``reach`` is the share of the prior below each node; only isotropic scaling needs it.
+        """
+        return self._scale_of(no, yes, reach), self._score_at(yes.log() - no.log())
+
+    def _scale_of(self, no: Tensor, yes: Tensor, reach: Tensor | None) -> Tensor:
+        if self.scaling == "paper" or reach is None:
+            return no.new_ones(())
+        floor = _plans.REFERENCE_INFORMATION / _plans.LARGEST_SCALE**2
+        return (_plans.REFERENCE_INFORMATION / (reach * self._information_of(no, yes)).clamp(min=floor)).sqrt()
+
+    def _information_of(self, no: Tensor, yes: Tensor) -> Tensor:
+        """The plan's :meth:`information`, from masses."""
+        fraction = (yes / (no + yes)).double().cpu().numpy()
+        return torch.as_tensor(self.information(fraction), dtype=no.dtype, device=no.device)
 
     def _saturated(self, scores: Tensor, tables: Tables) -> Tensor:
         yes = self._yes(scores, tables)
@@ -103,6 +128,13 @@ class sigmoid(Activation, _plans.SigmoidPlan):  # noqa: N801 - used as a functio
     def logit(self, x: Tensor) -> Tensor:
         """The score itself."""
         return x
+
+    def _score_at(self, logit: Tensor) -> Tensor:
+        limit = -math.log(torch.finfo(logit.dtype).tiny)
+        return torch.where(logit.isinf(), logit.sign() * limit, logit)
+
+    def _information_of(self, no: Tensor, yes: Tensor) -> Tensor:
+        return (yes / (no + yes)) * (no / (no + yes))
 
     def _log_answers(self, scores: Tensor, tables: Tables, *, floored: bool) -> Answers:
         logit = _affine(scores, *tables)
@@ -145,6 +177,21 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
         return yes - no
 
     probability = _plans.NaturalPlan.probability
+
+    def _score_at(self, logit: Tensor) -> Tensor:
+        limit = -2 * math.log(torch.finfo(logit.dtype).tiny)  # beyond it the angle is an edge's, and exp would overflow
+        angle = (logit.clamp(-limit, limit) / 2).exp().atan()
+        return (angle - math.pi / 4) * (2 * self.width / math.pi)
+
+    def _tables_of(self, no: Tensor, yes: Tensor, reach: Tensor | None) -> Tables:
+        angle = torch.atan2(yes.sqrt(), no.sqrt())
+        rate = self._scale_of(no, yes, reach) * (math.pi / (2 * self.width))
+        lower, upper = -angle / rate, (math.pi / 2 - angle) / rate
+        zero = no.new_zeros(())
+        return lower, zero, upper, zero, (lower + upper) / 2, rate
+
+    def _information_of(self, no: Tensor, yes: Tensor) -> Tensor:
+        return torch.full_like(no, (math.pi / self.width) ** 2)
 
     def _log_answers(self, scores: Tensor, tables: Tables, *, floored: bool) -> Answers:
         if self.boundary == "reflect":

@@ -1,4 +1,4 @@
-"""All classes at once, O(K): sums of node values down every path.
+"""All classes at once, O(K): sums of node values down every path, and of class values up from the leaves.
 
 How a sum runs depends on the tree: a product with 0/1 matrices where K is small, doubling level by level for a balanced
 tree, a cumulative sum for a chain, pointer jumping for any other. None stores a K x depth table or loops over a
@@ -10,9 +10,14 @@ on fake ones.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch import _plan
 
@@ -20,18 +25,59 @@ from catnat.torch import _plan
 MOST_MATMUL_CLASSES = 64
 
 
-def path_sums(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
+def path_sums(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
     """Sum ``no`` or ``yes``, as answered, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
-    if tree.num_nodes == 0:  # one class: an empty sum, still part of the graph
-        return no.sum(-1, keepdim=True) if to == "leaves" else no
+    if tree.num_nodes == 0:  # nothing to ask: empty sums, still part of the graph
+        return no.sum(-1, keepdim=True).expand(*no.shape[:-1], tree.num_classes) if to == "leaves" else no
     if _small(no, tree):
         on_no, on_yes = _plan.path_matrices(tree, to, no.device, no.dtype)
         return torch.addmm(no @ on_no, yes, on_yes) if no.ndim == 2 else no @ on_no + yes @ on_yes
-    if tree.shape == "balanced":
+    if isinstance(tree, Tree) and tree.shape == "balanced":
         return _sums_by_level(no, yes, tree, to)
     if tree.shape == "chain":
         return _sums_along_chain(no, yes, to)
     return _sums_by_jumping(no, yes, tree, to)
+
+
+def leaf_sums(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
+    """Sum the ``values`` of the leaves on the no side, and on the yes side, of every node: the transpose."""
+    if tree.num_nodes == 0:
+        return values.narrow(-1, 0, 0), values.narrow(-1, 0, 0)
+    if _small(values, tree):
+        on_no, on_yes = _plan.path_matrices(tree, "leaves", values.device, values.dtype)
+        return values @ on_no.T, values @ on_yes.T
+    if isinstance(tree, Tree) and tree.shape == "balanced":
+        return _leaf_sums_by_level(values, tree)
+    if tree.shape == "chain":
+        later = values.flip(-1).cumsum(-1).flip(-1)
+        return later.narrow(-1, 1, tree.num_nodes), values.narrow(-1, 0, tree.num_nodes)
+    return _leaf_sums_by_jumping(values, tree)
+
+
+def log_masses(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+    """The logarithm of the sum of ``exp(logs)`` over the leaves on the no, and on the yes side of every node.
+
+    A value of -inf is a leaf without mass, and a side without mass has -inf. All derivatives are finite.
+    """
+    if tree.num_nodes == 0:
+        return logs.narrow(-1, 0, 0), logs.narrow(-1, 0, 0)
+    limit = torch.finfo(logs.dtype).max / 4
+    logs = logs.clamp(-limit, limit)  # the derivatives of an infinite sum would be NaN
+    if tree.shape == "balanced":
+        no, yes = _leaf_sums_by_level(logs, tree, log_add)
+    elif tree.shape == "chain":
+        no, yes = _log_tails(logs).narrow(-1, 1, tree.num_nodes), logs.narrow(-1, 0, tree.num_nodes)
+    else:
+        no, yes = _log_masses_by_jumping(logs, tree)
+    no, yes = (side.masked_fill(side < -limit / 2, -math.inf) for side in (no, yes))
+    return no, yes
+
+
+def log_add(first: Tensor, second: Tensor) -> Tensor:
+    """``logaddexp``, whose own second derivative is NaN where the two are far apart."""
+    ordered = first >= second
+    larger, smaller = torch.where(ordered, first, second), torch.where(ordered, second, first)
+    return larger + F.softplus(smaller - larger)
 
 
 def chosen_leaf(answers: Tensor, tree: Tree) -> Tensor:
@@ -42,7 +88,22 @@ def chosen_leaf(answers: Tensor, tree: Tree) -> Tensor:
     return path_sums(-answers, answers - 1, tree, to="leaves").argmax(-1)
 
 
-def _small(values: Tensor, tree: Tree) -> bool:
+# Beyond this far below the largest, a heated logarithm stands for probability 0 in every dtype.
+_FAR_BELOW = 1e9
+
+
+def heated(logs: Tensor, temperature: float | Tensor) -> Tensor:
+    """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
+
+    Nothing overflows on the way, or on the way back, however small or large the temperature is.
+    """
+    heat = torch.as_tensor(temperature, dtype=logs.dtype, device=logs.device)
+    heat = heat.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # no law is colder than that, and its inverse is finite
+    below = logs - logs.amax(-1, keepdim=True).detach()
+    return torch.maximum(below, -_FAR_BELOW * heat.detach()) / heat
+
+
+def _small(values: Tensor, tree: Tree | Forest) -> bool:
     """Whether a matrix product may do it: small enough, and exact (no TF32, bfloat16 or autocast behind our back)."""
     if tree.num_classes > MOST_MATMUL_CLASSES or torch.compiler.is_compiling():
         return False
@@ -69,6 +130,23 @@ def _sums_by_level(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
     return deep if leaves.shape[-1] == 0 else torch.cat([deep, leaves], -1)
 
 
+def _leaf_sums_by_level(
+    values: Tensor, tree: Tree, add: Callable[[Tensor, Tensor], Tensor] = torch.add
+) -> tuple[Tensor, Tensor]:
+    """Up the levels: pairs of neighbours are the two sides of the nodes above."""
+    deepest = 2 * tree.num_classes - tree.leaf_level
+    pairs, shallower = values.tensor_split([deepest], -1)
+    levels = []
+    while pairs.shape[-1] > 1:
+        no, yes = pairs.unflatten(-1, (-1, 2)).unbind(-1)
+        levels.append((no, yes))
+        pairs = add(no, yes)
+        if shallower.shape[-1] > 0:
+            pairs, shallower = torch.cat([pairs, shallower], -1), shallower.narrow(-1, 0, 0)
+    no_side, yes_side = zip(*reversed(levels), strict=True)
+    return torch.cat(no_side, -1), torch.cat(yes_side, -1)
+
+
 def _alternate(even: Tensor, odd: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.stack([even, odd], -1).flatten(-2)
@@ -86,20 +164,59 @@ def _sums_along_chain(no: Tensor, yes: Tensor, to: str) -> Tensor:
     return before if to == "nodes" else torch.cat([before + yes, last], -1)
 
 
+def _log_tails(logs: Tensor) -> Tensor:
+    """The log-sum of every entry and all after it, by doubling: the gradient of ``logcumsumexp`` loses its digits."""
+    size, reach = logs.shape[-1], 1
+    while reach < size:
+        inner, last = logs.tensor_split([size - reach], -1)
+        logs = torch.cat([log_add(inner, logs.narrow(-1, reach, size - reach)), last], -1)
+        reach *= 2
+    return logs
+
+
 # ---- any other tree ----
 
 
-def _sums_by_jumping(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
+def _sums_by_jumping(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
     """Every id adds its ancestor's sum, then looks twice as far up: log2(depth) rounds over all 2K - 1 ids."""
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
     sums = edges.index_select(-1, _plan.index_table(tree, "edge", no.device))
     for ancestors in _jumps(tree, no.device):
-        sums = sums + sums.index_select(-1, ancestors)
+        sums = sums.add_(sums.index_select(-1, ancestors))
     nodes, leaves = sums.tensor_split([tree.num_nodes], -1)
     return leaves if to == "leaves" else nodes
 
 
-def _jumps(tree: Tree, device: torch.device) -> list[Tensor]:
+def _leaf_sums_by_jumping(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
+    """Every id adds itself to its ancestor 1, 2, 4, ... levels up, which then knows that many levels below it."""
+    children = _plan.index_table(tree, "children", values.device).narrow(0, 0, tree.num_nodes)
+    inner = values.new_zeros((*values.shape[:-1], tree.num_nodes))
+    sums = torch.cat([inner, values, torch.zeros_like(values.narrow(-1, 0, 1))], -1)
+    # Ids without such an ancestor add themselves to the last place, where nobody looks.
+    ancestors = _plan.index_table(tree, "ancestors", values.device)
+    for _ in range(tree.depth.bit_length()):
+        sums = sums.index_add(-1, ancestors, sums)
+        ancestors = _plan.look_up(ancestors, ancestors)
+    no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
+    return no, yes
+
+
+def _log_masses_by_jumping(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+    """As :func:`_leaf_sums_by_jumping`; every sum is taken relative to its largest term."""
+    children = _plan.index_table(tree, "children", logs.device).narrow(0, 0, tree.num_nodes)
+    nothing = logs.new_full((*logs.shape[:-1], tree.num_nodes), -torch.finfo(logs.dtype).max / 4)
+    sums = torch.cat([nothing, logs, nothing.narrow(-1, 0, 1)], -1)
+    ancestors = _plan.index_table(tree, "ancestors", logs.device)
+    for _ in range(tree.depth.bit_length()):
+        top = sums.detach().scatter_reduce(-1, ancestors.expand_as(sums), sums.detach(), "amax")
+        terms = (sums - top.index_select(-1, ancestors)).exp()
+        sums = (sums - top).exp().index_add(-1, ancestors, terms).log() + top
+        ancestors = _plan.look_up(ancestors, ancestors)
+    no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
+    return no, yes
+
+
+def _jumps(tree: Tree | Forest, device: torch.device) -> list[Tensor]:
     """Every id's ancestor 1, 2, 4, ... levels up, the root's being itself."""
     jumps = [_plan.index_table(tree, "parents", device)]
     while 1 << len(jumps) < tree.depth + 1:

@@ -6,10 +6,10 @@ They are subclasses of torch's own, so code that asks ``isinstance``, or wants `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Size, Tensor
 from torch import distributions as td
 from torch.distributions import constraints
@@ -17,11 +17,13 @@ from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
 from catnat._tree import Tree
-from catnat.torch import _functional, _paths, _plan
+from catnat.torch import _dense, _estimators, _laws, _plan
 from catnat.torch._activations import Activation
+from catnat.torch._laws import Law
+from catnat.torch._nodes import Nodes
 
 
-class _AnyScores(constraints.Constraint):
+class AnyScores(constraints.Constraint):
     """Every real vector is a valid vector of scores: there is nothing to check, so none of its K-1 entries is read."""
 
     event_dim = 1
@@ -30,11 +32,63 @@ class _AnyScores(constraints.Constraint):
         return torch.ones(value.shape[:-1], dtype=torch.bool, device=value.device)
 
 
-def _validates(validate_args: bool | None) -> bool:
+def validates(validate_args: bool | None) -> bool:
+    """Whether to check values: what the user says, or else torch's global choice."""
     return td.Distribution._validate_args if validate_args is None else validate_args
 
 
-class Catnat(td.Categorical):
+class ByLaw(td.Distribution):
+    """What the distributions of classes have in common: they hold a law, and answer from it."""
+
+    scores: Tensor
+    _law: Law
+
+    @property
+    def mask(self) -> Bool[Tensor, "*batch classes"] | None:
+        """The valid classes; None if all are."""
+        return self._law.valid
+
+    @lazy_property
+    def probs(self) -> Float[Tensor, "*batch classes"]:
+        """The probability of every class, O(K)."""
+        return self._law.probs().to(_plan.returned_dtype(self.scores))
+
+    @property
+    def logits(self) -> Float[Tensor, "*batch classes"]:
+        """The log-probability of every class, O(K); finite."""
+        return _plan.saturate(self._law.log_probs, _plan.returned_dtype(self.scores))
+
+    @property
+    def mode(self) -> Int[Tensor, "..."]:
+        """The most probable class."""
+        return self._law.mode()
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Int[Tensor, "..."]:
+        """Draw classes; see :func:`catnat.torch.sample`."""
+        return self._law.draw(sample_shape, generator)
+
+    def log_prob(self, value: Int[Tensor, "..."]) -> Float[Tensor, "*samples_and_batch"]:
+        """The log-probability of the classes ``value``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        return _plan.saturate(self._law.log_prob(value), _plan.returned_dtype(self.scores))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """The entropy in nats."""
+        return _plan.saturate(self._law.entropy(), _plan.returned_dtype(self.scores))
+
+    def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
+        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.fisher_diagonal`.
+
+        It exists for the law of a tree, pruned or not. A mixture, a temperature and a renormalized law have full
+        Fisher matrices, for which this raises.
+        """
+        return _plan.saturate(self._law.fisher_diagonal(), _plan.returned_dtype(self.scores))
+
+
+class Catnat(ByLaw, td.Categorical):
     r"""A categorical distribution over the leaves of a tree, the twin of ``torch.distributions.Categorical``.
 
     ``log_prob`` and ``sample`` read only the paths they need. ``logits`` are the leaf log-probabilities, which
@@ -44,7 +98,15 @@ class Catnat(td.Categorical):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        validate_args: Whether to check arguments and values; torch's default if not given.
+        mask: The valid classes: boolean (..., K), or their indices (..., m) padded with -1; its leading axes and the
+            batch of the scores are broadcast. A masked class has probability 0, the smallest finite number as its
+            log-probability, no gradient, and is never drawn.
+        mask_mode: What is left of the tree. "prune": a question of which one side is masked is not asked; what is left
+            is a tree again, its Fisher matrix is diagonal, and zero scores mean the prior over the valid classes.
+            "renormalize": the probabilities without the mask, divided by their sum over the valid classes; O(K).
+        temperature: The law is p^(1/T) / Z, O(K); a number, or a tensor of the batch shape.
+        unimix: The share u of the uniform law over the valid classes, (1 - u) p + u / K, after the temperature.
+        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
 
     Example:
         >>> import torch
@@ -53,9 +115,11 @@ class Catnat(td.Categorical):
         >>> action = policy.sample()
         >>> policy.log_prob(action).exp()
         tensor([0.0556, 0.0556, 0.0556, 0.0556, 0.0556])
+        >>> Catnat(torch.zeros(2), mask=torch.tensor([True, False, True])).probs
+        tensor([0.5000, 0.0000, 0.5000])
     """
 
-    arg_constraints = {"scores": _AnyScores()}  # noqa: RUF012 - torch's own interface
+    arg_constraints = {"scores": AnyScores()}  # noqa: RUF012 - torch's own interface
 
     scores: Tensor
     tree: Tree
@@ -67,46 +131,31 @@ class Catnat(td.Categorical):
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
+        mask: Shaped[Tensor, "*#batch classes"] | None = None,
+        mask_mode: Literal["prune", "renormalize"] = "prune",
+        temperature: float | Tensor = 1.0,
+        unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        self._computed, self.tree, self.activation = _plan.prepare(scores, tree, activation)
-        self.scores = scores
+        computed, self.tree, self.activation = _plan.prepare(scores, tree, activation)
+        nodes = Nodes(computed, self.tree, self.activation)
+        # Unless told not to: torch's global choice is no guide, because torch.compile turns it off for all.
+        check = validate_args is not False
+        self._law = _laws.law(nodes, mask, mask_mode, temperature, unimix, check=check)
+        self.scores = scores if mask is None else scores.expand(*self._law.nodes.scores.shape[:-1], -1)
         self._num_events = self.tree.num_classes
-        # There is nothing to check in scores beyond their shape: only values will be.
-        td.Distribution.__init__(self, scores.shape[:-1], Size(), validate_args=False)
-        self._validate_args = _validates(validate_args)
+        # There is nothing more to check in the parameters: only values will be.
+        td.Distribution.__init__(self, self.scores.shape[:-1], Size(), validate_args=False)
+        self._validate_args = validates(validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Catnat:
         """The same distribution with its batch shape expanded."""
         new = self._get_checked_instance(Catnat, _instance)
-        new.scores = self.scores.expand(*batch_shape, -1)
-        new._computed = self._computed.expand(*batch_shape, -1)
+        new.scores, new._law = self.scores.expand(*batch_shape, -1), self._law.expand(batch_shape)
         new.tree, new.activation, new._num_events = self.tree, self.activation, self._num_events
         td.Distribution.__init__(new, Size(batch_shape), Size(), validate_args=False)
         new._validate_args = self._validate_args
         return new
-
-    @lazy_property
-    def probs(self) -> Float[Tensor, "*batch classes"]:
-        """The probability of every class, O(K)."""
-        return _functional.catnat(self.scores, self.tree, self.activation)
-
-    @property
-    def logits(self) -> Float[Tensor, "*batch classes"]:
-        """The log-probability of every class, O(K); finite."""
-        return _plan.saturate(self._log_probs, _plan.returned_dtype(self.scores))
-
-    @property
-    def _log_probs(self) -> Tensor:
-        """``logits`` before they are rounded to the scores' dtype; kept, with a graph even if first asked without."""
-        if self._kept_log_probs is None:
-            if self.scores.requires_grad and not torch.is_grad_enabled():
-                with torch.enable_grad():
-                    return self._log_probs
-            self._kept_log_probs = _functional.log_probs(self._computed, self.tree, self.activation)
-        return self._kept_log_probs
-
-    _kept_log_probs: Tensor | None = None
 
     @property
     def _param(self) -> Tensor:  # type: ignore[override]
@@ -118,34 +167,6 @@ class Catnat(td.Categorical):
         """The shape of ``probs`` and ``logits``."""
         return Size((*self.scores.shape[:-1], self._num_events))
 
-    @property
-    def mode(self) -> Int[Tensor, "*batch"]:
-        """The most probable class."""
-        return _functional.mode(self.scores, self.tree, self.activation)
-
-    def sample(
-        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
-    ) -> Int[Tensor, "*samples_and_batch"]:
-        """Draw classes; see :func:`catnat.torch.sample`."""
-        return _functional.draw(self._computed, self.tree, self.activation, sample_shape, generator)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-probability of the classes ``value``."""
-        if self._validate_args:
-            self._validate_sample(value)
-        if self._kept_log_probs is not None or self._num_events <= _functional.MOST_DENSE_CLASSES:
-            classes, log_probs = value.long().unsqueeze(-1), self._log_probs
-            if value.shape != self._batch_shape:
-                classes, log_probs = torch.broadcast_tensors(classes, log_probs)
-            found = log_probs.gather(-1, classes.narrow(-1, 0, 1)).squeeze(-1)
-        else:
-            found = _functional.log_prob_unchecked(self._computed, value.long(), self.tree, self.activation)
-        return _plan.saturate(found, _plan.returned_dtype(self.scores))
-
-    def entropy(self) -> Float[Tensor, "*batch"]:
-        """The entropy in nats."""
-        return _functional.entropy(self.scores, self.tree, self.activation)
-
 
 class OneHotCatnat(td.OneHotCategorical):
     """The one-hot twin of :class:`Catnat`, a subclass of ``torch.distributions.OneHotCategorical``.
@@ -154,7 +175,11 @@ class OneHotCatnat(td.OneHotCategorical):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        validate_args: Whether to check arguments and values; torch's default if not given.
+        mask: The valid classes, as for :class:`Catnat`.
+        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        temperature: The law is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
+        unimix: The share of the uniform law, as for :class:`Catnat`.
+        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
 
     Example:
         >>> import torch
@@ -163,7 +188,7 @@ class OneHotCatnat(td.OneHotCategorical):
         tensor([1., 1., 1., 1., 1., 1.])
     """
 
-    arg_constraints = {"scores": _AnyScores()}  # noqa: RUF012 - torch's own interface
+    arg_constraints = {"scores": AnyScores()}  # noqa: RUF012 - torch's own interface
 
     _categorical: Catnat
 
@@ -173,11 +198,25 @@ class OneHotCatnat(td.OneHotCategorical):
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
+        mask: Shaped[Tensor, "*#batch classes"] | None = None,
+        mask_mode: Literal["prune", "renormalize"] = "prune",
+        temperature: float | Tensor = 1.0,
+        unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        self._categorical = Catnat(scores, tree, activation, validate_args=validate_args)
-        td.Distribution.__init__(self, scores.shape[:-1], self._categorical.param_shape[-1:], validate_args=False)
-        self._validate_args = _validates(validate_args)
+        self._categorical = Catnat(
+            scores,
+            tree,
+            activation,
+            mask=mask,
+            mask_mode=mask_mode,
+            temperature=temperature,
+            unimix=unimix,
+            validate_args=validate_args,
+        )
+        shape = self._categorical.param_shape
+        td.Distribution.__init__(self, shape[:-1], shape[-1:], validate_args=False)
+        self._validate_args = validates(validate_args)
 
     @property
     def scores(self) -> Tensor:
@@ -193,6 +232,15 @@ class OneHotCatnat(td.OneHotCategorical):
     def activation(self) -> Activation:
         """The activation."""
         return self._categorical.activation
+
+    @property
+    def mask(self) -> Bool[Tensor, "*batch classes"] | None:
+        """The valid classes; None if all are."""
+        return self._categorical.mask
+
+    def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
+        """The diagonal of the Fisher matrix of the scores; see :meth:`Catnat.fisher_diagonal`."""
+        return self._categorical.fisher_diagonal()
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The same distribution with its batch shape expanded."""
@@ -228,7 +276,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw one-hot vectors that pass gradients to the probabilities."""
-        return self.sample(sample_shape, generator=generator) + (self.probs - self.probs.detach())
+        return _estimators.straight_through(self, sample_shape=sample_shape, generator=generator)
 
 
 class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
@@ -252,11 +300,7 @@ class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
 
     @property
     def logits(self) -> Tensor:
-        return self._categorical._log_probs
-
-    def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        logits = self.logits.expand(self._extended_shape(Size(sample_shape)))
-        return F.log_softmax((logits - _paths.log_exponential(logits, generator)) / self.temperature, -1)
+        return self._categorical._law.log_probs
 
 
 class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
@@ -267,7 +311,10 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        validate_args: Whether to check arguments and values; torch's default if not given.
+        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
+        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        unimix: The share of the uniform law, as for :class:`Catnat`.
+        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
 
     Example:
         >>> import torch
@@ -276,7 +323,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         torch.Size([6, 4])
     """
 
-    arg_constraints = {"temperature": constraints.positive, "scores": _AnyScores()}  # noqa: RUF012 - torch's own interface
+    arg_constraints = {"temperature": constraints.positive, "scores": AnyScores()}  # noqa: RUF012 - torch's own interface
 
     base_dist: _ExpRelaxedCatnat
 
@@ -287,13 +334,18 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
+        mask: Shaped[Tensor, "*#batch classes"] | None = None,
+        mask_mode: Literal["prune", "renormalize"] = "prune",
+        unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        categorical = Catnat(scores, tree, activation, validate_args=validate_args)
+        categorical = Catnat(
+            scores, tree, activation, mask=mask, mask_mode=mask_mode, unimix=unimix, validate_args=validate_args
+        )
         heat = torch.as_tensor(temperature, dtype=_plan.computing_dtype(scores.dtype), device=scores.device)
         base = _ExpRelaxedCatnat(heat, categorical)
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
-        self._validate_args = _validates(validate_args)
+        self._validate_args = validates(validate_args)
         if self._validate_args and _plan.is_true((heat > 0).all().logical_not()):
             raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")
 
@@ -316,13 +368,27 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         """The activation."""
         return self.base_dist._categorical.activation
 
+    @property
+    def mask(self) -> Bool[Tensor, "*batch classes"] | None:
+        """The valid classes; None if all are."""
+        return self.base_dist._categorical.mask
+
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw points of the simplex that pass gradients to the scores."""
-        return self.base_dist.rsample(sample_shape, generator).exp().to(_plan.returned_dtype(self.scores))
+        law = self.base_dist._categorical._law
+        noisy = _estimators.gumbel_noise_on(law.log_probs, law.valid, sample_shape, generator)
+        return _dense.heated(noisy, self.temperature).softmax(-1).to(_plan.returned_dtype(self.scores))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density on the simplex. An entry that underflowed to 0 counts as the smallest normal number."""
+        """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
         if self._validate_args:
             self._validate_sample(value)
-        logs = value.to(self.temperature.dtype).clamp(min=torch.finfo(self.temperature.dtype).tiny).log()
-        return _plan.saturate(self.base_dist.log_prob(logs) - logs.sum(-1), self.scores.dtype)
+        law, temperature = self.base_dist._categorical._law, self.temperature
+        logs = value.to(temperature.dtype).clamp(min=torch.finfo(temperature.dtype).tiny).log()
+        terms = F.log_softmax(law.log_probs - temperature * logs, -1) - logs
+        count = logs.new_tensor(logs.shape[-1])
+        if law.valid is not None:
+            count = law.valid.sum(-1).to(logs.dtype)
+            terms = torch.where(law.valid, terms, torch.zeros_like(terms))
+        density = torch.lgamma(count) + (count - 1) * temperature.log() + terms.sum(-1)
+        return _plan.saturate(density, self.scores.dtype)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from catnat._tree import Tree
-from catnat.torch import _dense, _plan
+from catnat.torch import _dense, _masks, _plan
 from catnat.torch._activations import Activation
+from catnat.torch._nodes import Nodes, ask
+from catnat.torch._pruning import pruned
 
 
 def reach(
@@ -26,9 +28,9 @@ def reach(
         >>> reach(torch.zeros(3))
         tensor([1.0000, 0.5000, 0.5000])
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    answers = _plan.log_answers(computed, tree, activation, floored=False)
-    return _dense.path_sums(*answers, tree, to="nodes").exp().to(_plan.returned_dtype(scores))
+    nodes = ask(scores, tree, activation)
+    answers = nodes.all().log_answers(floored=False)
+    return _dense.path_sums(*answers, nodes.tree, to="nodes").exp().to(_plan.returned_dtype(scores))
 
 
 def saturated(
@@ -47,13 +49,16 @@ def saturated(
         >>> saturated(torch.tensor([0.0, 4.0, -3.0]))
         tensor([False,  True, False])
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    tables = _plan.node_tables(tree, activation, computed.device, computed.dtype)
-    return activation._saturated(computed.detach(), tables)
+    questions = ask(scores, tree, activation).detach().all()
+    return questions.activation._saturated(questions.scores, questions.tables)
 
 
 def fisher_diagonal(
-    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    mask: Shaped[Tensor, "*batch classes"] | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
 
@@ -66,6 +71,8 @@ def fisher_diagonal(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.torch.Catnat`. A score
+            that is not asked for has the entry 0.
 
     Example:
         >>> import torch
@@ -73,8 +80,20 @@ def fisher_diagonal(
         >>> fisher_diagonal(torch.tensor([1.0, 0.0, 0.0]))
         tensor([0.2500, 0.0651, 0.1849])
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    tables = _plan.node_tables(tree, activation, computed.device, computed.dtype)
-    answers = activation._log_answers(computed, tables, floored=False)
-    reached = _dense.path_sums(*answers, tree, to="nodes").exp()
-    return _plan.saturate(reached * activation._information(computed, tables), _plan.returned_dtype(scores))
+    return _plan.saturate(information(asked(scores, tree, activation, mask)), _plan.returned_dtype(scores))
+
+
+def asked(scores: Tensor, tree: Tree | None, activation: Activation | str, mask: Tensor | None) -> Nodes:
+    """Checked nodes, pruned if there is a mask."""
+    nodes = ask(scores, tree, activation)
+    if mask is None:
+        return nodes
+    valid = _masks.usable(_masks.as_boolean(mask, nodes.tree.num_classes), nodes.tree, check=True)
+    return pruned(nodes, valid, None)
+
+
+def information(nodes: Nodes) -> Tensor:
+    """:func:`fisher_diagonal` of prepared nodes, in the dtype they compute in."""
+    questions = nodes.all()
+    reached = _dense.path_sums(*questions.log_answers(floored=False), nodes.tree, to="nodes").exp()
+    return reached * questions.information()

@@ -10,12 +10,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from catnat import _checks
+from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch import _dense, _paths, _plan
 from catnat.torch._activations import FEW, Activation
+from catnat.torch._nodes import Nodes, ask
 
 # Up to here all classes are computed even where only some are asked for: a few large operations beat many small ones.
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
+# Up to this many answers, all questions of a forest are answered before it is walked.
+_ANSWERS_AT_ONCE = 1 << 18
 # A dense draw on a deep tree goes through this many answers at a time.
 _ANSWERS_AT_A_TIME = 1 << 24
 
@@ -47,9 +51,7 @@ def catnat(
     """
     if dim != -1:
         return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    exact = _dense.path_sums(*_plan.log_answers(computed, tree, activation, floored=False), tree, to="leaves")
-    return exact.exp().to(_plan.returned_dtype(scores))
+    return log_probs(ask(scores, tree, activation), floored=False).exp().to(_plan.returned_dtype(scores))
 
 
 def log_catnat(
@@ -78,13 +80,12 @@ def log_catnat(
     """
     if dim != -1:
         return log_catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    return _plan.saturate(log_probs(computed, tree, activation), _plan.returned_dtype(scores))
+    return _plan.saturate(log_probs(ask(scores, tree, activation)), _plan.returned_dtype(scores))
 
 
-def log_probs(scores: Tensor, tree: Tree, activation: Activation) -> Tensor:
-    """:func:`log_catnat` of prepared arguments."""
-    return _dense.path_sums(*_plan.log_answers(scores, tree, activation, floored=True), tree, to="leaves")
+def log_probs(nodes: Nodes, *, floored: bool = True) -> Tensor:
+    """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
+    return _dense.path_sums(*nodes.all().log_answers(floored=floored), nodes.tree, to="leaves")
 
 
 def log_prob(
@@ -111,28 +112,28 @@ def log_prob(
         >>> log_prob(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 0])).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    _check_classes(classes, tree)
-    return _plan.saturate(log_prob_unchecked(computed, classes.long(), tree, activation), _plan.returned_dtype(scores))
+    nodes = ask(scores, tree, activation)
+    _check_classes(classes, nodes.tree.num_classes)
+    return _plan.saturate(log_prob_unchecked(nodes, classes.long()), _plan.returned_dtype(scores))
 
 
-def log_prob_unchecked(scores: Tensor, classes: Tensor, tree: Tree, activation: Activation) -> Tensor:
+def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
     """:func:`log_prob` of prepared arguments."""
-    shape = torch.broadcast_shapes(classes.shape, scores.shape[:-1])
-    extra = len(shape) - (scores.ndim - 1)
+    event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
+    shape = torch.broadcast_shapes(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
+    extra = len(shape) - (nodes.scores.ndim - 1)
     # Axes before the batch go behind it: repeated reads of a row are then one gather, and no row is copied.
-    batch = shape[extra:]
-    rows = scores.expand(*batch, -1)
-    queries = (
-        classes.expand(shape).movedim(tuple(range(extra)), tuple(range(-extra, 0))) if extra else classes.expand(shape)
-    )
-    queries = queries.reshape((*batch, math.prod(shape[:extra])))
-    if _walks(tree):
-        found = _paths.path_log_prob(rows, queries, tree, activation)
+    batch, before = shape[extra:], tuple(range(extra))
+    behind = tuple(range(len(batch), len(shape)))
+    queries = classes.expand((*shape, *event))
+    queries = queries.movedim(before, behind) if extra else queries
+    queries = queries.reshape((*batch, math.prod(shape[:extra]), *event))
+    if walks(nodes.tree):
+        found = _paths.path_log_prob(nodes.expand(batch), queries)
     else:
-        found = log_probs(scores, tree, activation).expand(*batch, -1).gather(-1, queries)
-    found = found.reshape((*batch, *shape[:extra]))
-    return found.movedim(tuple(range(-extra, 0)), tuple(range(extra))) if extra else found
+        found = log_probs(nodes).expand(*batch, -1).gather(-1, queries)
+    found = found.reshape((*batch, *shape[:extra], *event))
+    return found.movedim(behind, before) if extra else found
 
 
 def sample(
@@ -161,20 +162,19 @@ def sample(
         >>> sample(torch.zeros(2, 9), sample_shape=(3,), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([3, 2])
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    return draw(computed, tree, activation, sample_shape, generator)
+    return draw(ask(scores, tree, activation), sample_shape, generator)
 
 
-def draw(
-    scores: Tensor, tree: Tree, activation: Activation, sample_shape: Sequence[int], generator: torch.Generator | None
-) -> Tensor:
+def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """:func:`sample` of prepared arguments."""
-    scores, batch, count = scores.detach(), scores.shape[:-1], math.prod(sample_shape)
+    nodes, tree, batch, count = nodes.detach(), nodes.tree, nodes.scores.shape[:-1], math.prod(sample_shape)
     answers = batch.numel() * count * tree.num_nodes
-    if _walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and answers > FEW):
-        drawn = _paths.descend(scores, count, tree, activation, generator)
-        return drawn.movedim(-1, 0).reshape((*sample_shape, *batch))
-    yes = activation._yes(scores, _plan.node_tables(tree, activation, scores.device, scores.dtype))
+    if isinstance(tree, Forest) or walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and answers > FEW):
+        at_once = isinstance(tree, Forest) and answers <= _ANSWERS_AT_ONCE
+        descend = _paths.answer_and_follow if at_once else _paths.descend
+        drawn = descend(nodes, count, generator).movedim(len(batch), 0)
+        return drawn.reshape((*sample_shape, *drawn.shape[1:]))
+    yes = nodes.all().yes()
     if answers <= _ANSWERS_AT_A_TIME:
         return _answer_all(yes, sample_shape, tree, generator)
     at_a_time = max(1, _ANSWERS_AT_A_TIME // yes.numel())
@@ -214,13 +214,13 @@ def sample_without_replacement(
         >>> sample_without_replacement(torch.zeros(4, 99), 10).shape
         torch.Size([4, 10])
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    computed = computed.detach()
-    if not 0 <= k <= tree.num_classes:
-        raise ValueError(f"`k` is {k}, but only 0 .. {tree.num_classes} distinct classes can be drawn from this tree.")
-    if _walks(tree):
-        return _paths.descend_without_replacement(computed, k, tree, activation, generator)
-    exact = _dense.path_sums(*_plan.log_answers(computed, tree, activation, floored=False), tree, to="leaves")
+    nodes = ask(scores, tree, activation).detach()
+    if not 0 <= k <= nodes.tree.num_classes:
+        most = nodes.tree.num_classes
+        raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
+    if walks(nodes.tree):
+        return _paths.descend_without_replacement(nodes, k, generator)
+    exact = log_probs(nodes, floored=False)
     return (exact - _paths.log_exponential(exact, generator)).topk(k).indices
 
 
@@ -240,10 +240,7 @@ def mode(
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))  # most go right at the root, and split evenly there
         tensor(1)
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    return _dense.path_sums(
-        *_plan.log_answers(computed.detach(), tree, activation, floored=False), tree, to="leaves"
-    ).argmax(-1)
+    return log_probs(ask(scores, tree, activation).detach(), floored=False).argmax(-1)
 
 
 def entropy(
@@ -264,11 +261,14 @@ def entropy(
         >>> entropy(torch.zeros(3))
         tensor(1.3863)
     """
-    computed, tree, activation = _plan.prepare(scores, tree, activation)
-    no, yes = _plan.log_answers(computed, tree, activation, floored=False)
-    reached = _dense.path_sums(no, yes, tree, to="nodes").exp()
+    return _plan.saturate(node_entropies(ask(scores, tree, activation)).sum(-1), _plan.returned_dtype(scores))
+
+
+def node_entropies(nodes: Nodes) -> Tensor:
+    """What every node adds to the entropy: that of its answer, times the probability of reaching it."""
+    no, yes = nodes.all().log_answers(floored=False)
     answers = -(yes.exp() * yes + no.exp() * no)
-    return _plan.saturate((reached * answers).sum(-1), _plan.returned_dtype(scores))
+    return _dense.path_sums(no, yes, nodes.tree, to="nodes").exp() * answers
 
 
 def kl_divergence(
@@ -295,14 +295,18 @@ def kl_divergence(
         >>> kl_divergence(torch.ones(3), torch.ones(3))
         tensor(0.)
     """
-    p, tree, activation = _plan.prepare(p_scores, tree, activation)
-    q, _, _ = _plan.prepare(q_scores, tree, activation)
-    p_no, p_yes = _plan.log_answers(p, tree, activation, floored=False)
-    q_no, q_yes = _plan.log_answers(q, tree, activation, floored=True)
-    answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
-    divergence = (_dense.path_sums(p_no, p_yes, tree, to="nodes").exp() * answers).sum(-1)
+    p = ask(p_scores, tree, activation)
+    divergence = node_divergences(p, ask(q_scores, p.tree, activation)).sum(-1)
     dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
     return _plan.saturate(divergence, dtype)
+
+
+def node_divergences(p: Nodes, q: Nodes) -> Tensor:
+    """What every node adds to KL(p || q): that of its answer, times the probability of reaching it under p."""
+    p_no, p_yes = p.all().log_answers(floored=False)
+    q_no, q_yes = q.all().log_answers(floored=True)
+    answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
+    return _dense.path_sums(p_no, p_yes, p.tree, to="nodes").exp() * answers
 
 
 def cross_entropy(
@@ -345,17 +349,16 @@ def cross_entropy(
     _plan.check_tensor(target, "target")
     class_dim = 1 if scores.ndim > 1 else 0
     moved = scores.movedim(class_dim, -1) if scores.ndim else scores
-    computed, tree, activation = _plan.prepare(moved, tree, activation)
-    if weight is not None and weight.shape != (tree.num_classes,):
+    nodes = ask(moved, tree, activation)
+    num_classes = nodes.tree.num_classes
+    if weight is not None and weight.shape != (num_classes,):
         raise ValueError(
-            f"`weight` has shape {tuple(weight.shape)}, but one factor per class is needed: ({tree.num_classes},)."
+            f"`weight` has shape {tuple(weight.shape)}, but one factor per class is needed: ({num_classes},)."
         )
     if target.is_floating_point():
-        losses, total = _losses_of_probs(
-            computed, target.movedim(class_dim, -1), tree, activation, weight, label_smoothing
-        )
+        losses, total = _losses_of_probs(nodes, target.movedim(class_dim, -1), weight, label_smoothing)
     else:
-        losses, total = _losses_of_classes(computed, target, tree, activation, weight, label_smoothing, ignore_index)
+        losses, total = _losses_of_classes(nodes, target, weight, label_smoothing, ignore_index)
     if reduction != "none":
         losses = losses.sum()
     if reduction == "mean":
@@ -363,33 +366,25 @@ def cross_entropy(
     return _plan.saturate(losses, _plan.returned_dtype(scores))
 
 
-def _losses_of_probs(
-    scores: Tensor, target: Tensor, tree: Tree, activation: Activation, weight: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor]:
+def _losses_of_probs(nodes: Nodes, target: Tensor, weight: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
     """The loss of every element, and what the mean divides by: their number."""
-    needed = (*scores.shape[:-1], tree.num_classes)
+    scores, num_classes = nodes.scores, nodes.tree.num_classes
+    needed = (*scores.shape[:-1], num_classes)
     if target.shape != needed:
         raise ValueError(
             f"`target` holds probabilities and has {tuple(target.shape)} entries with classes last, but {needed} are "
             "needed: the shape of `scores` with K in place of K-1. (Class indices must be integers.)"
         )
-    target = target.to(scores.dtype) * (1 - smoothing) + smoothing / tree.num_classes
-    losses = -(log_probs(scores, tree, activation) * target * (1 if weight is None else weight.to(scores.dtype))).sum(
-        -1
-    )
+    target = target.to(scores.dtype) * (1 - smoothing) + smoothing / num_classes
+    losses = -(log_probs(nodes) * target * (1 if weight is None else weight.to(scores.dtype))).sum(-1)
     return losses, losses.new_tensor(losses.numel())
 
 
 def _losses_of_classes(
-    scores: Tensor,
-    target: Tensor,
-    tree: Tree,
-    activation: Activation,
-    weight: Tensor | None,
-    smoothing: float,
-    ignore_index: int,
+    nodes: Nodes, target: Tensor, weight: Tensor | None, smoothing: float, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """The loss of every element, and what the mean divides by: the weight of the targets that count."""
+    scores, num_classes = nodes.scores, nodes.tree.num_classes
     if target.shape != scores.shape[:-1]:
         raise ValueError(
             f"`target` has shape {tuple(target.shape)}, but class indices of shape {tuple(scores.shape[:-1])} are "
@@ -397,30 +392,30 @@ def _losses_of_classes(
         )
     counts = target != ignore_index
     classes = torch.where(counts, target, torch.zeros_like(target)).long()
-    _check_classes(classes, tree)
+    _check_classes(classes, num_classes)
     weights = counts.to(scores.dtype) * (1 if weight is None else _plan.look_up(weight.to(scores.dtype), classes))
     if smoothing == 0:
-        return -log_prob_unchecked(scores, classes, tree, activation) * weights, weights.sum()
-    every = log_probs(scores, tree, activation)
+        return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
+    every = log_probs(nodes)
     picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-    spread = (every * (1 if weight is None else weight.to(scores.dtype))).sum(-1) / tree.num_classes
+    spread = (every * (1 if weight is None else weight.to(scores.dtype))).sum(-1) / num_classes
     return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
 
 
-def _walks(tree: Tree) -> bool:
+def walks(tree: Tree | Forest) -> bool:
     """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
 
 
-def _check_classes(classes: Tensor, tree: Tree) -> None:
+def _check_classes(classes: Tensor, num_classes: int) -> None:
     _plan.check_tensor(classes, "classes")
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are whole numbers: use .long().")
     if torch.compiler.is_compiling():
         return
-    outside = (classes < 0) | (classes >= tree.num_classes)
+    outside = (classes < 0) | (classes >= num_classes)
     if _plan.is_true(outside.any()):
         raise ValueError(
-            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {tree.num_classes - 1}. "
+            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
             "If it marks targets to skip, pass it to cross_entropy as `ignore_index`."
         )

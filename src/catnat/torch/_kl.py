@@ -6,39 +6,57 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical, kl_divergence, register_kl
 
-from catnat.torch import _functional, _plan
+from catnat.torch import _plan
 from catnat.torch._distributions import Catnat, OneHotCatnat
+from catnat.torch._laws import divergence
+from catnat.torch._multi import MultiCatnat
 
 
 @register_kl(Catnat, Catnat)
 def _catnat_catnat(p: Catnat, q: Catnat) -> Tensor:
-    """By the chain rule on a common tree, leaf by leaf otherwise."""
-    if p.tree == q.tree and p.activation == q.activation:
-        return _functional.kl_divergence(p.scores, q.scores, p.tree, p.activation)
-    return _leafwise(p, q)
+    _check_same_classes(p, q)
+    return _in_both_dtypes(p._law.kl_divergence(q._law), p.scores, q.scores)
+
+
+@register_kl(MultiCatnat, MultiCatnat)
+def _multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
+    if p.forest.sizes != q.forest.sizes:
+        raise ValueError(f"`p` has variables of {p.forest.sizes} classes and `q` of {q.forest.sizes}: not the same.")
+    return _in_both_dtypes(p._law.kl_divergence(q._law), p.scores, q.scores)
 
 
 @register_kl(Catnat, Categorical)
 @register_kl(Categorical, Catnat)
 def _leafwise(p: Categorical, q: Categorical) -> Tensor:
+    _check_same_classes(p, q)
+    valid = q._law.valid if isinstance(q, Catnat) else None
+    terms = divergence(_computed_probs(p), _computed_logits(p), _computed_logits(q), valid)
+    return _in_both_dtypes(terms, p.logits, q.logits)
+
+
+def _check_same_classes(p: Categorical, q: Categorical) -> None:
     if p._num_events != q._num_events:
         raise ValueError(f"`p` has {p._num_events} classes and `q` has {q._num_events}, but they must be the same.")
-    probs, p_logs, q_logs = _computed_probs(p), _computed_logits(p), _computed_logits(q)
-    # A class that p never takes counts nothing, even where torch's own logits are -inf.
-    terms = torch.where(probs == 0, torch.zeros_like(probs), probs * (p_logs - q_logs))
-    return _plan.saturate(terms.sum(-1), torch.promote_types(p.logits.dtype, q.logits.dtype))
+
+
+def _in_both_dtypes(divergence: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """In the dtype that holds both, saturated but where it is infinite: there q forbids what p can take."""
+    dtype = torch.promote_types(_plan.returned_dtype(p), _plan.returned_dtype(q))
+    if divergence.dtype == dtype:
+        return divergence
+    return torch.where(divergence.isinf(), divergence.to(dtype), _plan.saturate(divergence, dtype))
 
 
 def _computed_probs(distribution: Categorical) -> Tensor:
-    if isinstance(distribution, Catnat):
-        return _functional.catnat(distribution._computed, distribution.tree, distribution.activation)
-    return _plan.to_computing_dtype(distribution.probs)
+    return (
+        distribution._law.probs() if isinstance(distribution, Catnat) else _plan.to_computing_dtype(distribution.probs)
+    )
 
 
 def _computed_logits(distribution: Categorical) -> Tensor:
-    return (
-        distribution._log_probs if isinstance(distribution, Catnat) else _plan.to_computing_dtype(distribution.logits)
-    )
+    if isinstance(distribution, Catnat):
+        return distribution._law.log_probs
+    return _plan.to_computing_dtype(distribution.logits)
 
 
 @register_kl(OneHotCatnat, OneHotCatnat)

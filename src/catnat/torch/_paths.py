@@ -5,41 +5,49 @@ Balanced trees are walked by heap arithmetic, other trees by tables of parents o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch import _plan
-from catnat.torch._activations import Activation, Tables
+from catnat.torch._nodes import Nodes, Questions
 
 # Deeper trees (a chain, say) are handled densely: a walk would be a Python loop as long as the tree is deep.
 MOST_WALKED_LEVELS = 64
 
 
-def path_log_prob(scores: Tensor, classes: Tensor, tree: Tree, activation: Activation) -> Tensor:
-    """The log-probability of ``classes`` (batch + (n,)) under ``scores`` (batch + (K-1,)), reading their paths only."""
-    nodes, bits = _path(classes, tree)
-    on_path = nodes >= 0
-    no, yes = activation._log_answers(*_at(nodes.clamp(min=0), scores, tree, activation), floored=True)
+def path_log_prob(nodes: Nodes, classes: Tensor) -> Tensor:
+    """The log-probability of ``classes``, batch + (n,), or batch + (n, N) in a forest, reading their paths only."""
+    index, bits = path(classes, nodes.tree)
+    return sum_of_answers(nodes.at(index.clamp(min=0)), index >= 0, bits, floored=True)
+
+
+def sum_of_answers(questions: Questions, on_path: Tensor, bits: Tensor, *, floored: bool) -> Tensor:
+    """The sum over the last axis of the log-probabilities of answering ``bits``, where the question is ``on_path``."""
+    no, yes = questions.log_answers(floored=floored)
     return torch.where(on_path, torch.where(bits == 1, yes, no), torch.zeros_like(no)).sum(-1)
 
 
-def _path(classes: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+def path(classes: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     """The nodes on the path to each class and the bits answered there, on a new last axis; -1 for no node."""
-    if tree.shape == "balanced":
+    if isinstance(tree, Tree) and tree.shape == "balanced":
         heap = _heap_of_class(classes, tree)
         ladder = torch.div(heap.unsqueeze(-1), _powers_of_two(tree.depth, classes.device), rounding_mode="floor")
         above, below = ladder.narrow(-1, 0, tree.depth), ladder.narrow(-1, 1, tree.depth)
         return above - 1, below - 2 * above
     parents = _plan.index_table(tree, "parents", classes.device)
     ids = [classes + tree.num_nodes]
+    if isinstance(tree, Forest):
+        ids = [ids[0] + _plan.forest_table(tree, "first_classes", classes.device)]
     for _ in range(tree.depth):
         ids.append(_plan.look_up(parents, ids[-1]))
     below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)
-    # Walks wait at the root; below it, that is a step without a question.
-    return torch.where(below == 0, -1, above), _plan.look_up(_plan.index_table(tree, "bits", classes.device), below)
+    # Walks wait at the root, which is its own parent; that is a step without a question.
+    return torch.where(below == above, -1, above), _plan.look_up(_plan.index_table(tree, "bits", classes.device), below)
 
 
 def _heap_of_class(classes: Tensor, tree: Tree) -> Tensor:
@@ -51,27 +59,19 @@ def _powers_of_two(depth: int, device: torch.device) -> Tensor:
     return 2 ** torch.arange(depth, -1, -1, device=device)
 
 
-def _at(nodes: Tensor, scores: Tensor, tree: Tree, activation: Activation) -> tuple[Tensor, Tables]:
-    """Scores and activation tables at ``nodes``, whose leading axes are the scores' batch."""
-    tables = _plan.node_tables(tree, activation, scores.device, scores.dtype)
-    if nodes.ndim == scores.ndim:
-        found = scores.gather(-1, nodes)
-    else:
-        found = scores.gather(-1, nodes.flatten(scores.ndim - 1)).view(nodes.shape)
-    return found, tuple(_plan.look_up(t, nodes) if isinstance(t, Tensor) else t for t in tables)  # type: ignore[return-value]
-
-
 # ---- descents ----
 
 
 class _HeapWalk:
     """Positions on a balanced tree are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
 
-    root = 1
-
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.complete = tree.num_classes == tree.leaf_level
+
+    def start(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        """The root, as many times as there are walks."""
+        return torch.ones(shape, dtype=torch.int64, device=device)
 
     def node(self, at: Tensor) -> Tensor:
         """The node to ask; at a leaf any will do, since its answer changes nothing."""
@@ -92,13 +92,16 @@ class _HeapWalk:
 
 
 class _TableWalk:
-    """Positions on any other tree are ids: nodes, then leaves."""
+    """Positions on any other tree are ids: nodes, then leaves. A forest is walked from all its roots at once."""
 
-    root = 0
-
-    def __init__(self, tree: Tree, device: torch.device) -> None:
+    def __init__(self, tree: Tree | Forest, device: torch.device) -> None:
         self.tree = tree
         self.children = _plan.index_table(tree, "children", device).flatten()
+
+    def start(self, shape: Sequence[int], device: torch.device) -> Tensor:
+        if isinstance(self.tree, Forest):
+            return _plan.forest_table(self.tree, "roots", device).expand(*shape, -1)
+        return torch.zeros(shape, dtype=torch.int64, device=device)
 
     def node(self, at: Tensor) -> Tensor:
         return at.clamp(max=self.tree.num_nodes - 1)
@@ -110,41 +113,55 @@ class _TableWalk:
         return at >= self.tree.num_nodes
 
     def classes(self, at: Tensor) -> Tensor:
-        return at - self.tree.num_nodes
+        leaves = at - self.tree.num_nodes
+        if isinstance(self.tree, Forest):
+            return leaves - _plan.forest_table(self.tree, "first_classes", at.device)
+        return leaves
 
 
-def _walk(tree: Tree, device: torch.device) -> _HeapWalk | _TableWalk:
-    return _HeapWalk(tree) if tree.shape == "balanced" else _TableWalk(tree, device)
+def _walk(nodes: Nodes) -> _HeapWalk | _TableWalk:
+    if isinstance(nodes.tree, Tree) and nodes.tree.shape == "balanced":
+        return _HeapWalk(nodes.tree)
+    return _TableWalk(nodes.tree, nodes.scores.device)
 
 
-def descend(
-    scores: Tensor, count: int, tree: Tree, activation: Activation, generator: torch.Generator | None
-) -> Tensor:
-    """Draw ``count`` classes for every row, batch + (count,): at each node, yes if a uniform number is below a."""
-    walk = _walk(tree, scores.device)
-    at = torch.full((*scores.shape[:-1], count), walk.root, dtype=torch.int64, device=scores.device)
-    for _ in range(tree.depth):
-        yes = activation._yes(*_at(walk.node(at), scores, tree, activation))
-        at = walk.step(at, rand(at.shape, scores, generator) < yes)
+def descend(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw ``count`` classes for every row, batch + (count,), or batch + (count, N) in a forest.
+
+    At each node the answer is yes if a uniform number is below a.
+    """
+    walk, scores = _walk(nodes), nodes.scores
+    at = walk.start((*scores.shape[:-1], count), scores.device)
+    for _ in range(nodes.tree.depth):
+        at = walk.step(at, rand(at.shape, scores, generator) < nodes.at(walk.node(at)).yes())
     return walk.classes(at)
 
 
-def descend_without_replacement(
-    scores: Tensor, count: int, tree: Tree, activation: Activation, generator: torch.Generator | None
-) -> Tensor:
+def answer_and_follow(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
+    """The same draws with all questions answered first: fewer and larger operations."""
+    walk, scores = _walk(nodes), nodes.scores
+    yes = nodes.all().yes().unsqueeze(-2)
+    answers = rand((*scores.shape[:-1], count, yes.shape[-1]), scores, generator) < yes
+    at = walk.start((*scores.shape[:-1], count), scores.device)
+    for _ in range(nodes.tree.depth):
+        at = walk.step(at, answers.gather(-1, walk.node(at)))
+    return walk.classes(at)
+
+
+def descend_without_replacement(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
 
     The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
     as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
     The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
     """
-    walk = _walk(tree, scores.device)
+    walk, scores = _walk(nodes), nodes.scores
     shape = (*scores.shape[:-1], 1)
-    at = torch.full(shape, walk.root, dtype=torch.int64, device=scores.device)
+    at = walk.start(shape, scores.device)
     log_prob = scores.new_zeros(shape)
     best = -log_exponential(log_prob, generator)
-    for _ in range(tree.depth):
-        no, yes = activation._log_answers(*_at(walk.node(at), scores, tree, activation), floored=False)
+    for _ in range(nodes.tree.depth):
+        no, yes = nodes.at(walk.node(at)).log_answers(floored=False)
         wins = rand(at.shape, scores, generator) < yes.exp()
         winner, loser = log_prob + torch.where(wins, yes, no), log_prob + torch.where(wins, no, yes)
         truncated = loser - torch.logaddexp(loser - best, log_exponential(log_prob, generator))
@@ -160,6 +177,17 @@ def descend_without_replacement(
     return walk.classes(at)
 
 
+def draw_by_weight(weights: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """Draw indices of the last axis with probabilities proportional to ``weights``, by the inverse of their sums.
+
+    An index of weight 0 is never drawn: its sum is its neighbour's, and the first sum above a number is taken.
+    """
+    sums = weights.double().cumsum(-1)
+    uniform = rand((*sums.shape[:-1], math.prod(sample_shape)), sums, generator)
+    drawn = torch.searchsorted(sums, uniform * sums.narrow(-1, -1, 1), right=True)
+    return drawn.movedim(-1, 0).reshape((*sample_shape, *sums.shape[:-1]))
+
+
 def rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Uniform numbers in [0, 1) with the dtype and device of ``like``."""
     if generator is None:  # the compiler cannot take a generator, not even None
@@ -169,6 +197,6 @@ def rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) 
 
 def log_exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Logarithms of exponential variables in the shape of ``like``, finite: Gumbel variables with their sign turned."""
-    # 1 - u lies in (0, 1]; an exponential of 0 would be an infinite Gumbel.
-    uniform = 1 - rand(like.shape, like, generator)
-    return uniform.log().neg().clamp(min=torch.finfo(like.dtype).tiny).log()
+    # Uniform numbers are multiples of the dtype's eps / 2: one that came out as 0 lies, on average, half of that above.
+    limits = torch.finfo(like.dtype)
+    return torch.log1p(-rand(like.shape, like, generator)).neg().clamp(min=limits.eps / 4).log()

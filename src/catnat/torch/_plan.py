@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from catnat import _checks
 from catnat._builders import balanced
+from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch._activations import Activation, Tables, numpy_dtype, resolve
 from catnat.torch._autograd import apply
@@ -22,20 +24,27 @@ from catnat.torch._autograd import apply
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def prepare(scores: Tensor, tree: Tree | None, activation: Activation | str) -> tuple[Tensor, Tree, Activation]:
+def prepare(
+    scores: Tensor, tree: Tree | Forest | None, activation: Activation | str
+) -> tuple[Tensor, Tree, Activation]:
     """Checked arguments: scores in the dtype to compute in, the tree they are meant for, the activation object."""
-    check_tensor(scores, "scores")
-    if not scores.is_floating_point() or scores.ndim == 0:
-        raise TypeError(
-            f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with one "
-            "score per node on its last axis is needed: (..., K-1)."
-        )
+    check_scores(scores)
     if tree is None:
         tree = _default_tree(operator.index(scores.shape[-1]))  # the index makes the compiler take it as a constant
     elif not isinstance(tree, Tree):
         raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
     return to_computing_dtype(scores), tree, resolve(activation)
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raise unless ``scores`` may be scores, of whatever number of nodes."""
+    check_tensor(scores, "scores")
+    if not scores.is_floating_point() or scores.ndim == 0:
+        raise TypeError(
+            f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with one "
+            "score per node on its last axis is needed: (..., K-1)."
+        )
 
 
 def check_tensor(value: object, name: str) -> None:
@@ -50,6 +59,12 @@ def is_true(condition: Tensor) -> bool:
         return bool(condition)
     except (RuntimeError, NotImplementedError):
         return False
+
+
+def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Whether ``shape`` broadcasts against ``to`` and leaves it as it is."""
+    fits = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in fits)
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:
@@ -165,24 +180,40 @@ def _default_tree(num_nodes: int) -> Tree:
 
 
 @_constant
-def node_tables(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tables:
+def node_tables(tree: Tree | Forest, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tables:
     """The activation's constants at every node: tensors (K-1,), or floats if all nodes are alike and symmetric."""
+    if isinstance(tree, Forest):
+        every = [_node_tables(each, activation, dtype) for each in tree.trees]
+        return tuple(torch.as_tensor(np.concatenate(every, axis=1), device=device))
     tables = activation.tables(tree, numpy_dtype(dtype))
     if tree.is_symmetric and tables.shape[1] == 1:
         return tuple(float(row[0]) for row in tables)
     return tuple(torch.as_tensor(tables, device=device))
 
 
-def log_answers(scores: Tensor, tree: Tree, activation: Activation, *, floored: bool) -> tuple[Tensor, Tensor]:
-    """The log-probabilities of no and of yes at every node of the tree, of prepared scores."""
-    tables = node_tables(tree, activation, scores.device, scores.dtype)
-    return activation._log_answers(scores, tables, floored=floored)
+@_constant
+def node_rows(tree: Tree | Forest, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The same constants with those of one node side by side, (K-1, rows): one look-up finds them all."""
+    return torch.stack(node_tables(tree, activation, device, dtype), -1)  # type: ignore[arg-type]
+
+
+def _node_tables(tree: Tree, activation: Activation, dtype: torch.dtype) -> NDArray[Any]:
+    """The plan's tables, with a column for every node even if all are alike."""
+    tables = activation.tables(tree, numpy_dtype(dtype))
+    return np.broadcast_to(tables, (len(tables), tree.num_nodes))
 
 
 @_constant
-def path_matrices(tree: Tree, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def leaf_weights(tree: Tree | Forest, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The prior, any multiple of it, with no class at zero: one that underflowed is still a class."""
+    prior = np.ones(tree.num_classes) if tree.has_uniform_prior else tree.prior
+    return torch.as_tensor(np.maximum(prior, torch.finfo(dtype).tiny), dtype=dtype, device=device)
+
+
+@_constant
+def path_matrices(tree: Tree | Forest, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Whether a no, and whether a yes, at a node lies on a path: 0/1 matrices, nodes x leaves or nodes x nodes."""
-    count = 2 * tree.num_classes - 1
+    count = tree.num_nodes + tree.num_classes
     answers = np.zeros((2, tree.num_nodes, count))
     for node, (no, yes) in enumerate(tree.children):
         answers[:, :, [no, yes]] = answers[:, :, [node]]
@@ -200,16 +231,47 @@ def agreement(tree: Tree, device: torch.device, dtype: torch.dtype) -> tuple[Ten
 
 
 @_constant
-def index_table(tree: Tree, name: str, device: torch.device) -> Tensor:
-    """An integer table of the tree: its "parents", "bits", "children", or where each id's "edge" starts."""
+def index_table(tree: Tree | Forest, name: str, device: torch.device) -> Tensor:
+    """An integer table of the tree: its "parents", "ancestors", "bits", "children", or where an id's "edge" starts."""
     num_nodes, parents = tree.num_nodes, tree.parents
-    if name == "parents":  # the root is its own parent, so that walks stop there
-        table = np.maximum(parents, 0)
+    ids = np.arange(len(parents))
+    if name == "parents":  # a root is its own parent, so that walks stop there
+        table = np.where(parents < 0, ids, parents)
+    elif name == "ancestors":  # above a root there is one more place, above which there is only itself
+        table = np.append(np.where(parents < 0, len(ids), parents), len(ids))
     elif name == "bits":
         table = tree.bits.astype(np.int64)
-    elif name == "edge":  # into the row [no answers, yes answers, 0]: the root has no edge above it
+    elif name == "edge":  # into the row [no answers, yes answers, 0]: a root has no edge above it
         table = np.where(parents < 0, 2 * num_nodes, parents + num_nodes * tree.bits)
     else:  # children of every id; a leaf is its own child, so that walks wait there
-        leaves = np.arange(num_nodes, 2 * num_nodes + 1)
-        table = np.concatenate([tree.children, np.stack([leaves, leaves], axis=1)])
+        leaves = np.stack([ids[num_nodes:], ids[num_nodes:]], axis=1)
+        table = np.concatenate([tree.children, leaves])
     return torch.as_tensor(table, device=device)
+
+
+@_constant
+def forest_table(forest: Forest, name: str, device: torch.device) -> Tensor:
+    """An integer table of a forest, by the name of its attribute."""
+    return torch.as_tensor(np.array(getattr(forest, name)), device=device)
+
+
+@_constant
+def class_counts(tree: Tree | Forest, device: torch.device) -> Tensor:
+    """The number of classes, (1,), or of every variable of a forest, (N,)."""
+    return torch.as_tensor(tree.sizes if isinstance(tree, Forest) else [tree.num_classes], device=device)
+
+
+@_constant
+def stacking(forest: Forest, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where the classes of every variable stand in a row of all classes, (N, largest K), and which places are empty."""
+    sizes, places = np.array(forest.sizes)[:, None], np.arange(max(forest.sizes))
+    table = forest.first_classes[:, None] + np.minimum(places, sizes - 1)
+    return torch.as_tensor(table, device=device), torch.as_tensor(places >= sizes, device=device)
+
+
+@_constant
+def unstacking(forest: Forest, device: torch.device) -> Tensor:
+    """Where every class of a row of all classes stands in the flattened stack."""
+    largest = max(forest.sizes)
+    places = [n * largest + np.arange(size) for n, size in enumerate(forest.sizes)]
+    return torch.as_tensor(np.concatenate(places), device=device)

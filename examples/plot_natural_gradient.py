@@ -1,0 +1,174 @@
+r"""
+Natural gradients: how far down, and at which rates
+===================================================
+
+The Fisher matrix of catnat's scores is diagonal, so the natural gradient costs one division a score:
+:math:`g_i / (G_{ii} + \text{damping})`. ``natural_gradient`` puts it into the backward pass. Softmax has a natural
+gradient of the same cost, ``softmax_natural_gradient``: it is the control here, because a gain that softmax has as well
+is not a gain of the tree.
+
+The test has no noise and no network: 64 targets over 32 classes, drawn from a Dirichlet(0.1) distribution, so that
+most classes of a target are rare (one in eight has a probability below 1e-10). From zero scores, 300 steps of plain
+gradient descent on :math:`KL(\text{target} \| p)`, all rates and targets as rows of one float64 tensor. What is
+reported is the mean KL divergence after the last step.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import catnat.torch as ct
+
+torch.set_num_threads(1)
+plt.rcParams["figure.dpi"] = 150
+
+CLASSES, TARGETS, STEPS, DAMPING = 32, 64, 300, 1e-4
+RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+ADAM_RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+ACTIVATIONS = {
+    "softmax": None,
+    "sigmoid": ct.sigmoid(),
+    "natural, clamp": ct.natural(),
+    "natural, reflect": ct.natural(boundary="reflect"),
+    "natural, isotropic": ct.natural(boundary="reflect", scaling="isotropic"),
+}
+
+target = torch.as_tensor(np.random.default_rng(0).dirichlet(np.full(CLASSES, 0.1), TARGETS))
+entropy = torch.special.entr(target).sum(-1)
+
+
+def log_probs(scores, activation, damping=None):
+    """Log-probabilities; with a damping, the gradient on the way back is the natural one."""
+    if activation is None:
+        return (scores if damping is None else ct.softmax_natural_gradient(scores, damping=damping)).log_softmax(-1)
+    if damping is not None:
+        scores = ct.natural_gradient(scores, None, activation, damping=damping)
+    return ct.log_catnat(scores, None, activation)
+
+
+def adam_direction(gradient, state, step):
+    """Adam with its usual constants."""
+    first, second = state
+    first.lerp_(gradient, 0.1)
+    second.lerp_(gradient.square(), 0.001)
+    return (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-8)
+
+
+def fit(activation, damping=None, adam=False):
+    """The mean KL divergence and the share of dead nodes at the end, for every rate."""
+    rates = torch.tensor(ADAM_RATES if adam else RATES, dtype=target.dtype)[:, None, None]
+    width = CLASSES if activation is None else CLASSES - 1
+    scores = torch.zeros(len(rates), TARGETS, width, dtype=target.dtype, requires_grad=True)
+    state = torch.zeros(2, *scores.shape, dtype=target.dtype)
+    for step in range(1, STEPS + 1):
+        loss = -(target * log_probs(scores, activation, damping)).sum()
+        (gradient,) = torch.autograd.grad(loss, scores)
+        with torch.no_grad():
+            scores -= rates * (adam_direction(gradient, state, step) if adam else gradient)
+    with torch.no_grad():
+        kl = -(target * log_probs(scores, activation)).sum(-1) - entropy
+    dead = None if activation is None else ct.saturated(scores, None, activation).double().mean((1, 2))
+    return kl.mean(-1), dead
+
+
+results = {
+    (name, damping): fit(activation, damping)
+    for damping in (None, 0.0, DAMPING)
+    for name, activation in ACTIVATIONS.items()
+}
+
+# %%
+# The table
+# ---------
+# Mean KL divergence after 300 steps, by rate. What is below 1e-15 is rounding error; what is above 1000 has diverged.
+
+
+def entry(kl):
+    if kl < 1e-15:
+        return "<1e-15"
+    return f"{kl:.1e}" if kl < 1e3 else "-"
+
+
+def print_row(label, values):
+    print(f"{label:20}" + "".join(f"{value:>9}" for value in values))
+
+
+HEADINGS = {None: "gradient", 0.0: "natural gradient", DAMPING: f"natural gradient, damping {DAMPING:g}"}
+for damping, heading in HEADINGS.items():
+    print(heading)
+    print_row("  rate", [f"{rate:g}" for rate in RATES])
+    for name in ACTIVATIONS:
+        print_row(f"  {name}", map(entry, results[name, damping][0].tolist()))
+    print()
+
+# %%
+# How the clamped activation dies: the share of its nodes that are outside their band at the end.
+
+print_row("rate", [f"{rate:g}" for rate in RATES])
+for damping, heading in ((None, "gradient"), (DAMPING, "natural gradient")):
+    print_row(heading, [f"{share:.1%}" for share in results["natural, clamp", damping][1].tolist()])
+
+# %%
+# Adam, for comparison, at the best of its rates.
+
+for name in ("softmax", "natural, clamp", "natural, reflect"):
+    kl = fit(ACTIVATIONS[name], adam=True)[0]
+    print(f"Adam, {name:18} {kl.min():.1e} at {ADAM_RATES[int(kl.argmin())]:g}")
+
+# %%
+# A picture
+# ---------
+
+STYLES = {
+    "softmax": ("#D55E00", "s", ":"),
+    "sigmoid": ("#CC79A7", "D", "-."),
+    "natural, clamp": ("#0072B2", "o", "--"),
+    "natural, reflect": ("#009E73", "^", "-"),
+    "natural, isotropic": ("#000000", "v", (0, (6, 2))),
+}
+LOWEST, HIGHEST = 1e-9, 1e2
+
+fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.8), sharey=True, layout="constrained")
+for ax, damping in zip(axes, (None, DAMPING), strict=True):
+    for name, (colour, marker, line) in STYLES.items():
+        kl = results[name, damping][0].clamp(LOWEST, HIGHEST)
+        ax.loglog(RATES, kl, color=colour, marker=marker, ls=line, ms=4.5, lw=1.4, label=name)
+    ax.axhline(1e-5, color="0.6", lw=0.8)
+    ax.set(xlabel="rate", title=HEADINGS[damping], ylim=(LOWEST / 2, 3 * HIGHEST))
+    ax.set_xticks(RATES, [f"{rate:g}" for rate in RATES], fontsize=8)
+    ax.minorticks_off()
+    ax.grid(alpha=0.25)
+axes[0].set_ylabel(f"mean KL after {STEPS} steps")
+axes[0].legend(fontsize=8.5, loc="lower left", bbox_to_anchor=(0.0, 0.02))
+plt.show()
+
+# %%
+# What it shows
+# -------------
+# With the plain gradient 300 steps leave a KL divergence of 2e-3 or more at the best rate, whatever the
+# parameterization; isotropic scaling gains a little (1.4e-3).
+#
+# The natural gradient changes that for *all* of them, softmax included: at the rates 0.1 and 0.2 softmax's own natural
+# gradient fits the targets to rounding error, as catnat's does. So the gain in depth is the natural gradient's, not the
+# tree's. What differs is how large a rate may be. Softmax and the sigmoid stop working at 0.5: a class or an answer of
+# tiny probability has a tiny Fisher entry, the step is divided by it, and the logit is thrown far away, where it stays.
+# The Fisher entry of a natural node does not depend on its own score, and a reflected score that is thrown too far
+# comes out somewhere else in the band. With damping 1e-4 the reflected activation ends below 1e-5 at every rate from
+# 0.1 to 1. From 2 on nothing works: at that rate a step no longer shrinks the error even near the solution.
+#
+# Clamped nodes die instead. At 0.1 none does, and the fit is as good as the reflected one. At 0.2 it is 0.6% of the
+# nodes, at 1 it is 22%, and a dead node never comes back. The plain gradient kills none up to a rate of 4.
+#
+# Damping trades depth for safety. Without it the reflected fit at rate 1 has one target of 64 left at 0.05: a node that
+# is almost never reached got so long a step that its score, 4e6, is beyond the distance up to which scores are folded
+# back. On three more sets of targets, at eight rates from 0.1 to 1, that happened to one target in 3 of 24 fits, all at
+# 0.9 or 1, and with damping 1e-4 to none. In float32 such fits fail for another reason: within 0.0014 of an edge the
+# log-probability is flat, its gradient 0, and long steps land there. Even with damping 1e-4, one to three targets of 64
+# were caught so in 6 of 32 fits, all at rates of 0.7 and above.
+#
+# Adam at its best rate gets far as well: 6e-11 for the reflected activation, 6e-5 for softmax, whose logits have to
+# travel to -80, where a natural node reaches its edge after a distance of 3. But that rate, 0.05, must be found: at 0.1
+# it is 3e-8, at 0.02 it is 1e-3.
+#
+# Targets with many rare classes and no noise are the best case for a natural gradient. It says nothing about noisy
+# gradients, nor about scores that come out of a network.

@@ -1,0 +1,541 @@
+"""Gradient estimators: how a loss on discrete draws reaches the parameters of the law that they were drawn from.
+
+They take any distribution of the categorical family, ours or torch's own, and ask it only for ``probs``, ``logits``,
+``sample`` and ``log_prob``. A class of probability 0 is never drawn, and contributes nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Size, Tensor, nn
+from torch import distributions as td
+from torch.nn import functional as F
+
+from catnat.torch import _dense, _paths, _plan
+
+Costs = Callable[[Tensor], Tensor]
+
+# The ratios of unordered_set are sums over all 2^k subsets of the classes drawn.
+MOST_DISTINCT = 8
+# Counts are split as float64, which holds every whole number up to here.
+MOST_COUNTED = 2**53
+
+
+# ---- samples that pass gradients ----
+
+
+def gumbel_softmax(
+    distribution: td.Distribution,
+    temperature: float | Float[Tensor, "..."],
+    *,
+    hard: bool = False,
+    sample_shape: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*samples_and_batch classes"]:
+    r"""A relaxed one-hot draw: a point of the simplex that passes gradients to the parameters.
+
+    .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
+
+    The largest entry is at a class with the law :math:`p`. The gradient is exact for the relaxed loss
+    :math:`E f(y)`, which is not the loss :math:`E f(k)`: it is biased, less so and with more variance as T falls.
+
+    Args:
+        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+        temperature: Positive; a number, or a tensor that broadcasts against the result, (..., 1) for one per row.
+        hard: Return the one-hot vector of the largest entry, with the gradient of the relaxed draw.
+        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        generator: The random generator; torch's default one if not given.
+
+    Returns:
+        The draws. A class of probability 0 gets exactly 0.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import Catnat, gumbel_softmax
+        >>> gumbel_softmax(Catnat(torch.zeros(5, 3)), 0.5).shape
+        torch.Size([5, 4])
+        >>> gumbel_softmax(Catnat(torch.zeros(5, 3)), 0.5, hard=True).sum(-1)
+        tensor([1., 1., 1., 1., 1.])
+    """
+    law = _law(_unwrapped(distribution), "gumbel_softmax")
+    _check_temperature(temperature)
+    noisy = gumbel_noise_on(_plan.to_computing_dtype(law.logits), law.probs > 0, sample_shape, generator)
+    soft = _dense.heated(noisy, temperature).softmax(-1)
+    if hard:
+        soft = F.one_hot(noisy.argmax(-1), noisy.shape[-1]) + (soft - soft.detach())
+    return soft.to(law.logits.dtype)
+
+
+def gumbel_noise_on(
+    log_probs: Tensor, possible: Tensor | None, sample_shape: Sequence[int], generator: torch.Generator | None
+) -> Tensor:
+    """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
+    log_probs = log_probs.expand((*sample_shape, *log_probs.shape))
+    noisy = log_probs - _paths.log_exponential(log_probs, generator)
+    return noisy if possible is None else torch.where(possible, noisy, torch.finfo(noisy.dtype).min)
+
+
+def straight_through(
+    distribution: td.Distribution, *, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+) -> Float[Tensor, "*samples_and_batch classes"]:
+    r"""A one-hot draw whose gradient is that of the probabilities.
+
+    .. math:: y = \mathrm{onehot}(k) + p - \mathrm{stopgrad}(p), \qquad k \sim p
+
+    The gradient is exact for losses that are linear in :math:`y` and biased for all others.
+
+    Args:
+        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        generator: The random generator; torch's default one if not given.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import Catnat, straight_through
+        >>> scores = torch.zeros(3, requires_grad=True)
+        >>> (straight_through(Catnat(scores)) @ torch.tensor([1.0, 2.0, 3.0, 4.0])).backward()
+        >>> scores.grad  # as if the probabilities had been multiplied
+        tensor([0.5000, 0.1250, 0.1250])
+    """
+    law = _law(_unwrapped(distribution), "straight_through")
+    probs, drawn = law.probs, _draw(law, sample_shape, generator)
+    if not isinstance(law, td.OneHotCategorical):
+        drawn = _one_hot(drawn, probs.shape[-1], probs.dtype)
+    return drawn + (probs - probs.detach())
+
+
+# ---- the score function ----
+
+
+class MovingAverage(nn.Module):
+    r"""A baseline for :func:`score_function`: the exponential moving average of all costs before the present ones.
+
+    .. math:: b = \frac{\sum_{j \ge 1} d^{j-1} \bar c_{t-j}}{\sum_{j \ge 1} d^{j-1}}
+
+    Here :math:`\bar c_{t-j}` is the mean cost of the j-th call before this one and d the decay. The first call has
+    nothing to look back on and uses 0. The average is one number, kept in buffers, so it is saved with a model and
+    moves with it. In evaluation mode it stands still.
+
+    Args:
+        decay: What is kept of the average at each call, from 0 (the last call only) to below 1.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import MovingAverage
+        >>> baseline = MovingAverage(decay=0.9)
+        >>> [round(baseline(torch.tensor([cost])).item(), 3) for cost in (4.0, 4.0, 1.0, 1.0)]
+        [0.0, 4.0, 4.0, 2.893]
+    """
+
+    total: Tensor
+    weight: Tensor
+
+    def __init__(self, decay: float = 0.99) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"`decay` is {decay}, but a number from 0 to below 1 is needed, such as 0.99.")
+        self.decay = decay
+        self.register_buffer("total", torch.zeros(()))
+        self.register_buffer("weight", torch.zeros(()))
+
+    def forward(self, costs: Float[Tensor, "..."]) -> Float[Tensor, ""]:
+        """The average before ``costs``, which are then taken in."""
+        before = self.total / torch.where(self.weight > 0, self.weight, 1)
+        if self.training:
+            # New tensors, not new values in the old ones, from which a compiled backward computes ``before`` again.
+            now = costs.detach().mean().to(self.total.dtype)
+            self.total = torch.lerp(self.total, now, 1 - self.decay)
+            self.weight = torch.lerp(self.weight, torch.ones_like(self.weight), 1 - self.decay)
+        return before
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"decay={self.decay}"
+
+
+def score_function(
+    f: Costs,
+    distribution: td.Distribution,
+    *,
+    num_samples: int = 1,
+    baseline: float | Tensor | MovingAverage | str | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*batch"]:
+    r"""The mean cost of draws, with the score-function (REINFORCE) estimate as its gradient; unbiased.
+
+    .. math:: \nabla E f(k) \approx \frac1n \sum_{j=1}^n (f(k_j) - b_j)\, \nabla \log p(k_j) + \nabla f(k_j)
+
+    The last term is the gradient of f's own parameters, if it has any. f need not be differentiable in the draws.
+
+    Args:
+        f: Takes draws, ``(num_samples, *batch)`` or with one-hot values ``(num_samples, *batch, K)``, and returns one
+            cost for each, ``(num_samples, *batch)``.
+        distribution: A categorical distribution, ours or torch's own, or ``torch.distributions.Independent`` of one.
+        num_samples: The number n of draws for every row.
+        baseline: What is subtracted from the costs, to lower the variance: nothing (None); a number, or a tensor that
+            broadcasts against the costs and must not depend on the draws; a :class:`MovingAverage`; or
+            "leave-one-out", the mean cost of the other n - 1 draws.
+        generator: The random generator; torch's default one if not given.
+
+    Returns:
+        The mean cost over the draws, in the distribution's batch shape. Minimize it.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import Catnat, score_function
+        >>> scores = torch.zeros(10, 3, requires_grad=True)
+        >>> loss = score_function(lambda k: (k - 1.0) ** 2, Catnat(scores), num_samples=4, baseline="leave-one-out")
+        >>> loss.shape
+        torch.Size([10])
+        >>> loss.mean().backward()
+    """
+    count = operator.index(num_samples)
+    _check_baseline(baseline, count)
+    draws = _draw(distribution, (count,), generator)
+    log_prob = distribution.log_prob(draws)
+    costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
+    log_prob = _plan.to_computing_dtype(log_prob)
+    advantage = costs.detach() - _baseline(baseline, costs.detach())
+    # The second term is 0; its gradient is that of the score function.
+    return _plan.saturate((costs + advantage * (log_prob - log_prob.detach())).mean(0), dtype)
+
+
+def _check_baseline(baseline: object, num_samples: int) -> None:
+    """Before anything is drawn: is this a baseline, and are there draws enough for it?"""
+    if num_samples < 1:
+        raise ValueError(f"`num_samples` is {num_samples}, but at least 1 draw is needed.")
+    if isinstance(baseline, str):
+        if baseline != "leave-one-out":
+            raise ValueError(f'`baseline` is {baseline!r}, but the only baseline with a name is "leave-one-out".')
+        if num_samples < 2:
+            raise ValueError(
+                f'`baseline` is "leave-one-out", but `num_samples` is {num_samples}: there is no other draw. '
+                "Take num_samples=2 or more, or a MovingAverage() as the baseline."
+            )
+    elif not (baseline is None or isinstance(baseline, (int, float, Tensor, MovingAverage))):
+        raise TypeError(
+            f"`baseline` is a {type(baseline).__name__}, but None, a number, a tensor, a catnat.torch.MovingAverage "
+            'or "leave-one-out" is needed.'
+        )
+
+
+def _baseline(baseline: float | Tensor | MovingAverage | str | None, costs: Tensor) -> float | Tensor:
+    """What to subtract from the costs, (n, *batch): something that broadcasts against them."""
+    if baseline is None:
+        return 0.0
+    if isinstance(baseline, MovingAverage):
+        return baseline(costs)
+    if isinstance(baseline, str):  # the mean of the others
+        mean = costs.mean(0, keepdim=True)
+        return mean - (costs - mean) / (costs.shape[0] - 1)
+    if not isinstance(baseline, Tensor):
+        return baseline
+    if not _plan.broadcasts(baseline.shape, costs.shape):
+        raise ValueError(
+            f"`baseline` has shape {tuple(baseline.shape)}, but the costs have {tuple(costs.shape)}: it must broadcast "
+            "against them, one number for all, or one per row of the batch."
+        )
+    return baseline.detach()
+
+
+# ---- without replacement, and without chance ----
+
+
+def unordered_set(
+    f: Costs, distribution: td.Distribution, k: int, *, generator: torch.Generator | None = None
+) -> Float[Tensor, "*batch"]:
+    r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
+
+    .. math::
+        E f \approx \sum_{s \in S} p_s R_s\, f(s), \qquad
+        \nabla E f \approx \sum_{s \in S} \nabla p_s R_s
+        \Bigl(f(s) - \sum_{s' \in S} p_{s'} R_{s s'}\, f(s')\Bigr)
+
+    :math:`R_s = P(S \mid s \text{ first}) / P(S)`, and :math:`R_{s s'}` is the same ratio for :math:`s'` once s has
+    been taken out, 1 for :math:`s' = s`. No class is evaluated twice, and the estimate is the mean over all orders in
+    which the set can be drawn. At k = K it is exact. The inner sum, a baseline, is there from k = 2 on.
+
+    Args:
+        f: Takes classes, ``(k, *batch)`` or with one-hot values ``(k, *batch, K)``, and returns one cost for each,
+            ``(k, *batch)``. If fewer than k classes are possible it is asked about the first one again, and that
+            answer counts nothing.
+        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+        k: How many distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
+        generator: The random generator; torch's default one if not given.
+
+    Returns:
+        The estimate, in the distribution's batch shape. It is unbiased, but not a mean: with costs far from 0 and
+        k < K it can lie outside their range.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import Catnat, unordered_set
+        >>> scores = torch.zeros(10, 3, requires_grad=True)
+        >>> unordered_set(lambda k: k.float(), Catnat(scores), 4)  # all four classes: no chance is left
+        tensor([1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000],
+               grad_fn=...)
+    """
+    law = _law(distribution, "unordered_set")
+    every = _plan.to_computing_dtype(law.probs)
+    _check_distinct(k, every.shape[-1])
+    classes = _draw_distinct(law, k, generator)
+    probs = every.gather(-1, classes)
+    possible = probs > 0
+    asked = torch.where(possible, classes, classes.narrow(-1, 0, 1))  # the first draw is always possible
+    asked = asked.movedim(-1, 0)
+    costs, dtype = _costs(f, _values(law, asked), asked.shape, law.probs.dtype)
+    costs, probs = costs.movedim(0, -1), torch.where(possible, probs, 0)
+    # What is not in the set, summed: 1 - p(S) would lose the digits of a small rest.
+    first, second = _ratios(probs.detach(), every.detach().scatter(-1, classes, 0).sum(-1, keepdim=True))
+    expected = probs.detach() * costs.detach()
+    baseline = (second * expected.unsqueeze(-2)).sum(-1) if k > 1 else 0
+    advantage = first * (costs.detach() - baseline)
+    estimate = (probs.detach() * first * costs + advantage * (probs - probs.detach())).sum(-1)
+    return _plan.saturate(estimate, dtype)
+
+
+def _check_distinct(k: int, num_classes: int) -> None:
+    if not 1 <= operator.index(k) <= min(MOST_DISTINCT, num_classes):
+        raise ValueError(
+            f"`k` is {k}, but 1 to {min(MOST_DISTINCT, num_classes)} distinct classes of {num_classes} can be drawn: "
+            f"never more than {MOST_DISTINCT}, because the work grows with 2^k. For more evaluations take "
+            'score_function(..., num_samples=n, baseline="leave-one-out"), or enumerate_exactly for all classes.'
+        )
+
+
+def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    """R_s, (*batch, k), and R_ss', (*batch, k, k), of a set with ``probs`` where all other classes weigh ``rest``.
+
+    W(U) is the probability that draws without replacement from all classes but U give the rest of the set, S - U. The
+    first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
+    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
+    """
+    levels, pairs = _subsets(probs.shape[-1], probs.device)
+    chances = [torch.ones_like(rest)]
+    for members, larger in reversed(levels):
+        left = _columns(probs, members)
+        mass = left.sum(-1)
+        some = mass > 0
+        share = left / torch.where(some, mass + rest, 1).unsqueeze(-1)
+        chances.append(torch.where(some, (share * _columns(chances[-1], larger)).sum(-1), 1))
+    whole, single = chances[-1], chances[-2]
+    double = torch.cat([single, chances[-3]], -1) if len(chances) > 2 else single
+    return _quotient(single, whole), _quotient(_columns(double, pairs), single.unsqueeze(-1))
+
+
+def _columns(values: Tensor, index: Tensor) -> Tensor:
+    """``values[..., index]`` for an index with two axes."""
+    return values.index_select(-1, index.flatten()).unflatten(-1, index.shape)
+
+
+def _quotient(above: Tensor, below: Tensor) -> Tensor:
+    """A ratio of chances. Only underflow makes one 0: such a set is never drawn."""
+    return above / torch.where(below > 0, below, 1)
+
+
+@_plan._constant
+def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """For every size below k, its subsets U in order: who is not in U, and where U with that one stands a size up.
+
+    And for every two members where their pair stands, behind the k singles; on the diagonal the single itself.
+    """
+    place = {subset: i for m in range(k + 1) for i, subset in enumerate(itertools.combinations(range(k), m))}
+    levels = []
+    for m in range(k):
+        subsets = list(itertools.combinations(range(k), m))
+        members = [[s for s in range(k) if s not in subset] for subset in subsets]
+        larger = [
+            [place[tuple(sorted((*subset, s)))] for s in left] for subset, left in zip(subsets, members, strict=True)
+        ]
+        levels.append((torch.tensor(members, device=device), torch.tensor(larger, device=device)))
+    pairs = [[s if s == t else k + place[min(s, t), max(s, t)] for t in range(k)] for s in range(k)]
+    return levels, torch.tensor(pairs, device=device)
+
+
+def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, "*batch"]:
+    r"""The expected cost, summed over all classes: exact, and so is its gradient.
+
+    .. math:: E f = \sum_k p_k f(k)
+
+    Args:
+        f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
+            returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
+            probable one: it is never asked about the impossible. Whatever it returns there counts nothing.
+        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import Catnat, enumerate_exactly
+        >>> enumerate_exactly(lambda k: k.float(), Catnat(torch.zeros(3)))
+        tensor(1.5000)
+    """
+    law = _law(distribution, "enumerate_exactly")
+    probs = law.probs.movedim(-1, 0)
+    possible = probs > 0
+    every = torch.arange(len(probs), device=probs.device).view(-1, *[1] * (probs.ndim - 1))
+    classes = torch.where(possible, every, probs.argmax(0))
+    costs, dtype = _costs(f, _values(law, classes), classes.shape, probs.dtype)
+    expected = torch.where(possible, _plan.to_computing_dtype(probs), 0) * torch.where(possible, costs, 0)
+    return _plan.saturate(expected.sum(0), dtype)
+
+
+# ---- many draws at once ----
+
+
+def sample_counts(
+    distribution: td.Distribution,
+    total_count: int | Int[Tensor, "..."],
+    *,
+    sample_shape: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+) -> Int[Tensor, "*samples_and_batch classes"]:
+    r"""How often each class comes up in ``total_count`` independent draws: a multinomial vector, at a cost of O(K).
+
+    The count is split in two by a binomial draw, for the two halves of the classes, and again within each half,
+    :math:`\lceil \log_2 K \rceil` times. No draw is made one by one, so the cost does not grow with their number.
+
+    Args:
+        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+        total_count: The number of draws: a whole number, or an integer tensor that broadcasts against the batch shape.
+        sample_shape: The shape of independent results, which stands before the batch shape.
+        generator: The random generator; torch's default one if not given.
+
+    Returns:
+        Counts that sum to ``total_count``; a class of probability 0 gets exactly 0.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import Catnat, sample_counts
+        >>> sample_counts(Catnat(torch.zeros(5, 99)), 10**9).sum(-1)
+        tensor([1000000000, 1000000000, 1000000000, 1000000000, 1000000000])
+    """
+    probs = _law(distribution, "sample_counts").probs.detach().double()
+    batch, num_classes = probs.shape[:-1], probs.shape[-1]
+    levels = (num_classes - 1).bit_length()
+    masses = [F.pad(probs, (0, 2**levels - num_classes))]
+    for _ in range(levels):
+        masses.append(masses[-1].unflatten(-1, (-1, 2)).sum(-1))
+    counts = _total_count(total_count, batch, probs.device).expand((*sample_shape, *batch)).unsqueeze(-1).double()
+    for below, mass in zip(reversed(masses[:-1]), reversed(masses), strict=False):
+        # A side without mass has a share of exactly 0, and the side across from it of exactly 1.
+        share = below.unflatten(-1, (-1, 2)).select(-1, 1) / torch.where(mass > 0, mass, 1)
+        right = _binomial(counts, share.expand_as(counts), generator)
+        counts = torch.stack([counts - right, right], -1).flatten(-2)
+    return counts.narrow(-1, 0, num_classes).long()
+
+
+def _binomial(count: Tensor, share: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:  # the compiler cannot take a generator, not even None
+        return torch.binomial(count, share)
+    return torch.binomial(count, share, generator=generator)
+
+
+def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -> Tensor:
+    count = torch.as_tensor(total_count, device=device)
+    if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
+        raise TypeError(f"`total_count` has dtype {count.dtype}, but a number of draws is a whole number: use .long().")
+    count = count.long()
+    if not _plan.broadcasts(count.shape, batch):
+        raise ValueError(
+            f"`total_count` has shape {tuple(count.shape)}, but the distribution's batch shape is {tuple(batch)}: give "
+            "one number for all rows, or one per row."
+        )
+    outside = (count < 0) | (count > MOST_COUNTED)
+    if not torch.compiler.is_compiling() and _plan.is_true(outside.any()):
+        raise ValueError(f"`total_count` is {total_count}, but a number of draws from 0 to 2^53 is needed.")
+    return count
+
+
+# ---- what they share ----
+
+
+def _unwrapped(distribution: td.Distribution) -> td.Distribution:
+    """What ``Independent`` wraps: draws are the same, whichever axes are called a batch."""
+    while isinstance(distribution, td.Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _law(distribution: td.Distribution, name: str) -> td.Categorical | td.OneHotCategorical:
+    """The distribution, which must be categorical."""
+    if isinstance(distribution, (td.Categorical, td.OneHotCategorical)):
+        return distribution
+    hint = ""
+    if isinstance(distribution, td.Independent):
+        hint = (
+            " An Independent is one variable with as many outcomes as there are combinations of its parts: pass its "
+            "base_dist, if each part has a cost of its own, or use score_function."
+        )
+    raise TypeError(
+        f"`distribution` is a {type(distribution).__name__}, but {name} needs a categorical one: Catnat or "
+        f"OneHotCatnat of catnat.torch, or torch's Categorical or OneHotCategorical.{hint}"
+    )
+
+
+def _draw(distribution: td.Distribution, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """Draw values. torch's own distributions take no generator: with one, their classes are drawn here."""
+    distribution = _unwrapped(distribution)
+    if generator is None:
+        return distribution.sample(Size(sample_shape))
+    if "generator" in inspect.signature(distribution.sample).parameters:
+        return distribution.sample(Size(sample_shape), generator=generator)  # type: ignore[call-arg]
+    if isinstance(distribution, (td.Categorical, td.OneHotCategorical)):
+        return _values(distribution, _gumbel_scores(distribution.probs, sample_shape, generator).argmax(-1))
+    raise TypeError(
+        f"`generator` is given, but the sample method of a {type(distribution).__name__} takes none: leave it out and "
+        "seed torch's default generator with torch.manual_seed, or take a distribution of catnat.torch."
+    )
+
+
+def _draw_distinct(
+    law: td.Categorical | td.OneHotCategorical, k: int, generator: torch.Generator | None
+) -> Int[Tensor, "*batch k"]:
+    """Draw k distinct classes one after the other; impossible ones come last."""
+    return _gumbel_scores(law.probs, (), generator).topk(k).indices
+
+
+def _gumbel_scores(probs: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """Gumbel noise on log p: the classes in descending order are draws without replacement; -inf where p is 0."""
+    log_probs = _plan.to_computing_dtype(probs.detach()).log().expand((*sample_shape, *probs.shape))
+    return log_probs - _paths.log_exponential(log_probs, generator)
+
+
+def _values(law: td.Categorical | td.OneHotCategorical, classes: Tensor) -> Tensor:
+    """Classes as values of the law: themselves, or one-hot vectors."""
+    if not isinstance(law, td.OneHotCategorical):
+        return classes
+    return _one_hot(classes, law.event_shape[-1], law.probs.dtype)
+
+
+def _one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """One-hot vectors; torch's own function looks at the values, which transforms of ``torch.func`` do not allow."""
+    return (classes.unsqueeze(-1) == torch.arange(num_classes, device=classes.device)).to(dtype)
+
+
+def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
+    """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
+    costs = f(draws)
+    _plan.check_tensor(costs, "f(draws)")
+    if costs.shape != needed:
+        raise ValueError(
+            f"`f` returned shape {tuple(costs.shape)} for draws of shape {tuple(draws.shape)}, but one cost per draw "
+            f"is needed: {tuple(needed)}. Do not average inside f: take the mean of the result."
+        )
+    dtype = torch.promote_types(costs.dtype, dtype)
+    return _plan.to_computing_dtype(costs.to(dtype)), dtype
+
+
+def _check_temperature(temperature: float | Tensor) -> None:
+    if isinstance(temperature, Tensor):
+        bad = not torch.compiler.is_compiling() and _plan.is_true((temperature > 0).all().logical_not())
+    else:
+        bad = not 0 < temperature < math.inf
+    if bad:
+        raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")

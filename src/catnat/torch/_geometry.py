@@ -1,0 +1,254 @@
+"""Natural gradients, steps of a given KL divergence, and the Fisher-Rao distance."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from catnat._tree import Tree
+from catnat.torch import _plan
+from catnat.torch._activations import Activation
+from catnat.torch._fisher import asked, information
+from catnat.torch._functional import log_probs, node_divergences
+from catnat.torch._nodes import ask
+
+# How often kl_step compares its step with the divergence that is wanted.
+_ROUNDS = 8
+
+# ---- natural gradients ----
+
+
+def natural_gradient(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    damping: float = 0.0,
+    mask: Shaped[Tensor, "*batch classes"] | None = None,
+) -> Float[Tensor, "*batch nodes"]:
+    r"""The scores themselves; their gradient is replaced by the natural gradient on the way back.
+
+    .. math:: g_i \;\mapsto\; \frac{g_i}{G_{ii} + \text{damping}}
+
+    with :math:`G_{ii}` of :func:`fisher_diagonal`. Because the Fisher matrix is diagonal, this is its full inverse.
+    Where :math:`G_{ii} = 0`, at a dead node, the gradient is 0 for every damping, also the gradient of other parts of
+    the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
+    derivatives.
+
+    This is the natural gradient of the *scores*. The weights of a network behind them see it through their own chain
+    rule, and that is not the natural gradient of the weights.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
+        mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import log_prob, natural_gradient
+        >>> scores = torch.zeros(3, requires_grad=True)
+        >>> log_prob(natural_gradient(scores), torch.tensor(0)).backward()
+        >>> scores.grad
+        tensor([-2., -4.,  0.])
+    """
+    _check_damping(damping)
+    nodes = asked(scores, tree, activation, mask)
+    constant = nodes.scores.detach()
+    inverse = _inverse(information(nodes.detach()), damping)
+    return (constant + inverse * (nodes.scores - constant)).to(scores.dtype)
+
+
+def softmax_natural_gradient(
+    logits: Float[Tensor, "*batch classes"], *, damping: float = 0.0
+) -> Float[Tensor, "*batch classes"]:
+    r"""The logits themselves; their gradient is replaced by softmax's natural gradient on the way back.
+
+    The control for :func:`natural_gradient`: softmax has a natural gradient at O(K) cost too. Its Fisher matrix is
+    :math:`F = \mathrm{diag}(p) - p p^T`, and for a gradient that sums to zero, which that of every function of the
+    probabilities does,
+
+    .. math:: (F + \text{damping}\, I)^{+} g = \frac{g - p\, c}{p + \text{damping}}, \qquad
+        c = \frac{\sum_k g_k / (p_k + \text{damping})}{\sum_k p_k / (p_k + \text{damping})}
+
+    Without damping that is :math:`g/p` less its mean. Where other parts of a loss see the sum of the logits,
+    :math:`g - p \sum_k g_k` takes the place of :math:`g`: the gradient of that loss at normalized logits. Classes whose
+    probability is 0 do not count and get gradient 0.
+
+    Args:
+        logits: One logit per class on the last axis; -inf is a class of probability 0.
+        damping: What is added to the diagonal of the Fisher matrix.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import softmax_natural_gradient
+        >>> logits = torch.zeros(4, requires_grad=True)
+        >>> softmax_natural_gradient(logits).log_softmax(-1)[0].backward()
+        >>> logits.grad
+        tensor([ 3., -1., -1., -1.])
+    """
+    _check_damping(damping)
+    _plan.check_tensor(logits, "logits")
+    if not logits.is_floating_point() or logits.ndim == 0:
+        raise TypeError(
+            f"`logits` has dtype {logits.dtype} and shape {tuple(logits.shape)}, but a floating-point tensor with one "
+            "logit per class on its last axis is needed: (..., K)."
+        )
+    computed = _plan.to_computing_dtype(logits)
+    constant = computed.detach()
+    p = constant.softmax(-1)
+    # What stands in the forward pass is transposed in the backward one, so here stands the transpose of the formula.
+    change = (computed - constant).masked_fill(p == 0, 0.0)
+    inverse = _inverse(p, damping)
+    weights = p * inverse
+    mean = (weights * change).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True)
+    return (constant + (change - mean) * inverse).to(logits.dtype)
+
+
+def _inverse(fisher: Tensor, damping: float) -> Tensor:
+    """``1 / (fisher + damping)``, bounded, and 0 where ``fisher`` is."""
+    smallest = math.sqrt(torch.finfo(fisher.dtype).tiny)
+    return (fisher > 0).to(fisher.dtype) / (fisher + damping).clamp(min=smallest)
+
+
+def _check_damping(damping: float) -> None:
+    if not 0 <= damping < math.inf:
+        raise ValueError(f"`damping` is {damping}, but a finite number of at least 0 is needed.")
+
+
+# ---- a step of a given length ----
+
+
+def kl_step(
+    scores: Float[Tensor, "*batch nodes"],
+    gradient: Float[Tensor, "*batch nodes"],
+    kl: float | Float[Tensor, "*batch"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    mask: Shaped[Tensor, "*batch classes"] | None = None,
+) -> Float[Tensor, "*batch nodes"]:
+    r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
+
+    .. math:: \Delta_i = -t\, g_i / G_{ii}, \qquad KL(p_{s} \| p_{s + \Delta}) = \text{kl}
+
+    Add it to the scores: it is the step of a trust region, row by row. The length :math:`t` starts at its second-order
+    value :math:`\sqrt{2\,\text{kl} / \sum_i g_i^2 / G_{ii}}` and is corrected in a few rounds, up to four times that
+    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all living nodes gets a zero step.
+    No gradient flows through this function.
+
+    Measured in float64, with answers between 0.05 and 0.95: up to kl = 0.001 it is met within 0.002%. At 0.01 one row
+    in 300 of the natural activation was more than 1% off, a clamped one by 12%. At 0.1 the sigmoid is within 0.1%, but
+    the natural activation comes to the edges of its bands: before an edge the divergence grows ever faster, behind a
+    clamped one not at all. Then up to 5% of the clamped rows moved by anything between half and three times ``kl``, and
+    up to a third had a dead node afterwards; 0.5% of the reflected rows were off, by up to a half. In float32 the
+    rounding of the divergence, about 1e-7, is the limit.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        gradient: The gradient of a loss in the scores, in their shape; the plain one, not the natural one.
+        kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import kl_divergence, kl_step
+        >>> scores, gradient = torch.zeros(3), torch.tensor([1.0, -2.0, 0.5])
+        >>> kl_divergence(scores, scores + kl_step(scores, gradient, 0.01))
+        tensor(0.0100)
+    """
+    nodes = asked(scores, tree, activation, mask).detach()
+    computed = nodes.scores
+    _plan.check_tensor(gradient, "gradient")
+    if gradient.shape != computed.shape:
+        raise ValueError(
+            f"`gradient` has shape {tuple(gradient.shape)}, but that of `scores` is needed, {tuple(computed.shape)}: "
+            "the gradient of a loss in the scores."
+        )
+    wanted = _checked_kl(kl, computed)
+    if nodes.tree.num_nodes == 0:
+        return torch.zeros_like(scores)
+    inverse = _inverse(information(nodes), 0.0)
+    living = gradient.detach().to(computed.dtype).masked_fill(inverse == 0, 0.0)
+    largest = living.abs().amax(-1, keepdim=True)
+    gradient = living / largest.masked_fill(largest == 0, 1.0)  # so that no square overflows or vanishes
+    natural = gradient * inverse
+    square = (gradient * natural).sum(-1)
+    length = (2 * wanted / square.masked_fill(square == 0, math.inf)).sqrt()
+    shortest, longest = torch.zeros_like(length), 4 * length
+    # Below this a divergence is mostly rounding error, and the length stays as it is.
+    noise = 512 * torch.finfo(computed.dtype).eps
+    for _ in range(_ROUNDS):
+        there = nodes._replace(scores=computed - length.unsqueeze(-1) * natural)
+        found = node_divergences(nodes, there).sum(-1)
+        too_far = found > wanted
+        shortest, longest = torch.where(too_far, shortest, length), torch.where(too_far, length, longest)
+        guess = length * ((wanted + noise) / (found.clamp(min=0) + noise)).sqrt()
+        # At most half of the way to a length known as too short or too long: near an edge the guesses jump.
+        length = guess.clamp((length + shortest) / 2, (length + longest) / 2)
+    return _plan.saturate(-length.unsqueeze(-1) * natural, scores.dtype)
+
+
+def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
+    """``kl`` with one entry per row of ``scores``."""
+    batch = scores.shape[:-1]
+    if not isinstance(kl, Tensor):
+        if not 0 < kl < math.inf:
+            raise ValueError(f"`kl` is {kl}, but a positive, finite divergence is needed, such as 0.01.")
+        return torch.full(batch, kl, dtype=scores.dtype, device=scores.device)
+    if kl.shape != batch:
+        raise ValueError(
+            f"`kl` has shape {tuple(kl.shape)}, but a number or one divergence per row is needed, the batch shape "
+            f"{tuple(batch)} of `scores`."
+        )
+    wanted = kl.detach().to(scores.dtype)
+    if not torch.compiler.is_compiling() and _plan.is_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
+        raise ValueError("`kl` must be positive and finite in every row.")
+    return wanted
+
+
+# ---- distance ----
+
+
+def fisher_rao_distance(
+    p_scores: Float[Tensor, "*batch nodes"],
+    q_scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+) -> Float[Tensor, "*batch"]:
+    r"""The length of the shortest way between two distributions, measured by the Fisher information.
+
+    .. math:: d(p, q) = 2 \arccos \sum_k \sqrt{p_k q_k} = 4 \arcsin \tfrac12 \lVert \sqrt p - \sqrt q \rVert
+
+    Square roots of probabilities lie on a sphere, and this is twice the angle between them: 0 if p = q, and
+    :math:`\pi` if no class is possible under both. For near distributions :math:`d^2 \approx \sum_i G_{ii} \Delta_i^2
+    \approx 2\, KL`. It is the distance in the space of all distributions: the tree does not matter. The second form is
+    computed, which keeps its digits where p and q are close. The gradient at p = q is 0.
+
+    Args:
+        p_scores: Scores of one distribution.
+        q_scores: Scores of the other distribution, broadcast against ``p_scores``.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import fisher_rao_distance
+        >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]))  # two classes: |s - t| pi / A, A = 2 pi
+        tensor(0.7500)
+    """
+    _, tree, activation = _plan.prepare(p_scores, tree, activation)
+    both = (ask(scores, tree, activation) for scores in (p_scores, q_scores))
+    p_root, q_root = ((log_probs(nodes, floored=False) / 2).exp() for nodes in both)
+    square = (p_root - q_root).square().sum(-1)
+    same = square == 0
+    distance = 4 * torch.asin(square.masked_fill(same, 1.0).sqrt() / 2)
+    distance = distance + (distance.clamp(max=math.pi) - distance).detach()  # a rounding error beyond
+    dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
+    return distance.masked_fill(same, 0.0).to(dtype)

@@ -1,0 +1,293 @@
+"""Categorical laws: a tree's own, or what a mask, a temperature and a share of the uniform law make of it.
+
+A pruned tree is still a tree, so it costs one path to draw from it or to find the probability of a class. Conditioning
+(``mask_mode="renormalize"``) and a temperature work on all classes. Those of a forest's variables are concatenated, and
+stacked, one variable a row, only where each variable must be looked at by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from catnat import _checks
+from catnat._forest import Forest
+from catnat.torch import _dense, _fisher, _functional, _masks, _paths, _plan
+from catnat.torch._nodes import Nodes
+from catnat.torch._pruning import ValidPaths, pruned, valid_paths
+
+
+class Law:
+    """The law of one categorical variable per row, or of several independent ones if the tree is a forest."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        mask_mode: str | None = None,
+        valid: Tensor | None = None,
+        temperature: float | Tensor = 1.0,
+        unimix: float = 0.0,
+        paths: ValidPaths | None = None,
+    ) -> None:
+        self.nodes, self.mask_mode, self.valid = nodes, mask_mode, valid
+        self.temperature, self.unimix = temperature, unimix
+        self._is_hot = isinstance(temperature, Tensor) or temperature != 1
+        # Whether this is the law of a tree, pruned or not, and whether it is so without a share of the uniform law.
+        self.is_tree = not self._is_hot and mask_mode != "renormalize"
+        self._is_pure = self.is_tree and not unimix
+        # To the valid classes, if they are few. What is done to the leaves otherwise needs all of them.
+        self._paths = None if unimix or self._is_hot else paths
+        self._kept: Tensor | None = None
+        self._kept_penalties: tuple[Tensor, Tensor] | None = None
+
+    def expand(self, batch: Sequence[int]) -> Law:
+        """The same law with its batch shape expanded."""
+        valid = None if self.valid is None else self.valid.expand(*batch, -1)
+        return Law(self.nodes.expand(batch), self.mask_mode, valid, self.temperature, self.unimix)
+
+    # ---- all classes ----
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Finite log-probabilities; kept, with a graph even if first asked without."""
+        if self._kept is None:
+            if self.nodes.scores.requires_grad and not torch.is_grad_enabled():
+                with torch.enable_grad():
+                    return self.log_probs
+            self._kept = self.leaves(floored=True)
+        return self._kept
+
+    def leaves(self, *, floored: bool) -> Tensor:
+        """The log-probability of every class; the smallest finite number for masked ones."""
+        if self._paths is not None:
+            found = self._on_paths(self._paths, floored=floored)
+            return self._paths.spread(found, torch.finfo(found.dtype).min)
+        return self._fill(self._log_probs_from(_functional.log_probs(self.nodes, floored=floored)))
+
+    def probs(self) -> Tensor:
+        """Probabilities, exactly 0 where they are."""
+        if self._paths is not None:
+            return self._paths.spread(self._on_paths(self._paths, floored=False).exp(), 0.0)
+        return self._probs_from(_functional.log_probs(self.nodes, floored=False))
+
+    def mode(self) -> Tensor:
+        """The most probable class, of every variable."""
+        exact = self.leaves(floored=False).detach()
+        return self._by_variable(exact, torch.finfo(exact.dtype).min).argmax(-1)
+
+    def _on_paths(self, paths: ValidPaths, *, floored: bool) -> Tensor:
+        """The log-probability of the valid classes alone."""
+        found = paths.log_probs(self.nodes, floored=floored)
+        return paths.normalized(found) if self.mask_mode == "renormalize" else found
+
+    def _log_probs_from(self, leaves: Tensor) -> Tensor:
+        """The law's log-probabilities from its tree's; any number at masked classes."""
+        logs = leaves if self.is_tree else self._together(F.log_softmax(self._heated(leaves), -1))
+        if not self.unimix:
+            return logs
+        uniform = self._of_every_class(self._log_uniform()) + math.log(self.unimix)
+        return _dense.log_add(logs + math.log1p(-self.unimix), uniform)
+
+    def _probs_from(self, leaves: Tensor) -> Tensor:
+        """The law's probabilities from its tree's log-probabilities."""
+        probs = leaves.exp() if self.is_tree else self._together(F.softmax(self._heated(leaves), -1))
+        if self.unimix:
+            probs = probs * (1 - self.unimix) + self._of_every_class(self._log_uniform()).exp() * self.unimix
+        return probs if self.valid is None else probs * self._penalties(probs.dtype)[0]
+
+    def _heated(self, leaves: Tensor) -> Tensor:
+        """What to take every variable's softmax of: the logarithm of p^(1/T) at the valid classes."""
+        lowest = torch.finfo(leaves.dtype).min
+        if self._is_hot:
+            heat: Any = self.temperature
+            if isinstance(heat, Tensor):
+                heat = heat.view(*heat.shape, *([1, 1] if isinstance(self.nodes.tree, Forest) else [1]))
+            # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
+            hot = _dense.heated(self._by_variable(self._fill(leaves), lowest), heat)
+            leaves = self._together(hot)
+        return self._by_variable(self._fill(leaves), lowest)
+
+    def _fill(self, logs: Tensor) -> Tensor:
+        if self.valid is None:
+            return logs
+        share, penalty = self._penalties(logs.dtype)
+        return torch.addcmul(penalty, logs, share)  # because choices are slow
+
+    def _penalties(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """1 and 0 for valid classes, 0 and the smallest finite number for the others."""
+        if self._kept_penalties is None:
+            share = self.valid.to(dtype)  # type: ignore[union-attr]
+            self._kept_penalties = share, (1 - share) * torch.finfo(dtype).min
+        return self._kept_penalties
+
+    # ---- every variable by itself ----
+
+    def _by_variable(self, values: Tensor, fill: float | bool) -> Tensor:
+        """Values of all classes with those of one variable on the last axis, the variables of a forest before it."""
+        return _masks.stack(values, self.nodes.tree, fill) if isinstance(self.nodes.tree, Forest) else values
+
+    def _together(self, values: Tensor) -> Tensor:
+        """The inverse."""
+        return _masks.unstack(values, self.nodes.tree) if isinstance(self.nodes.tree, Forest) else values
+
+    def _log_uniform(self) -> Tensor:
+        """The log-probability of a valid class under the uniform law, (..., 1), or for every variable, (..., N)."""
+        tree, scores = self.nodes.tree, self.nodes.scores
+        if self.valid is not None:
+            counts = self._by_variable(self.valid, False).sum(-1, keepdim=not isinstance(tree, Forest))
+        else:
+            counts = _plan.class_counts(tree, scores.device)
+        return -counts.to(scores.dtype).log()
+
+    def _of_every_class(self, values: Tensor) -> Tensor:
+        if isinstance(self.nodes.tree, Forest):
+            return values.index_select(-1, _plan.forest_table(self.nodes.tree, "variable_of_class", values.device))
+        return values
+
+    # ---- sums over classes, and so over variables ----
+
+    def entropy(self) -> Tensor:
+        """The entropy: by the chain rule where this is a tree's law, otherwise class by class."""
+        if self._paths is not None:
+            exact = self._on_paths(self._paths, floored=False)
+            return self._paths.sum_by_row(-exact.exp() * exact)
+        if self._is_pure:
+            return _functional.node_entropies(self.nodes).sum(-1)
+        leaves = _functional.log_probs(self.nodes, floored=False)
+        logs = self._log_probs_from(leaves)
+        if self.valid is not None:  # at masked classes a number that any gradient may be multiplied with
+            logs = logs * self._penalties(logs.dtype)[0]
+        return (-self._probs_from(leaves) * logs).sum(-1)
+
+    def kl_divergence(self, other: Law) -> Tensor:
+        """KL(self || other), by the chain rule on a common tree; infinite where only the other masks a class."""
+        plain = all(law._is_pure and law.valid is None for law in (self, other))
+        same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
+        if same and plain:
+            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
+        return divergence(self.probs(), self.log_probs, other.log_probs, other.valid)
+
+    def fisher_diagonal(self) -> Tensor:
+        """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
+        if not self._is_pure:
+            raise ValueError(
+                "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
+                '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
+            )
+        return _fisher.information(self.nodes)
+
+    # ---- some classes ----
+
+    def log_prob(self, classes: Tensor) -> Tensor:
+        """The log-probability of ``classes``: along their paths, or from all classes if few or known already."""
+        classes, tree = classes.long(), self.nodes.tree
+        if self._kept is not None or not self.is_tree or not _functional.walks(tree):
+            found = _pick(self.log_probs, self._places(classes))
+        else:
+            found = self._along_paths(classes)
+        if not isinstance(tree, Forest):
+            return found.squeeze(-1)
+        lowest = torch.finfo(found.dtype).min  # one masked class rules the whole vector out
+        return found.sum(-1).masked_fill((found == lowest).any(-1), lowest)
+
+    def _along_paths(self, classes: Tensor) -> Tensor:
+        found = _functional.log_prob_unchecked(self.nodes, classes)
+        if not isinstance(self.nodes.tree, Forest):
+            found = found.unsqueeze(-1)
+        if self.unimix:
+            uniform = self._log_uniform() + math.log(self.unimix)
+            found = _dense.log_add(found + math.log1p(-self.unimix), uniform)
+        if self.valid is None:
+            return found
+        masked = _pick(self.valid, self._places(classes)).logical_not()
+        return found.masked_fill(masked, torch.finfo(found.dtype).min)
+
+    def _places(self, classes: Tensor) -> Tensor:
+        """Where ``classes`` stand among all classes: (..., 1), or (..., N) for the variables of a forest."""
+        if isinstance(self.nodes.tree, Forest):
+            return classes + _plan.forest_table(self.nodes.tree, "first_classes", classes.device)
+        return classes.unsqueeze(-1)
+
+    def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        """Classes, sample shape + batch, with one more axis for the variables of a forest."""
+        tree = self.nodes.tree
+        walked = tree.depth <= _paths.MOST_WALKED_LEVELS or not isinstance(tree, Forest)
+        if self.is_tree and walked:
+            drawn = _functional.draw(self.nodes, sample_shape, generator)
+        else:
+            unmixed = Law(self.nodes, self.mask_mode, self.valid, self.temperature)
+            weights = self._by_variable(unmixed.probs().detach(), 0.0)
+            drawn = _paths.draw_by_weight(weights, sample_shape, generator)
+        if not self.unimix:
+            return drawn
+        coin = _paths.rand(drawn.shape, self.nodes.scores, generator) < self.unimix
+        return torch.where(coin, self._draw_uniformly(drawn, sample_shape, generator), drawn)
+
+    def _draw_uniformly(self, like: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        if self.valid is not None:
+            return _paths.draw_by_weight(self._by_variable(self.valid, False), sample_shape, generator)
+        counts = _plan.class_counts(self.nodes.tree, like.device).view(
+            -1 if isinstance(self.nodes.tree, Forest) else ()
+        )
+        return (_paths.rand(like.shape, counts.double(), generator) * counts).long()
+
+
+def divergence(probs: Tensor, p_logs: Tensor, q_logs: Tensor, q_valid: Tensor | None) -> Tensor:
+    """KL(p || q) class by class. One that p never takes counts nothing, even where torch's own logits are -inf."""
+    terms = probs * torch.where(probs == 0, torch.zeros_like(probs), p_logs - q_logs)
+    if q_valid is not None:
+        terms = terms.masked_fill((probs > 0) & q_valid.logical_not(), torch.inf)
+    return terms.sum(-1)
+
+
+def _pick(values: Tensor, places: Tensor) -> Tensor:
+    """``values`` at ``places`` of the last axis, the axes before it broadcast."""
+    if values.shape[:-1] != places.shape[:-1]:
+        batch = torch.broadcast_shapes(values.shape[:-1], places.shape[:-1])
+        values, places = values.expand(*batch, -1), places.expand(*batch, -1)
+    return values.gather(-1, places)
+
+
+def law(
+    nodes: Nodes, mask: Tensor | None, mask_mode: str, temperature: float | Tensor, unimix: float, *, check: bool
+) -> Law:
+    """The law of what the user passes; ``check`` the entries of tensors, too, where they can be read."""
+    _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
+    if not 0 <= unimix < 1:
+        raise ValueError(f"`unimix` is {unimix}, but a share from 0 up to but not including 1 is needed.")
+    if mask is None:
+        temperature = _checked_temperature(temperature, nodes.scores, check=check)
+        return Law(nodes, temperature=temperature, unimix=float(unimix))
+    valid = _masks.usable(_masks.as_boolean(mask, nodes.tree.num_classes), nodes.tree, check=check)
+    batch = torch.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
+    paths = valid_paths(nodes, valid)
+    nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
+    temperature = _checked_temperature(temperature, nodes.scores, check=check)
+    return Law(nodes, mask_mode, valid.expand(*batch, -1), temperature, float(unimix), paths)
+
+
+def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: bool) -> float | Tensor:
+    limits, batch = torch.finfo(scores.dtype), scores.shape[:-1]
+    if not isinstance(temperature, Tensor):
+        if not limits.tiny <= temperature <= limits.max:
+            raise ValueError(
+                f"`temperature` is {temperature}, but a positive, finite number is needed, at least {limits.tiny:.2g}."
+            )
+        return float(temperature)
+    if not _plan.broadcasts(temperature.shape, batch):
+        raise ValueError(
+            f"`temperature` has shape {tuple(temperature.shape)}, but a number, or one per row in the batch shape "
+            f"{tuple(batch)} is needed."
+        )
+    if check and not torch.compiler.is_compiling():
+        outside = (temperature >= limits.tiny).logical_and(temperature <= limits.max).logical_not()
+        if _plan.is_true(outside.any()):
+            raise ValueError(
+                f"`temperature` holds {float(temperature[outside][0])}, but positive, finite numbers are needed."
+            )
+    return temperature.to(scores.dtype)

@@ -1,0 +1,97 @@
+"""Masks of invalid classes: from what users pass to a boolean tensor, and which rows of it can be used."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Shaped
+from torch import Tensor
+
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.torch import _plan
+
+
+def validate_mask(mask: Shaped[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
+    """Which rows of a mask can be used: those that leave at least one class of every variable.
+
+    Outside the compiler a distribution raises for a row that leaves none. Under ``torch.compile`` and ``vmap`` it
+    cannot, and treats the row as unmasked: this function tells which rows those are.
+
+    Args:
+        mask: Boolean, True for valid classes; or the indices of the valid classes, padded with -1.
+        classes: The number of classes, the tree, or the forest.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import validate_mask
+        >>> validate_mask(torch.tensor([[True, False, True], [False, False, False]]), 3)
+        tensor([ True, False])
+    """
+    num_classes = classes if isinstance(classes, int) else classes.num_classes
+    valid = as_boolean(mask, num_classes)
+    if isinstance(classes, Forest):
+        return stack(valid, classes, False).any(-1).all(-1)
+    return valid.any(-1)
+
+
+def as_boolean(mask: Tensor, num_classes: int) -> Tensor:
+    """A checked mask (..., K), True for valid classes, from a boolean one or from indices."""
+    _plan.check_tensor(mask, "mask")
+    if mask.is_floating_point() or mask.is_complex() or mask.ndim == 0:
+        raise TypeError(
+            f"`mask` has dtype {mask.dtype} and shape {tuple(mask.shape)}, but a boolean tensor (..., {num_classes}), "
+            "True for valid classes, or a tensor of their indices is needed: mask.bool() makes a boolean of 0 and 1."
+        )
+    if mask.dtype != torch.bool:
+        return _from_indices(mask, num_classes)
+    if mask.shape[-1] != num_classes:
+        raise ValueError(
+            f"`mask` has {mask.shape[-1]} entries on its last axis, but one per class is needed: {num_classes}. "
+            "(Masks are over the K classes, not over the K - 1 nodes.)"
+        )
+    return mask
+
+
+def _from_indices(indices: Tensor, num_classes: int) -> Tensor:
+    indices = indices.long()  # a small dtype could not hold what it is compared with
+    if not torch.compiler.is_compiling():
+        outside = (indices < -1) | (indices >= num_classes)
+        if _plan.is_true(outside.any()):
+            raise ValueError(
+                f"`mask` holds the index {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
+                "fills up rows with fewer valid classes. A mask of 0 and 1 must be boolean: mask.bool()."
+            )
+    padding = torch.where(indices < 0, num_classes, indices)  # one more class, which is then cut off
+    valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)
+    return valid.scatter(-1, padding, True).narrow(-1, 0, num_classes)
+
+
+def usable(valid: Tensor, classes: Tree | Forest, *, check: bool) -> Tensor:
+    """``valid`` with every class of an all-masked variable made valid; where ``check`` is possible, such rows raise."""
+    rows = stack(valid, classes, False) if isinstance(classes, Forest) else valid
+    left = rows.sum(-1, dtype=torch.int32) > 0  # many times faster than any
+    if check and not torch.compiler.is_compiling():
+        if _plan.is_true(left.all()):
+            return valid
+        if _plan.is_true(left.all().logical_not()):
+            raise ValueError(
+                f"`mask` leaves no valid class in {int(left.logical_not().sum())} of {left.numel()} rows, but a "
+                "distribution needs at least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* "
+                "class?)"
+            )
+    if isinstance(classes, Forest):
+        left = left.index_select(-1, _plan.forest_table(classes, "variable_of_class", valid.device))
+    else:
+        left = left.unsqueeze(-1)
+    return valid | left.logical_not()
+
+
+def stack(values: Tensor, forest: Forest, fill: float | bool) -> Tensor:
+    """Values of all classes of a forest, (..., sum of K), one variable a row: (..., N, largest K)."""
+    table, empty = _plan.stacking(forest, values.device)
+    return values.index_select(-1, table.flatten()).unflatten(-1, table.shape).masked_fill(empty, fill)
+
+
+def unstack(values: Tensor, forest: Forest) -> Tensor:
+    """The inverse of :func:`stack`."""
+    return values.flatten(-2).index_select(-1, _plan.unstacking(forest, values.device))

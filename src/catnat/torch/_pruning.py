@@ -1,0 +1,109 @@
+"""Pruning: what a mask leaves of a tree is a tree again, another one in every row.
+
+A question of which one side is masked is not asked. Centring and scaling are those of the prior restricted to the valid
+classes, so that zero scores mean that prior.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.torch import _dense, _functional, _paths, _plan
+from catnat.torch._activations import FEW
+from catnat.torch._nodes import Masses, Nodes
+
+
+def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
+    """The same nodes with only the ``valid`` classes (..., K) left; along their ``paths`` where these are few."""
+    scores, tree, activation, _ = nodes
+    weights = _plan.leaf_weights(tree, scores.device, scores.dtype)
+    if paths is not None:
+        no, yes = paths.leaf_sums(weights, scores.shape)
+    else:
+        no, yes = _dense.leaf_sums(valid.to(scores.dtype) * weights, tree)
+    reach = _share_below(no + yes, tree) if activation.scaling == "isotropic" else None
+    left = nodes._replace(masses=Masses(no, yes, reach))
+    return left.expand(torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1]))
+
+
+def _share_below(below: Tensor, tree: Tree | Forest) -> Tensor:
+    if isinstance(tree, Forest):
+        return below / below.index_select(-1, _plan.forest_table(tree, "root_of_node", below.device))
+    return below / below.narrow(-1, 0, min(1, tree.num_nodes))
+
+
+# ---- few valid classes ----
+
+
+class ValidPaths(NamedTuple):
+    """The paths to all n valid classes of all rows, where these are few: no other node need be read."""
+
+    rows: Tensor  # (n,)
+    classes: Tensor  # (n,)
+    nodes: Tensor  # (n, depth); where the path is shorter, any
+    on_path: Tensor  # (n, depth)
+    bits: Tensor  # (n, depth)
+    shape: tuple[int, ...]  # batch + (K,)
+
+    @property
+    def _places(self) -> Tensor:
+        """Where the nodes stand if all rows are joined to one."""
+        return self.nodes + (self.rows * (self.shape[-1] - 1)).unsqueeze(-1)
+
+    def leaf_sums(self, weights: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """The weight of the valid classes on both sides of every node, ``shape`` = batch + (K-1,)."""
+        counted = _plan.look_up(weights, self.classes).unsqueeze(-1) * self.on_path
+        yes, places = counted * self.bits, self._places.flatten()
+        no, yes = (
+            weights.new_zeros(math.prod(shape)).index_add_(0, places, side.flatten()).view(shape)
+            for side in (counted - yes, yes)
+        )
+        return no, yes
+
+    def log_probs(self, nodes: Nodes, *, floored: bool) -> Tensor:
+        """The log-probability of every valid class, (n,)."""
+        masses = None if nodes.masses is None else nodes.masses.map(lambda mass: mass.flatten())
+        joined = nodes._replace(scores=nodes.scores.flatten(), masses=masses)
+        questions = joined.at(self.nodes, self._places)
+        return _paths.sum_of_answers(questions, self.on_path, self.bits, floored=floored)
+
+    def spread(self, values: Tensor, fill: float) -> Tensor:
+        """``values`` of the valid classes among all classes, the others being ``fill``."""
+        every = torch.full((math.prod(self.shape),), fill, dtype=values.dtype, device=values.device)
+        return every.scatter_(0, self.rows * self.shape[-1] + self.classes, values).view(self.shape)
+
+    def sum_by_row(self, values: Tensor) -> Tensor:
+        """The sum of ``values`` over the valid classes of every row."""
+        batch = self.shape[:-1]
+        return values.new_zeros(math.prod(batch)).index_add(0, self.rows, values).view(batch)
+
+    def normalized(self, logs: Tensor) -> Tensor:
+        """Log-probabilities of the valid classes, divided by their sum in every row."""
+        largest = logs.new_full((math.prod(self.shape[:-1]),), -torch.inf)
+        largest = _plan.look_up(largest.scatter_reduce_(0, self.rows, logs.detach(), "amax"), self.rows)
+        total = self.sum_by_row((logs - largest).exp()).flatten()
+        return logs - largest - _plan.look_up(total, self.rows).log()
+
+
+def valid_paths(nodes: Nodes, valid: Tensor) -> ValidPaths | None:
+    """The paths to all valid classes, if reading them is less work than reading all nodes, and if that can be told."""
+    tree, shape = nodes.tree, (*nodes.scores.shape[:-1], nodes.tree.num_classes)
+    if torch.compiler.is_compiling() or valid.shape != shape:
+        return None
+    if is_functorch_wrapped_tensor(valid) or is_functorch_wrapped_tensor(nodes.scores):
+        return None
+    if not isinstance(tree, Tree) or not _functional.walks(tree) or valid.numel() <= FEW:
+        return None
+    count = valid.sum(-1, dtype=torch.int32).sum()
+    if not _plan.is_true(count * (2 * tree.depth) <= valid.numel()):
+        return None
+    rows, classes = valid.reshape(-1, tree.num_classes).nonzero().unbind(-1)
+    index, bits = _paths.path(classes, tree)
+    return ValidPaths(rows, classes, index.clamp(min=0), index >= 0, bits, shape)

@@ -1,0 +1,42 @@
+"""Natural gradients, distances, and the way back from probabilities to scores."""
+
+import cases
+import hypothesis
+import pytest
+from conformance import checks
+
+LAWS = [
+    checks.natural_gradient_solves_the_fisher_system,
+    checks.natural_gradient_of_a_dead_node_is_zero,
+    checks.kl_step_hits_its_kl,
+    checks.fisher_rao_is_its_definition,
+    checks.fisher_rao_is_locally_the_fisher_metric,
+    checks.probabilities_come_back,
+    checks.scores_come_back,
+]
+NATURALS = {name: case for name, case in cases.ACTIVATIONS.items() if case.natural}
+SIGMOIDS = {name: case for name, case in cases.ACTIVATIONS.items() if case.kind == "sigmoid"}
+WITH_NODES = [name for name in cases.TREE_NAMES if name != "balanced-1"]
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law(backend, tree, activation, law):
+    law(backend, tree, activation)
+
+
+@pytest.mark.parametrize("law", LAWS)
+@hypothesis.given(tree=cases.tree_cases(), activation=cases.activation_cases())
+@hypothesis.settings(max_examples=15)
+def test_law_on_random_trees(backend, law, tree, activation):
+    law(backend, tree, activation)
+
+
+@pytest.mark.parametrize("name", WITH_NODES)
+@pytest.mark.parametrize("activation", NATURALS.values(), ids=NATURALS.keys())
+def test_distance_along_the_root(backend, name, activation):
+    checks.fisher_rao_along_the_root_is_an_angle(backend, cases.tree_case(name), activation)
+
+
+@pytest.mark.parametrize("activation", SIGMOIDS.values(), ids=SIGMOIDS.keys())
+def test_far_logits_come_back(backend, tree, activation):
+    checks.far_logits_come_back(backend, tree, activation)
