@@ -372,8 +372,8 @@ def test_first_and_second_derivatives(options, activation):
         law = ct.Catnat(s, activation=activation, mask=MASK, **options)
         return law.probs, law.entropy(), law.log_prob(torch.tensor([0, 2, 3]))
 
-    assert torch.autograd.gradcheck(every, (scores,))
-    assert torch.autograd.gradgradcheck(every, (scores,))
+    assert torch.autograd.gradcheck(every, (scores,), fast_mode=True)
+    assert torch.autograd.gradgradcheck(every, (scores,), fast_mode=True)
 
 
 @pytest.mark.parametrize("mode", ["meta", "fake"])
@@ -440,6 +440,28 @@ def test_ten_million_draws():
             assert_obeyed(draws, mask)
             count += draws.numel()
     assert count >= 10_000_000
+
+
+@pytest.mark.parametrize("end", ["lowest", "highest"])
+@pytest.mark.parametrize("name", DRAWN_TREES)
+def test_the_ends_of_the_uniform_numbers(name, end, monkeypatch):
+    """A uniform number may be exactly 0, and as near to 1 as the dtype can come: a masked class is not drawn then."""
+
+    def rand(shape, *, dtype, **_):
+        return torch.full(shape, 0.0 if end == "lowest" else 1 - torch.finfo(dtype).eps / 2, dtype=dtype)
+
+    tree = DRAWN_TREES[name]
+    mask = masks(tree, 50)
+    scores = rows.around(tree, 50, dtype=torch.float32)
+    monkeypatch.setattr(torch, "rand", rand)
+    for options in OPTIONS.values():
+        law = ct.Catnat(scores, tree, mask=mask, **options)
+        for draws in (law.sample(), law.sample((3,)), law.sample((400,))):
+            assert_obeyed(draws, mask)
+            assert (law.probs.expand(*draws.shape, -1).gather(-1, draws.unsqueeze(-1)) > 0).all()
+    relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, mask=mask).rsample()
+    assert relaxed.isfinite().all()
+    assert (relaxed[~mask] == 0).all()
 
 
 @all_dtypes
@@ -1023,17 +1045,13 @@ def fresh_compiler():
 @pytest.mark.parametrize("case", COMPILED)
 def test_compiled_laws_equal_eager_ones(case, fresh_compiler):
     name, activation, options = COMPILED[case]
-    check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "aot_eager", torch.float32)
-
-
-def test_compiled_half_precision(fresh_compiler):
-    check_compiled(rows.TREES["balanced-3"], rows.ACTIVATIONS["sigmoid"], OPTIONS["prune"], "aot_eager", torch.float16)
+    dtype = torch.float16 if case == "all" else torch.float32
+    check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "aot_eager", dtype)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["prune", "all"])
-def test_generated_code(case, fresh_compiler):
-    name, activation, options = COMPILED[case]
+def test_generated_code(fresh_compiler):
+    name, activation, options = COMPILED["all"]
     check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "inductor", torch.float32)
 
 

@@ -1,0 +1,67 @@
+"""What an experiment is: the interface between the engine and the experiments, and the small types they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from catnat_experiments.search import Search
+
+Config = dict[str, str | int | float]
+"""Everything that decides a run's numbers, as plain JSON: experiment, sizes, parameterization, rate, seed ..."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Runs that can all start as soon as the stages before are complete."""
+
+    name: str
+    """For example "coarse", "refined", "final"."""
+    runs: Callable[[pd.DataFrame], list[Config]]
+    """From the records of all stages before it to this stage's runs; deterministic. The first stage ignores them."""
+    about: str
+    """One line for `plan`."""
+    expected_runs: int
+    """For `plan`, before anything has run."""
+
+
+class Keeper(Protocol):
+    """What the engine gives to `train`: checkpoints and scalars of one group."""
+
+    def load(self) -> Any | None:
+        """The last checkpoint of this group, or None."""
+
+    def save(self, state: Any, step: int, of: int) -> None:
+        """Keep a checkpoint, atomically, and report progress. To be called about every 10 s."""
+
+    def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
+        """Values of run number `run` at a step, for TensorBoard and the record's history."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run ends with."""
+
+    metrics: dict[str, float]
+    """Final metrics."""
+    history: dict[str, list[float]]
+    """Small: at most about 20 points."""
+
+
+class Experiment(Protocol):
+    """What the engine needs of an experiment."""
+
+    name: str
+
+    def stages(self, preset: str) -> Sequence[Stage | Search]:
+        """The stages of a preset, in order."""
+
+    def groups(self, runs: list[Config]) -> list[list[Config]]:
+        """Runs computed together in one process (a batch of seeds and rates): the unit of work and of resume."""
+
+    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
+        """Compute a group: one outcome per run, in order."""

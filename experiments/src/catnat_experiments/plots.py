@@ -1,0 +1,93 @@
+"""The plots of a report: tables with error bars, learning curves."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from catnat_experiments.report import Curve, Numbers
+from catnat_experiments.statistics import Sample
+
+
+def slug(title: str) -> str:
+    """A file name for a title.
+
+    >>> slug("Energy score, test")
+    'energy-score-test'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def plot_table(numbers: Numbers, directory: Path) -> Path:
+    """One panel per row, each with its own scale: means with one standard deviation, the paper's numbers as crosses."""
+    table = numbers.table
+    figure = Figure(figsize=(max(4.0, 2.2 * len(numbers.rows)), 3.0), layout="constrained")
+    panels = figure.subplots(1, len(numbers.rows), squeeze=False)[0]
+    for axes, row in zip(panels, numbers.rows, strict=True):
+        for place, column in enumerate(table.columns):
+            sample, style = numbers.samples.get((row, column), Sample(())), {"color": f"C{place}"}
+            spread = 0.0 if math.isnan(sample.std) else sample.std
+            axes.errorbar([place], [sample.mean], [spread], fmt="o", ms=4, capsize=3, **style)
+            axes.plot([place], [_or_nan(numbers.paper(row, column))], "x", ms=6, alpha=0.7, **style)
+        if table.reference is not None and (row, table.reference) in numbers.samples:
+            axes.axhline(numbers.samples[row, table.reference].mean, color="gray", ls="--", lw=1, label=table.reference)
+        axes.set_xticks(range(len(table.columns)), table.columns, rotation=90)
+        axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
+        axes.margins(x=0.2)
+    if table.paper:
+        panels[0].plot([], [], "x", color="gray", label="the paper")
+    _add_legend(panels[0])
+    panels[0].set_ylabel(table.title)
+    return _save(figure, directory / f"{slug(table.title)}.png")
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
+    """Learning curves, mean with a band of one standard deviation; None if no record has that history."""
+    table, frame = numbers.table, numbers.frame
+    if f"history.{curve.name}" not in frame:
+        return None
+    figure = Figure(figsize=(max(4.0, 3.0 * len(numbers.rows)), 2.8), layout="constrained")
+    panels = figure.subplots(1, len(numbers.rows), sharex=True, squeeze=False)[0]
+    for axes, row in zip(panels, numbers.rows, strict=True):
+        for order, column in enumerate(table.columns):
+            runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
+            _draw_curve(axes, runs, curve, f"C{order}", column)
+        axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
+        axes.set_xlabel("step")
+        axes.set_yscale("log" if curve.log else "linear")
+    panels[0].set_ylabel(curve.title or curve.name)
+    _add_legend(panels[0])
+    return _save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
+
+
+def _draw_curve(axes: Axes, runs: pd.DataFrame, curve: Curve, color: str, label: str) -> None:
+    lines = [line for line in runs.get(f"history.{curve.name}", []) if isinstance(line, list)]
+    if not lines:
+        return
+    length = min(map(len, lines))
+    values = np.array([line[:length] for line in lines])
+    key = f"history.{curve.x or curve.name + '.step'}"
+    steps = next((list(x)[:length] for x in runs.get(key, []) if isinstance(x, list)), list(range(length)))
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    axes.plot(steps, mean, color=color, lw=1.2, label=label)
+    axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
+
+
+def _add_legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:  # matplotlib warns of a legend without entries
+        axes.legend(fontsize="small")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path, dpi=120)
+    return path

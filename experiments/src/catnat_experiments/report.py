@@ -1,0 +1,379 @@
+"""From records to a page: tables as in the paper, the paper's numbers beside ours, tests, plots, and what they say.
+
+An experiment describes its tables with :class:`Table` objects; everything here is made from those and the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.table import Table as RichTable
+
+from catnat_experiments import records, statistics
+from catnat_experiments.plan import Standing
+from catnat_experiments.records import Record
+from catnat_experiments.statistics import Direction, Sample
+
+Value = str | int | float
+Cell = tuple[Value, str]
+
+
+# ---- how an experiment describes its tables --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """The paper claims that one column is better than another.
+
+    Attributes:
+        better: The column that is said to be better.
+        worse: The column that it is compared with.
+        rows: The rows that the claim is about; None for all.
+    """
+
+    better: str
+    worse: str
+    rows: tuple[Value, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A learning curve to draw: one panel per row of the table, one line per column.
+
+    Attributes:
+        name: The key in the records' history.
+        title: For the vertical axis; the name if empty.
+        x: The key of the horizontal values in the history; None for ``<name>.step``, which the keeper's scalars have.
+        log: Whether the vertical axis is logarithmic.
+    """
+
+    name: str
+    title: str = ""
+    x: str | None = None
+    log: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """One table of the report: a metric, its rows and columns, and what the paper says about it.
+
+    Attributes:
+        title: Of the section.
+        metric: The name in ``Outcome.metrics``.
+        better: Whether ``"lower"`` or ``"higher"`` values are better.
+        row: The config key whose values are the rows, in ascending order.
+        column: The config key whose values are the columns.
+        columns: Those values, in the order of the table. Runs with any other value are left out, and so are columns
+            without any run.
+        row_title: The heading of the rows; the key if empty.
+        stages: The stages whose runs are shown.
+        digits: Decimals in the table.
+        paper: The paper's numbers: row -> column -> number, for as many as it has.
+        reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
+            true model reaches.
+        chosen: Config keys to list for each cell, such as the learning rate that was selected.
+        claims: What the paper claims about the columns.
+        curves: Learning curves to draw.
+        note: A sentence to print under the table.
+    """
+
+    title: str
+    metric: str
+    better: Direction
+    row: str
+    column: str
+    columns: tuple[str, ...]
+    row_title: str = ""
+    stages: tuple[str, ...] = ("final",)
+    digits: int = 4
+    paper: Mapping[Any, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    reference: str | None = None
+    chosen: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    note: str = ""
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """The columns, and the reference if there is one."""
+        return self.columns if self.reference is None else (*self.columns, self.reference)
+
+
+# ---- the numbers of a table ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """A table filled with records."""
+
+    table: Table
+    frame: pd.DataFrame
+    rows: list[Value]
+    samples: dict[Cell, Sample]
+
+    def paper(self, row: Value, column: str) -> float | None:
+        """The paper's number, if it has one."""
+        return self.table.paper.get(row, {}).get(column)
+
+    @property
+    def heading(self) -> str:
+        """What the rows are."""
+        return self.table.row_title or self.table.row
+
+    def row(self, row: Value) -> dict[str, Sample]:
+        """The columns of a row that have runs."""
+        return {column: self.samples[row, column] for column in self.table.columns if (row, column) in self.samples}
+
+    def against_best(self) -> dict[Cell, float]:
+        """The p-value of every cell against the best of its row; the best itself is not in it."""
+        p_values: dict[Cell, float] = {}
+        for row in self.rows:
+            samples = self.row(row)
+            winner = statistics.best(samples, self.table.better)
+            if winner is not None:
+                others = (column for column in samples if column != winner)
+                p_values |= {(row, other): statistics.welch(samples[winner], samples[other]) for other in others}
+        return p_values
+
+
+def done_records(standings: Iterable[Standing], stages: Sequence[str] | None = None) -> list[Record]:
+    """The records of these stages, or of all, each once."""
+    chosen = [standing for standing in standings if stages is None or standing.stage.name in stages]
+    return list({record.id: record for standing in chosen for record in standing.done}.values())
+
+
+def fill(table: Table, standings: Iterable[Standing]) -> Numbers:
+    """Collect the records that a table is about: its stages, its columns, its metric."""
+    done = (record for record in done_records(standings, table.stages) if table.metric in record.metrics)
+    frame = records.frame(record for record in done if record.config.get(table.column) in table.all_columns)
+    if frame.empty:
+        return Numbers(table, frame, [], {})
+    cells = frame.groupby([f"config.{table.row}", f"config.{table.column}"])[f"metrics.{table.metric}"]
+    samples = {(_plain(row), str(column)): Sample.of(list(values)) for (row, column), values in cells}
+    present = tuple(column for column in table.columns if any(column == of for _, of in samples))
+    shown = dataclasses.replace(table, columns=present or table.columns)  # a small preset may lack some columns
+    return Numbers(shown, frame, sorted({row for row, _ in samples}, key=_order), samples)
+
+
+def _plain(value: Any) -> Value:
+    plain: Value = value.item() if isinstance(value, np.generic) else value
+    return plain
+
+
+def _order(value: Value) -> tuple[bool, float, str]:
+    return (isinstance(value, str), 0.0 if isinstance(value, str) else value, str(value))
+
+
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def write(name: str, preset: str, standings: Sequence[Standing], tables: Sequence[Table], directory: Path) -> Path:
+    """Write ``README.md`` and its plots into a directory; returns the page's path."""
+    directory.mkdir(parents=True, exist_ok=True)
+    parts = [f"# {name}, preset {preset}", _origin(name, preset, standings)]
+    for table in tables:
+        parts += _section(fill(table, standings), standings, directory)
+    page = directory / "README.md"
+    records.write_atomically(page, ("\n\n".join(part for part in parts if part) + "\n").encode())
+    return page
+
+
+def _origin(name: str, preset: str, standings: Sequence[Standing]) -> str:
+    done = done_records(standings)
+    if not done:
+        return "No run is finished yet."
+    hours = sum(record.seconds for record in done) / 3600
+    made = Counter(", ".join(f"{key} {value}" for key, value in sorted(record.versions.items())) for record in done)
+    commits = sorted({record.commit for record in done if record.commit})
+    return (
+        f"{len(done)} runs, {hours:.2f} core-hours. Made with {'; or '.join(made)}"
+        f"{', at commit ' + ', '.join(commits) if commits else ''}. "
+        f"This page: `catnat-experiments report {name} --preset {preset}`."
+    )
+
+
+def _section(numbers: Numbers, standings: Sequence[Standing], directory: Path) -> list[str]:
+    from catnat_experiments import plots  # matplotlib takes a second to import
+
+    table = numbers.table
+    parts = [f"## {table.title}", _preliminary(table, standings)]
+    if not numbers.rows:
+        return [*parts, "No record for this table yet."]
+    parts += [_main_table(numbers), _legend(numbers), table.note, _p_table(numbers), _chosen_table(numbers)]
+    parts += [closeness(numbers), *claims(numbers)]
+    images = {table.title: plots.plot_table(numbers, directory)}
+    drawn = {
+        f"{table.title}: {curve.title or curve.name}": plots.plot_curve(numbers, curve, directory)
+        for curve in table.curves
+    }
+    images |= {title: path for title, path in drawn.items() if path is not None}
+    return [*parts, *(f"![{title}]({path.name})" for title, path in images.items())]
+
+
+def _preliminary(table: Table, standings: Sequence[Standing]) -> str:
+    missing = sum(standing.missing for standing in standings if standing.stage.name in table.stages)
+    return f"**Preliminary: {missing} runs of this table are missing.**" if missing else ""
+
+
+def _markdown(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell_text(numbers: Numbers, row: Value, column: str, marks: tuple[str, str] = ("", "")) -> str:
+    """Mean ± standard deviation between the marks of bold or nothing, and the paper's number in brackets."""
+    table, sample = numbers.table, numbers.samples.get((row, column))
+    if sample is None:
+        return "-"
+    digits, paper = table.digits, numbers.paper(row, column)
+    text = f"{sample.mean:.{digits}f}" if sample.values else "all diverged"
+    text += "" if math.isnan(sample.std) else f" ± {sample.std:.{digits}f}"
+    text = f"{marks[0]}{text}{marks[1]}"
+    text += f" ({paper:.{digits}f})" if paper is not None else ""
+    return text + (f", {sample.diverged} diverged" if sample.diverged and sample.values else "")
+
+
+def _main_table(numbers: Numbers) -> str:
+    return _markdown([numbers.heading, *numbers.table.all_columns], _cells(numbers, "**", "**"))
+
+
+def _cells(numbers: Numbers, opening: str, closing: str) -> list[list[str]]:
+    """The body of the main table, with the marks around bold."""
+    body = []
+    for row in numbers.rows:
+        strong = statistics.bold(numbers.row(row), numbers.table.better)
+        marks = [(opening, closing) if column in strong else ("", "") for column in numbers.table.all_columns]
+        cells = [cell_text(numbers, row, *entry) for entry in zip(numbers.table.all_columns, marks, strict=True)]
+        body.append([str(row), *cells])
+    return body
+
+
+def _legend(numbers: Numbers) -> str:
+    samples = [sample for row in numbers.rows for sample in numbers.row(row).values()]
+    sizes = sorted({len(sample.values) + sample.diverged for sample in samples})
+    repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
+    return (
+        f"{numbers.table.better.capitalize()} is better. Mean ± standard deviation (n - 1) over {repeats} runs a cell; "
+        "in brackets the paper's number. Bold, as in the paper: the best mean of a row and all that Welch's t-test "
+        "does not find significantly worse at 5%, each test taken alone."
+    )
+
+
+def _p_table(numbers: Numbers) -> str:
+    table, plain = numbers.table, numbers.against_best()
+    if all(math.isnan(p) for p in plain.values()):
+        return "No test is possible: that takes two runs a cell."
+    corrected = statistics.holm(plain)
+
+    def cell(row: Value, column: str) -> str:
+        if (row, column) in corrected:
+            return f"{p_text(corrected[row, column])} ({p_text(plain[row, column])})"
+        return "best" if (row, column) in numbers.samples else "-"
+
+    body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
+    return (
+        "p-values against the best of the row, corrected by Holm's method for all the comparisons of the table; in "
+        "brackets without the correction.\n\n" + _markdown([numbers.heading, *table.columns], body)
+    )
+
+
+def p_text(p_value: float) -> str:
+    """A p-value to two digits.
+
+    >>> p_text(0.0312), p_text(1e-9), p_text(float("nan"))
+    ('0.031', '< 0.0001', 'no test')
+    """
+    if math.isnan(p_value):
+        return "no test"
+    return "< 0.0001" if p_value < 1e-4 else f"{p_value:.2g}"
+
+
+def _chosen_table(numbers: Numbers) -> str:
+    table = numbers.table
+    if not table.chosen:
+        return ""
+    groups = dict(iter(numbers.frame.groupby([f"config.{table.row}", f"config.{table.column}"])))
+
+    def cell(row: Value, column: str) -> str:
+        frame = groups.get((row, column))
+        if frame is None:
+            return "-"
+        return ", ".join(" / ".join(map(str, sorted(set(frame[f"config.{key}"].tolist())))) for key in table.chosen)
+
+    body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
+    return f"Chosen {', '.join(table.chosen)}:\n\n" + _markdown([numbers.heading, *table.columns], body)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def closeness(numbers: Numbers) -> str:
+    """How far our means are from the paper's numbers, in a sentence; empty if the paper has none."""
+    apart: dict[str, list[float]] = {}
+    for (row, column), sample in numbers.samples.items():
+        paper = numbers.paper(row, column)
+        if paper and sample.values:
+            apart.setdefault(column, []).append(abs(sample.mean / paper - 1))
+    if not apart:
+        return ""
+    told = ", ".join(f"{column} {max(apart[column]):.1%}" for column in numbers.table.all_columns if column in apart)
+    return f"The largest differences between our means and the paper's numbers, by column: {told}."
+
+
+_KINDS = {
+    "significantly better than": "reproduced",
+    "not significantly different from": "not significant",
+    "significantly worse than": "did not reproduce: significantly the other way round",
+    "cannot be tested against": "cannot be tested",
+}
+
+
+def claims(numbers: Numbers) -> list[str]:
+    """One paragraph per claim of the paper: where it reproduced, where it did not, where nothing is significant."""
+    table = numbers.table
+    p_values: dict[tuple[Claim, Value], float] = {}
+    for claim in table.claims:
+        for row in claim.rows if claim.rows is not None else numbers.rows:
+            if {claim.better, claim.worse} <= set(numbers.row(row)):
+                samples = numbers.row(row)
+                p_values[claim, row] = statistics.welch(samples[claim.better], samples[claim.worse])
+    corrected = statistics.holm(p_values)
+    texts = []
+    for claim in table.claims:
+        found: dict[str, list[str]] = {}
+        for row in (row for of, row in corrected if of == claim):
+            samples, p_value = numbers.row(row), corrected[claim, row]
+            words = statistics.verdict(samples[claim.better], samples[claim.worse], table.better, p_value)
+            found.setdefault(_KINDS[words], []).append(f"{row} (p: {p_text(p_value)})")
+        told = "; ".join(
+            f"{kind} at {numbers.heading} {', '.join(found[kind])}" for kind in _KINDS.values() if kind in found
+        )
+        texts.append(
+            f"The paper's claim that **{claim.better} is better than {claim.worse}**: {told or 'no runs for it here'}."
+        )
+    if texts:
+        texts.insert(
+            0, "Claims are tested with Welch's t-test, corrected by Holm's method for all the claims of the table."
+        )
+    return texts
+
+
+# ---- the terminal ----------------------------------------------------------------------------------------------------
+
+
+def rich_table(numbers: Numbers) -> RichTable:
+    """The table for a terminal."""
+    table = numbers.table
+    shown = RichTable(title=f"{table.title} ({table.better} is better)", title_justify="left")
+    for heading in [numbers.heading, *table.all_columns]:
+        shown.add_column(heading)
+    for cells in _cells(numbers, "[bold]", "[/bold]"):
+        shown.add_row(*cells)
+    return shown

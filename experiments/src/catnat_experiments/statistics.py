@@ -1,0 +1,119 @@
+"""The statistics of the tables: mean, standard deviation, Welch's t-test, Holm's correction, the bold rule, words."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+import numpy as np
+
+Direction = Literal["lower", "higher"]
+Key = TypeVar("Key", bound=Hashable)
+LEVEL = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Repetitions of one measurement. Runs that diverged (NaN) are counted, and left out of the mean.
+
+    >>> Sample.of([1.0, 2.0, 3.0])
+    Sample(values=(1.0, 2.0, 3.0), diverged=0)
+    """
+
+    values: tuple[float, ...]
+    diverged: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Sample:
+        """The finite values, and how many were not."""
+        finite = tuple(float(value) for value in values if math.isfinite(value))
+        return cls(finite, len(values) - len(finite))
+
+    @property
+    def mean(self) -> float:
+        """The mean, NaN if there is nothing to average."""
+        return float(np.mean(self.values)) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of a sample (divided by n - 1), NaN for fewer than two values."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan
+
+
+def welch(first: Sample, second: Sample) -> float:
+    r"""The two-sided p-value of Welch's t-test, which does not assume equal variances; NaN if either has one value.
+
+    .. math:: t = \frac{\bar x_1 - \bar x_2}{\sqrt{s_1^2 / n_1 + s_2^2 / n_2}}
+
+    Two samples without any spread are told apart exactly: p is 1 if they are equal and 0 if not.
+
+    >>> round(welch(Sample.of([1.0, 2.0, 3.0]), Sample.of([2.0, 3.0, 4.0])), 4)
+    0.2879
+    """
+    if len(first.values) < 2 or len(second.values) < 2:
+        return math.nan
+    if len(set(first.values)) == 1 and len(set(second.values)) == 1:  # 0 / 0, or a difference with no error at all
+        return float(first.values[0] == second.values[0])
+    from scipy import stats  # takes a second to import: only who tests something waits for it
+
+    numbers = (first.mean, first.std, len(first.values), second.mean, second.std, len(second.values))
+    return float(stats.ttest_ind_from_stats(*numbers, equal_var=False).pvalue)
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    r"""Holm's step-down correction: the chance of one or more false alarms in the whole family stays below the level.
+
+    The i-th smallest of m p-values becomes :math:`\max_{j \le i} \min(1, (m - j + 1) p_{(j)})`. A NaN (no test was
+    possible) stays NaN and does not count.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    tested = sorted((key for key in p_values if not math.isnan(p_values[key])), key=lambda key: p_values[key])
+    corrected, largest = dict(p_values), 0.0
+    for rank, key in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - rank) * p_values[key]))
+        corrected[key] = largest
+    return corrected
+
+
+def best(samples: Mapping[Key, Sample], direction: Direction) -> Key | None:
+    """The key with the best mean, None if there is no mean at all.
+
+    >>> best({"a": Sample.of([1.0]), "b": Sample.of([2.0])}, "lower")
+    'a'
+    """
+    known = {key: sample.mean for key, sample in samples.items() if sample.values}
+    if not known:
+        return None
+    return min(known, key=lambda key: known[key]) if direction == "lower" else max(known, key=lambda key: known[key])
+
+
+def bold(samples: Mapping[Key, Sample], direction: Direction) -> set[Key]:
+    """The paper's rule: the best mean, and all that are not significantly worse (Welch, 5%, not corrected).
+
+    Where no test is possible (one run), only the best.
+
+    >>> sorted(bold({"a": Sample.of([1.0, 1.1]), "b": Sample.of([1.0, 1.2]), "c": Sample.of([5.0, 5.1])}, "lower"))
+    ['a', 'b']
+    """
+    winner = best(samples, direction)
+    if winner is None:
+        return set()
+    return {key for key, sample in samples.items() if key == winner or welch(samples[winner], sample) >= LEVEL}
+
+
+def verdict(better: Sample, worse: Sample, direction: Direction, p_value: float) -> str:
+    """In words, what the test says about the claim that ``better`` is better.
+
+    >>> verdict(Sample.of([1.0, 1.1]), Sample.of([5.0, 5.1]), "lower", p_value=0.001)
+    'significantly better than'
+    """
+    if math.isnan(p_value):
+        return "cannot be tested against"
+    if p_value >= LEVEL:
+        return "not significantly different from"
+    ahead = better.mean < worse.mean if direction == "lower" else better.mean > worse.mean
+    return "significantly better than" if ahead else "significantly worse than"

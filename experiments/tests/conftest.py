@@ -1,0 +1,49 @@
+"""One Ray for all tests of a process that do not need their own."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from catnat_experiments.progress import Display
+
+# The workers that Ray starts must find the toy too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+
+
+@pytest.fixture
+def own_ray() -> None:
+    """Two CPUs of this machine, started once; the engine finds it running and leaves it alone."""
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_ray_is_left() -> Iterator[None]:
+    yield
+    import ray
+
+    ray.shutdown()
+
+
+@pytest.fixture
+def output() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def display(output: io.StringIO) -> Display:
+    return Display(Console(file=output, width=200))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Callable[[str], str]:
+    """A directory for the traces of a toy, by name."""
+    return lambda name: str(tmp_path / f"log-{name}")

@@ -1,0 +1,193 @@
+"""Every parameterization of the registry: probabilities, inverses, dead scores, and what coincides for two classes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import catnat.torch as ct
+from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
+
+NAMES = list(PARAMETERIZATIONS)
+
+
+def drawn(name: str, classes: int, *batch: int, scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(classes)
+    count = parameterization(name).num_scores(classes)
+    return scale * torch.randn(*batch, count, dtype=torch.float64, generator=generator)
+
+
+def test_the_registry_has_the_names_of_the_plan() -> None:
+    assert set(NAMES) == {
+        "softmax",
+        "sparsemax",
+        "sigmoid",
+        "natural",
+        "natural-reflect",
+        "natural-isotropic",
+        "sigmoid-natural-gradient",
+        "natural-natural-gradient",
+        "softmax-natural-gradient",
+    }
+    assert all(entry.name == name for name, entry in PARAMETERIZATIONS.items())
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'sofmax', but one of these is needed: softmax, sparsemax"):
+        parameterization("sofmax")
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8])
+@pytest.mark.parametrize("name", NAMES)
+def test_probabilities_sum_to_one_and_log_probs_are_their_logarithms(name: str, classes: int) -> None:
+    kind = parameterization(name)
+    assert kind.num_scores(classes) == (classes if name.startswith(("softmax", "sparsemax")) else classes - 1)
+    scores = drawn(name, classes, 40, 5, scale=2.0)
+    probs, logs = kind.probs(scores), kind.log_probs(scores)
+    assert probs.shape == logs.shape == (40, 5, classes)
+    assert (probs >= 0).all()
+    torch.testing.assert_close(probs.sum(-1), torch.ones(40, 5, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(logs.exp(), probs, rtol=1e-12, atol=1e-14)
+    assert logs.isfinite().all()
+
+
+@pytest.mark.parametrize("classes", [2, 3, 8])
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_from_probs_is_the_inverse(name: str, classes: int) -> None:
+    kind = parameterization(name)
+    probs = torch.distributions.Dirichlet(torch.ones(classes, dtype=torch.float64))
+    torch.manual_seed(classes)
+    wanted = probs.sample((50,))
+    scores = kind.scores_from_probs(wanted)
+    assert scores.shape == (50, kind.num_scores(classes))
+    torch.testing.assert_close(kind.probs(scores), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_the_start_of_the_paper_for_two_classes() -> None:
+    theta = torch.tensor([1e-4, 0.02, 0.05, 0.1, 0.6], dtype=torch.float64)
+    probs = torch.stack((1 - theta, theta), -1)
+    log_odds = (theta / (1 - theta)).log()
+    wanted = {
+        "sigmoid": log_odds.unsqueeze(-1),
+        "natural": (2 * torch.asin(2 * theta - 1)).unsqueeze(-1),
+        "softmax": torch.stack((-log_odds / 2, log_odds / 2), -1),
+        "sparsemax": torch.stack(((1 - 2 * theta) / 2, (2 * theta - 1) / 2), -1),
+    }
+    for name, scores in wanted.items():
+        torch.testing.assert_close(parameterization(name).scores_from_probs(probs), scores, rtol=1e-9, atol=1e-12)
+
+
+# ---- dead scores ----
+
+
+def expected_fisher(name: str, scores: torch.Tensor) -> torch.Tensor:
+    """E[(d log p(class) / d score)^2] for every score: 0 where no class that can be drawn moves it."""
+    kind, leaf = parameterization(name), scores.clone().requires_grad_()
+    logs, probs = kind.log_probs(kind.wrap(leaf)), kind.probs(scores)
+    total = torch.zeros_like(scores)
+    for k in range(probs.shape[-1]):
+        (gradient,) = torch.autograd.grad(logs[..., k].sum(), leaf, retain_graph=True)
+        total += probs[..., k : k + 1] * gradient.square()
+    return total
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_saturated_scores_are_those_without_gradient(name: str, classes: int) -> None:
+    kind = parameterization(name)
+    scores = drawn(name, classes, 500, scale=4.0)
+    dead = kind.saturated(scores)
+    assert dead.shape == scores.shape
+    if name in ("natural", "natural-natural-gradient"):  # a node that is not reached has no gradient either
+        assert (expected_fisher(name, scores)[dead] == 0).all()
+        reached = ct.reach(scores) > 0
+        assert (expected_fisher(name, scores)[reached & ~dead] > 0).all()
+    else:
+        assert ((expected_fisher(name, scores) == 0) == dead).all()
+    can_die = name in ("natural", "natural-natural-gradient", "sparsemax")
+    assert dead.any() == can_die
+    assert not dead.all()
+
+
+def test_saturated_of_two_classes_by_hand() -> None:
+    edge = torch.tensor([[-3.2], [-3.1], [0.0], [3.1], [3.2]], dtype=torch.float64)
+    assert parameterization("natural").saturated(edge).squeeze(-1).tolist() == [True, False, False, False, True]
+    assert not parameterization("natural-reflect").saturated(edge).any()
+    pair = torch.tensor([[0.6, -0.6], [0.4, -0.4], [-0.6, 0.6]], dtype=torch.float64)
+    assert parameterization("sparsemax").saturated(pair).tolist() == [[True, True], [False, False], [True, True]]
+    assert not parameterization("softmax").saturated(100 * pair).any()
+    assert parameterization("softmax").saturated(1000 * pair.float()).tolist()[0] == [True, True]
+
+
+# ---- natural gradients, and what coincides for two classes ----
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrap_leaves_the_scores_and_only_natural_gradients_change_the_gradient(name: str) -> None:
+    kind, scores = parameterization(name), drawn(name, 4, 6, scale=0.5)
+    torch.testing.assert_close(kind.wrap(scores), scores, rtol=0, atol=0)
+    leaf = scores.requires_grad_()
+    (plain,) = torch.autograd.grad(kind.log_probs(leaf)[..., 0].sum(), leaf)
+    (wrapped,) = torch.autograd.grad(kind.log_probs(kind.wrap(leaf))[..., 0].sum(), leaf)
+    assert torch.equal(plain, wrapped) != name.endswith("natural-gradient")
+
+
+def test_sparsemax_has_no_natural_gradient() -> None:
+    kind = type(parameterization("sparsemax"))("sparsemax-natural-gradient", natural_gradient=True)
+    with pytest.raises(NotImplementedError, match="singular"):
+        kind.wrap(torch.zeros(2))
+
+
+def gradients_of_theta(name: str, theta: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """The gradient, natural where the name says so, of sum(wanted * theta) in the scores of two classes."""
+    kind = parameterization(name)
+    leaf = kind.scores_from_probs(torch.stack((1 - theta, theta), -1)).requires_grad_()
+    loss = (wanted * kind.log_probs(kind.wrap(leaf))[..., 1].exp()).sum()
+    return torch.autograd.grad(loss, leaf)[0]
+
+
+THETA = torch.tensor([0.003, 0.05, 0.2, 0.5, 0.7, 0.99], dtype=torch.float64)
+WANTED = torch.tensor([1.0, -2.0, 0.3, 4.0, -0.7, 2.0], dtype=torch.float64)
+
+
+def test_isotropic_scaling_is_the_identity_for_two_classes() -> None:
+    scores = drawn("natural", 2, 300, scale=5.0)
+    isotropic, reflect = parameterization("natural-isotropic"), parameterization("natural-reflect")
+    torch.testing.assert_close(isotropic.probs(scores), reflect.probs(scores), rtol=1e-13, atol=1e-15)
+    clamped = ct.catnat(scores, activation=ct.natural(scaling="isotropic"))
+    torch.testing.assert_close(clamped, parameterization("natural").probs(scores), rtol=1e-13, atol=1e-15)
+
+
+def test_naturals_natural_gradient_is_a_constant_factor_that_adam_cancels() -> None:
+    plain = gradients_of_theta("natural", THETA, WANTED)
+    torch.testing.assert_close(gradients_of_theta("natural-natural-gradient", THETA, WANTED), 4 * plain)
+    # Only Adam's epsilon, 1e-8 beside gradients of 1, can tell them apart.
+    paths = []
+    for name in ("natural", "natural-natural-gradient"):
+        kind = parameterization(name)
+        leaf = kind.scores_from_probs(torch.stack((1 - THETA, THETA), -1)).requires_grad_()
+        adam = torch.optim.Adam([leaf], lr=0.02)
+        for _ in range(50):
+            adam.zero_grad()
+            (-(kind.log_probs(kind.wrap(leaf))[..., 1])).sum().backward()
+            adam.step()
+        paths.append(leaf.detach())
+    torch.testing.assert_close(*paths, rtol=0, atol=1e-6)
+
+
+def test_softmaxs_natural_gradient_on_the_difference_is_sigmoids() -> None:
+    two = gradients_of_theta("softmax-natural-gradient", THETA, WANTED)
+    torch.testing.assert_close(
+        two[:, 1] - two[:, 0], gradients_of_theta("sigmoid-natural-gradient", THETA, WANTED)[:, 0]
+    )
+    torch.testing.assert_close(two[:, 1], -two[:, 0])
+    # d theta / d score is theta (1 - theta), and so is the Fisher information: the natural gradient of theta is 1.
+    torch.testing.assert_close(two[:, 1] - two[:, 0], WANTED)
+
+
+def test_plain_softmax_is_sigmoid_with_its_gradient_on_both_scores() -> None:
+    two, one = gradients_of_theta("softmax", THETA, WANTED), gradients_of_theta("sigmoid", THETA, WANTED)
+    torch.testing.assert_close(two, torch.cat((-one, one), -1))
+    assert math.isclose(float(one[3]), 1.0)  # theta (1 - theta) times 4

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from catnat_experiments import plots, records, report
+from catnat_experiments.experiment import Config, Outcome, Stage
+from catnat_experiments.plan import Standing
+from catnat_experiments.records import Record
+from catnat_experiments.report import Claim, Curve, Table
+
+TABLE = Table(
+    title="Energy score, test",
+    metric="es",
+    better="lower",
+    row="theta",
+    column="kind",
+    columns=("softmax", "natural"),
+    row_title="theta*",
+    digits=2,
+    paper={0.5: {"softmax": 2.0, "natural": 1.0, "optimal": 0.5}},
+    reference="optimal",
+    chosen=("rate",),
+    claims=(Claim("natural", "softmax"), Claim("softmax", "natural", rows=(0.9,))),
+    curves=(Curve("loss", title="training loss", x="step"),),
+    note="A note.",
+)
+
+CLEAR = {
+    (0.5, "softmax"): [2.0, 2.1, 1.9],
+    (0.5, "natural"): [1.0, 1.1, 0.9],
+    (0.5, "optimal"): [0.51],
+    (0.9, "softmax"): [1.0, 1.2, 0.8],
+    (0.9, "natural"): [1.1, 1.2, 0.9],
+    (0.9, "sigmoid"): [0.0, 0.0, 0.0],  # no column of the table
+}
+
+
+def standing(values: Mapping[tuple[float, str], Sequence[float]], stage: str = "final", missing: int = 0) -> Standing:
+    found = [
+        Record.of(
+            Outcome({"es": value}, {"loss": [3.0 + seed, 2.0, 1.0], "step": [0.0, 10.0, 20.0]}),
+            {"theta": theta, "kind": kind, "seed": seed, "rate": 0.05},
+            experiment="gsl",
+            stage="final",
+            seconds=36.0,
+            versions={"torch": "2"},
+            commit="c" * 40,
+        )
+        for (theta, kind), sample in values.items()
+        for seed, value in enumerate(sample)
+    ]
+    runs: list[Config] = [record.config for record in found]
+    return Standing(Stage(stage, lambda frame: runs, "", len(runs)), runs, found, missing)
+
+
+def page(values: Mapping[tuple[float, str], Sequence[float]], directory: Path, table: Table = TABLE) -> str:
+    return report.write("gsl", "paper", [standing(values)], [table], directory).read_text()
+
+
+def test_table_has_mean_deviation_bold_and_the_papers_number(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    assert "| theta* | softmax | natural | optimal |" in text
+    assert "| 0.5 | 2.00 ± 0.10 (2.00) | **1.00 ± 0.10** (1.00) | 0.51 (0.50) |" in text
+    assert "| 0.9 | **1.00 ± 0.20** | **1.07 ± 0.15** | - |" in text  # not significantly worse: both are bold
+    assert "Lower is better." in text
+    assert "over 3 runs a cell" in text
+    assert "A note." in text
+
+
+def test_p_values_are_welchs_and_holms(tmp_path: Path) -> None:
+    # t = 1 / sqrt(2 / 300) = 12.247 with 4 degrees of freedom: p = 0.000255; two comparisons in the table: doubled
+    text = page(CLEAR, tmp_path)
+    assert "| 0.5 | 0.00051 (0.00026) | best |" in text
+    assert "| 0.9 | best | 0.67 (0.67) |" in text
+
+
+def test_claims_are_told_in_words(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    assert (
+        "**natural is better than softmax**: reproduced at theta* 0.5 (p: 0.00077); not significant at theta* 0.9"
+        in text
+    )
+    assert "**softmax is better than natural**: not significant at theta* 0.9 (p: 1)." in text
+
+
+def test_claim_that_is_contradicted_and_claim_without_runs(tmp_path: Path) -> None:
+    values = {(0.5, "softmax"): [1.0, 1.1, 0.9], (0.5, "natural"): [2.0, 2.1, 1.9]}
+    text = page(values, tmp_path)
+    assert "did not reproduce: significantly the other way round at theta* 0.5" in text
+    assert "**softmax is better than natural**: no runs for it here." in text
+    higher = page(values, tmp_path, dataclasses.replace(TABLE, better="higher"))
+    assert "**natural is better than softmax**: reproduced at theta* 0.5" in higher
+
+
+def test_single_runs_cannot_be_tested(tmp_path: Path) -> None:
+    text = page({(0.5, "softmax"): [2.0], (0.5, "natural"): [1.0]}, tmp_path)
+    assert "| 0.5 | 2.00 (2.00) | **1.00** (1.00) | - |" in text
+    assert "No test is possible" in text
+    assert "cannot be tested at theta* 0.5 (p: no test)" in text
+
+
+def test_runs_that_diverged_are_told(tmp_path: Path) -> None:
+    text = page({(0.5, "softmax"): [2.0, 2.1, math.nan], (0.5, "natural"): [math.nan]}, tmp_path)
+    assert "**2.05 ± 0.07** (2.00), 1 diverged" in text
+    assert "all diverged" in text
+
+
+def test_origin_distance_and_choice_are_told(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    assert "16 runs, 0.16 core-hours. Made with torch 2, at commit cccc" in text
+    assert "`catnat-experiments report gsl --preset paper`" in text
+    assert "by column: softmax 0.0%, natural 0.0%, optimal 2.0%." in text
+    assert "Chosen rate:" in text
+    assert "| 0.5 | 0.05 | 0.05 |" in text
+
+
+def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
+    standings = [standing(CLEAR, stage="coarse"), standing({(0.5, "natural"): [9.0]}, missing=5)]
+    text = report.write("gsl", "paper", standings, [TABLE], tmp_path).read_text()
+    assert "| theta* | natural | optimal |" in text  # a column without runs is left out
+    assert "| 0.5 | **9.00** (1.00) | - |" in text
+    assert "**Preliminary: 5 runs of this table are missing.**" in text
+
+
+def test_record_without_the_metric_has_no_cell(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, metric="other"))
+    assert "No record for this table yet." in text
+
+
+def test_reference_alone_is_a_table_too(tmp_path: Path) -> None:
+    assert "| 0.5 | - | - | 0.51 (0.50) |" in page({(0.5, "optimal"): [0.51]}, tmp_path)
+
+
+def test_cells_of_different_size_are_told(tmp_path: Path) -> None:
+    assert "over 1 to 2 runs a cell" in page({(0.5, "softmax"): [1.0, 2.0], (0.5, "natural"): [1.0]}, tmp_path)
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    text = page({}, tmp_path)
+    assert "No run is finished yet." in text
+    assert "No record for this table yet." in text
+
+
+def test_plots_are_pictures_and_named_on_the_page(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    for name in ("energy-score-test.png", "energy-score-test-loss.png"):
+        assert f"]({name})" in text
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_curve_is_the_mean_over_the_recorded_steps() -> None:
+    numbers = report.fill(TABLE, [standing(CLEAR)])
+    axes = Figure().add_subplot()
+    plots._draw_curve(axes, numbers.frame[numbers.frame["config.kind"] == "softmax"], TABLE.curves[0], "C0", "softmax")
+    [line] = axes.get_lines()
+    np.testing.assert_allclose(np.array(line.get_data()), [[0.0, 10.0, 20.0], [4.0, 2.0, 1.0]])
+
+
+def test_curve_without_history_is_left_out(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, curves=(Curve("nothing"),)))
+    assert "nothing" not in text
+
+
+def test_terminal_shows_the_same_cells() -> None:
+    table = report.rich_table(report.fill(TABLE, [standing(CLEAR)]))
+    assert [str(cell) for cell in table.columns[2].cells] == [
+        "[bold]1.00 ± 0.10[/bold] (1.00)",
+        "[bold]1.07 ± 0.15[/bold]",
+    ]
+
+
+def test_thousand_records_are_read_and_reported_in_seconds(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    kinds = ("softmax", "natural")
+    values = {
+        (theta, kind): stream.normal(size=100).tolist() for theta in (0.1, 0.25, 0.5, 0.75, 0.9) for kind in kinds
+    }
+    for record in standing(values).done:
+        (tmp_path / f"{record.id}.json").write_text(record.to_json())
+    start = time.perf_counter()
+    found, _ = records.load_all(tmp_path)
+    read = Standing(standing({}).stage, [record.config for record in found], found, 0)
+    report.write("gsl", "paper", [read], [TABLE], tmp_path)
+    seconds = time.perf_counter() - start
+    print(f"1,000 records: {seconds:.1f} s")
+    assert len(found) == 1000
+    assert seconds < 10.0
+
+
+@pytest.mark.parametrize(("title", "name"), [("MAE on theta*", "mae-on-theta"), ("A  b", "a-b")])
+def test_file_names(title: str, name: str) -> None:
+    assert plots.slug(title) == name
