@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +127,9 @@ class Forest:
 
     def __hash__(self) -> int:
         return hash(self.trees)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # no cached tables
 
     def __repr__(self) -> str:
         return f"<Forest: {len(self.trees)} trees, {self.num_classes} classes in all, depth {self.depth}>"

@@ -547,3 +547,18 @@ def test_a_policy_learns_a_bandit():
             optimizer.step()
         assert law.mode == 9
         assert law.probs[9] > 0.5
+
+
+@pytest.mark.parametrize("name", ["balanced-18", "balanced-100"])
+@pytest.mark.parametrize("activation", ["sigmoid", "natural", "reflect"])
+def test_inference_mode_with_scores_that_are_parameters(name, activation):
+    """A table of scores asked in inference mode answers as ever, and keeps nothing that training could not use."""
+    tree, kind = rows.TREES[name], rows.ACTIVATIONS[activation]
+    scores = rows.inside(tree, activation, 3).requires_grad_()
+    law, wanted = ct.Catnat(scores, tree, kind), ct.Catnat(scores.detach(), tree, kind)
+    with torch.inference_mode():
+        rows.assert_equal(law.logits.clone(), wanted.logits)
+        rows.assert_equal(ct.Catnat(scores, tree, kind).probs.clone(), wanted.probs)
+        assert ct.Catnat(scores, tree, kind).sample().shape == (3,)
+    law.logits.sum().backward()
+    assert scores.grad is not None

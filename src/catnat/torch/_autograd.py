@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 def apply(function: type[torch.autograd.Function], differentiable: Tensor, *args: Any) -> Any:
     """Apply ``function``, or only run its forward where nothing records: that bookkeeping would double a small call."""
     recorded = (
-        (torch.is_grad_enabled() and differentiable.requires_grad)
+        (torch.is_grad_enabled() and differentiable.requires_grad and not torch.is_inference_mode_enabled())
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )

@@ -54,8 +54,10 @@ class Law:
 
     @property
     def log_probs(self) -> Tensor:
-        """Finite log-probabilities; kept, with a graph even if first asked without."""
+        """Finite log-probabilities; kept, with a graph even if first asked without, except in inference mode."""
         if self._kept is None:
+            if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                return self.leaves(floored=True)
             if self.nodes.scores.requires_grad and not torch.is_grad_enabled():
                 with torch.enable_grad():
                     return self.log_probs
