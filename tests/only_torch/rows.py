@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import cases
 import numpy as np
@@ -36,6 +37,12 @@ ACTIVATIONS = {
     "reflect-wide-isotropic": ct.natural(width=50.0, boundary="reflect", scaling="isotropic"),
 }
 OWN = Cauchit()
+
+# What is done to a law beside its mask, as a distribution takes it.
+OPTIONS: dict[str, dict[str, Any]] = {
+    law.name: {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
+    for law in cases.LAWS.values()
+}
 
 
 def bounds(tree: catnat.Tree, activation: ct.Activation) -> tuple[np.ndarray, np.ndarray]:

@@ -13,18 +13,12 @@ from torch.distributions import kl_divergence
 import catnat
 import catnat.torch as ct
 
-pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"),
+    pytest.mark.usefixtures("fresh_compiler"),
+]
 
 BATCHES = (3, 5)
-
-
-@pytest.fixture(autouse=True)
-def fresh_compiler():
-    """No recompilation passes unnoticed, and nothing compiled here outlives its test."""
-    torch._dynamo.reset()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        yield
-    torch._dynamo.reset()
 
 
 def compiled(function: Callable, backend: str = "aot_eager", dynamic: bool | None = None) -> Callable:

@@ -1053,14 +1053,6 @@ COMPILED = {
 }
 
 
-@pytest.fixture
-def fresh_compiler():
-    torch._dynamo.reset()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", COMPILED)
 def test_one_graph_and_any_batch(name):

@@ -20,26 +20,16 @@ from torch.func import vmap
 import catnat
 import catnat.torch as ct
 
-pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"), pytest.mark.usefixtures("validation")]
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 MODES = ["prune", "renormalize"]
 MASK = torch.tensor([True, False, True, True, False])
-OPTIONS = {law.name: {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
-           for law in cases.LAWS.values()}  # fmt: skip
+OPTIONS = rows.OPTIONS
 
 both_modes = pytest.mark.parametrize("mode", MODES)
 all_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-
-
-@pytest.fixture(autouse=True)
-def validation():
-    """torch.compile turns validation off for the whole process: here every test starts with torch's default."""
-    before = td.Distribution._validate_args
-    td.Distribution.set_default_validate_args(True)
-    yield
-    td.Distribution.set_default_validate_args(before)
 
 
 def masks(tree: catnat.Tree, count: int, seed: int = 0) -> Tensor:
@@ -412,15 +402,20 @@ def assert_obeyed(draws: Tensor, mask: Tensor) -> None:
     assert mask.expand(*draws.shape, -1).gather(-1, draws.unsqueeze(-1)).all(), "a masked class was drawn"
 
 
-def test_a_million_draws():
-    """Over trees that are computed densely, walked and too deep to walk, in both modes, mixed and heated."""
+def obedient_draws(of_each_law: int) -> int:
+    """How many were drawn, of every tree and option, none of a masked class."""
     count = 0
     for tree in DRAWN_TREES.values():
         for options in DRAWN_OPTIONS.values():
-            draws, mask = draw_many(tree, options, 62_500)
+            draws, mask = draw_many(tree, options, of_each_law)
             assert_obeyed(draws, mask)
             count += draws.numel()
-    assert count >= 1_000_000
+    return count
+
+
+def test_a_million_draws():
+    """Over trees that are computed densely, walked and too deep to walk, in both modes, mixed and heated."""
+    assert obedient_draws(62_500) >= 1_000_000
 
 
 def test_the_check_of_draws_can_fail():
@@ -433,13 +428,7 @@ def test_the_check_of_draws_can_fail():
 
 @pytest.mark.slow
 def test_ten_million_draws():
-    count = 0
-    for tree in DRAWN_TREES.values():
-        for options in DRAWN_OPTIONS.values():
-            draws, mask = draw_many(tree, options, 625_000)
-            assert_obeyed(draws, mask)
-            count += draws.numel()
-    assert count >= 10_000_000
+    assert obedient_draws(625_000) >= 10_000_000
 
 
 @pytest.mark.parametrize("end", ["lowest", "highest"])
@@ -1033,13 +1022,6 @@ COMPILED = {
     "all": ("balanced-8", "natural", "renormalize-hot-unimix"),
     "unimix": ("balanced-100", "sigmoid", "prune-unimix"),  # walked
 }
-
-
-@pytest.fixture
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("case", COMPILED)

@@ -17,7 +17,7 @@ from torch.func import vmap
 import catnat
 import catnat.torch as ct
 
-pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"), pytest.mark.usefixtures("validation")]
 
 FORESTS = {
     "small": catnat.Forest([3, 2, catnat.chain(4), 8]),
@@ -32,24 +32,12 @@ FORESTS = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "mixed": {"temperature": 1.5, "unimix": 0.2},  # without a mask
-    **{
-        law.name: {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
-        for law in cases.LAWS.values()
-    },
+    **rows.OPTIONS,
 }
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 all_forests = pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
 all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-
-
-@pytest.fixture(autouse=True)
-def validation():
-    """torch.compile turns validation off for the whole process: here every test starts with torch's default."""
-    before = td.Distribution._validate_args
-    td.Distribution.set_default_validate_args(True)
-    yield
-    td.Distribution.set_default_validate_args(before)
 
 
 # ---- the loop ----
@@ -576,13 +564,6 @@ def test_vmap_is_the_batch(name, options):
 
     for got, wanted in zip(vmap(every)(scores, mask, value), (*facts(law).values(), law.log_prob(value)), strict=True):
         rows.assert_close(got, wanted)
-
-
-@pytest.fixture
-def fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(("name", "options"), [("small", "renormalize-hot-unimix"), ("large", "prune")])

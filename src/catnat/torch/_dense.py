@@ -23,6 +23,8 @@ from catnat.torch import _plan
 
 # Up to here a matrix product beats walking the levels.
 MOST_MATMUL_CLASSES = 64
+# Beyond this far below the largest, a heated logarithm stands for probability 0 in every dtype.
+_FAR_BELOW = 1e9
 
 
 def path_sums(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
@@ -86,10 +88,6 @@ def chosen_leaf(answers: Tensor, tree: Tree) -> Tensor:
         weights, bias = _plan.agreement(tree, answers.device, answers.dtype)
         return (answers @ weights + bias).argmax(-1)
     return path_sums(-answers, answers - 1, tree, to="leaves").argmax(-1)
-
-
-# Beyond this far below the largest, a heated logarithm stands for probability 0 in every dtype.
-_FAR_BELOW = 1e9
 
 
 def heated(logs: Tensor, temperature: float | Tensor) -> Tensor:
@@ -189,7 +187,6 @@ def _sums_by_jumping(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> T
 
 def _leaf_sums_by_jumping(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     """Every id adds itself to its ancestor 1, 2, 4, ... levels up, which then knows that many levels below it."""
-    children = _plan.index_table(tree, "children", values.device).narrow(0, 0, tree.num_nodes)
     inner = values.new_zeros((*values.shape[:-1], tree.num_nodes))
     sums = torch.cat([inner, values, torch.zeros_like(values.narrow(-1, 0, 1))], -1)
     # Ids without such an ancestor add themselves to the last place, where nobody looks.
@@ -197,13 +194,11 @@ def _leaf_sums_by_jumping(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, 
     for _ in range(tree.depth.bit_length()):
         sums = sums.index_add(-1, ancestors, sums)
         ancestors = _plan.look_up(ancestors, ancestors)
-    no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
-    return no, yes
+    return _at_children(sums, tree)
 
 
 def _log_masses_by_jumping(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
     """As :func:`_leaf_sums_by_jumping`; every sum is taken relative to its largest term."""
-    children = _plan.index_table(tree, "children", logs.device).narrow(0, 0, tree.num_nodes)
     nothing = logs.new_full((*logs.shape[:-1], tree.num_nodes), -torch.finfo(logs.dtype).max / 4)
     sums = torch.cat([nothing, logs, nothing.narrow(-1, 0, 1)], -1)
     ancestors = _plan.index_table(tree, "ancestors", logs.device)
@@ -212,6 +207,12 @@ def _log_masses_by_jumping(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
         terms = (sums - top.index_select(-1, ancestors)).exp()
         sums = (sums - top).exp().index_add(-1, ancestors, terms).log() + top
         ancestors = _plan.look_up(ancestors, ancestors)
+    return _at_children(sums, tree)
+
+
+def _at_children(sums: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
+    """Values of all ids, at the no and at the yes child of every node."""
+    children = _plan.index_table(tree, "children", sums.device).narrow(0, 0, tree.num_nodes)
     no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
     return no, yes
 

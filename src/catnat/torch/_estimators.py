@@ -503,8 +503,7 @@ def _draw_distinct(
 
 def _gumbel_scores(probs: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """Gumbel noise on log p: the classes in descending order are draws without replacement; -inf where p is 0."""
-    log_probs = _plan.to_computing_dtype(probs.detach()).log().expand((*sample_shape, *probs.shape))
-    return log_probs - _paths.log_exponential(log_probs, generator)
+    return gumbel_noise_on(_plan.to_computing_dtype(probs.detach()).log(), None, sample_shape, generator)
 
 
 def _values(law: td.Categorical | td.OneHotCategorical, classes: Tensor) -> Tensor:

@@ -88,8 +88,7 @@ def asked(scores: Tensor, tree: Tree | None, activation: Activation | str, mask:
     nodes = ask(scores, tree, activation)
     if mask is None:
         return nodes
-    valid = _masks.usable(_masks.as_boolean(mask, nodes.tree.num_classes), nodes.tree, check=True)
-    return pruned(nodes, valid, None)
+    return pruned(nodes, _masks.valid_classes(mask, nodes.tree, check=True), None)
 
 
 def information(nodes: Nodes) -> Tensor:

@@ -69,13 +69,13 @@ class Law:
         if self._paths is not None:
             found = self._on_paths(self._paths, floored=floored)
             return self._paths.spread(found, torch.finfo(found.dtype).min)
-        return self._fill(self._log_probs_from(_functional.log_probs(self.nodes, floored=floored)))
+        return self._fill(self._log_probs_from(self._ready(floored=floored)))
 
     def probs(self) -> Tensor:
         """Probabilities, exactly 0 where they are."""
         if self._paths is not None:
             return self._paths.spread(self._on_paths(self._paths, floored=False).exp(), 0.0)
-        return self._probs_from(_functional.log_probs(self.nodes, floored=False))
+        return self._probs_from(self._ready(floored=False))
 
     def mode(self) -> Tensor:
         """The most probable class, of every variable."""
@@ -87,23 +87,28 @@ class Law:
         found = paths.log_probs(self.nodes, floored=floored)
         return paths.normalized(found) if self.mask_mode == "renormalize" else found
 
-    def _log_probs_from(self, leaves: Tensor) -> Tensor:
-        """The law's log-probabilities from its tree's; any number at masked classes."""
-        logs = leaves if self.is_tree else self._together(F.log_softmax(self._heated(leaves), -1))
+    def _ready(self, *, floored: bool) -> Tensor:
+        """The tree's log-probabilities, or what to take every variable's softmax of where they are not the law's."""
+        leaves = _functional.log_probs(self.nodes, floored=floored)
+        return leaves if self.is_tree else self._heated(leaves)
+
+    def _log_probs_from(self, ready: Tensor) -> Tensor:
+        """The law's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
+        logs = ready if self.is_tree else self._together(F.log_softmax(ready, -1))
         if not self.unimix:
             return logs
         uniform = self._of_every_class(self._log_uniform()) + math.log(self.unimix)
         return _dense.log_add(logs + math.log1p(-self.unimix), uniform)
 
-    def _probs_from(self, leaves: Tensor) -> Tensor:
-        """The law's probabilities from its tree's log-probabilities."""
-        probs = leaves.exp() if self.is_tree else self._together(F.softmax(self._heated(leaves), -1))
+    def _probs_from(self, ready: Tensor) -> Tensor:
+        """The law's probabilities from what :meth:`_ready` says."""
+        probs = ready.exp() if self.is_tree else self._together(F.softmax(ready, -1))
         if self.unimix:
             probs = probs * (1 - self.unimix) + self._of_every_class(self._log_uniform()).exp() * self.unimix
         return probs if self.valid is None else probs * self._penalties(probs.dtype)[0]
 
     def _heated(self, leaves: Tensor) -> Tensor:
-        """What to take every variable's softmax of: the logarithm of p^(1/T) at the valid classes."""
+        """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
         lowest = torch.finfo(leaves.dtype).min
         if self._is_hot:
             heat: Any = self.temperature
@@ -160,11 +165,11 @@ class Law:
             return self._paths.sum_by_row(-exact.exp() * exact)
         if self._is_pure:
             return _functional.node_entropies(self.nodes).sum(-1)
-        leaves = _functional.log_probs(self.nodes, floored=False)
-        logs = self._log_probs_from(leaves)
+        ready = self._ready(floored=False)
+        logs = self._log_probs_from(ready)
         if self.valid is not None:  # at masked classes a number that any gradient may be multiplied with
             logs = logs * self._penalties(logs.dtype)[0]
-        return (-self._probs_from(leaves) * logs).sum(-1)
+        return (-self._probs_from(ready) * logs).sum(-1)
 
     def kl_divergence(self, other: Law) -> Tensor:
         """KL(self || other), by the chain rule on a common tree; infinite where only the other masks a class."""
@@ -262,15 +267,15 @@ def law(
     _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
     if not 0 <= unimix < 1:
         raise ValueError(f"`unimix` is {unimix}, but a share from 0 up to but not including 1 is needed.")
-    if mask is None:
-        temperature = _checked_temperature(temperature, nodes.scores, check=check)
-        return Law(nodes, temperature=temperature, unimix=float(unimix))
-    valid = _masks.usable(_masks.as_boolean(mask, nodes.tree.num_classes), nodes.tree, check=check)
-    batch = torch.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
-    paths = valid_paths(nodes, valid)
-    nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
+    valid = paths = None
+    if mask is not None:
+        valid = _masks.valid_classes(mask, nodes.tree, check=check)
+        batch = torch.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
+        paths = valid_paths(nodes, valid)
+        nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
+        valid = valid.expand(*batch, -1)
     temperature = _checked_temperature(temperature, nodes.scores, check=check)
-    return Law(nodes, mask_mode, valid.expand(*batch, -1), temperature, float(unimix), paths)
+    return Law(nodes, None if mask is None else mask_mode, valid, temperature, float(unimix), paths)
 
 
 def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: bool) -> float | Tensor:

@@ -28,13 +28,40 @@ def validate_mask(mask: Shaped[Tensor, "*batch classes"], classes: int | Tree | 
         tensor([ True, False])
     """
     num_classes = classes if isinstance(classes, int) else classes.num_classes
-    valid = as_boolean(mask, num_classes)
+    left = _left(_as_boolean(mask, num_classes), classes)
+    return left.all(-1) if isinstance(classes, Forest) else left
+
+
+def valid_classes(mask: Tensor, classes: Tree | Forest, *, check: bool) -> Tensor:
+    """The valid classes (..., K) of a mask as users give it, with every class of an all-masked variable made valid.
+
+    Where ``check`` is possible, rows with such a variable raise.
+    """
+    valid = _as_boolean(mask, classes.num_classes)
+    left = _left(valid, classes)
+    if check and not torch.compiler.is_compiling():
+        if _plan.is_true(left.all()):
+            return valid
+        if _plan.is_true(left.all().logical_not()):
+            raise ValueError(
+                f"`mask` leaves no valid class in {int(left.logical_not().sum())} of {left.numel()} rows, but a "
+                "distribution needs at least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* "
+                "class?)"
+            )
     if isinstance(classes, Forest):
-        return stack(valid, classes, False).any(-1).all(-1)
-    return valid.any(-1)
+        left = left.index_select(-1, _plan.forest_table(classes, "variable_of_class", valid.device))
+    else:
+        left = left.unsqueeze(-1)
+    return valid | left.logical_not()
 
 
-def as_boolean(mask: Tensor, num_classes: int) -> Tensor:
+def _left(valid: Tensor, classes: int | Tree | Forest) -> Tensor:
+    """Whether a row has a valid class left, or each of its variables (..., N) in a forest."""
+    rows = stack(valid, classes, False) if isinstance(classes, Forest) else valid
+    return rows.sum(-1, dtype=torch.int32) > 0  # many times faster than any
+
+
+def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
     """A checked mask (..., K), True for valid classes, from a boolean one or from indices."""
     _plan.check_tensor(mask, "mask")
     if mask.is_floating_point() or mask.is_complex() or mask.ndim == 0:
@@ -64,26 +91,6 @@ def _from_indices(indices: Tensor, num_classes: int) -> Tensor:
     padding = torch.where(indices < 0, num_classes, indices)  # one more class, which is then cut off
     valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)
     return valid.scatter(-1, padding, True).narrow(-1, 0, num_classes)
-
-
-def usable(valid: Tensor, classes: Tree | Forest, *, check: bool) -> Tensor:
-    """``valid`` with every class of an all-masked variable made valid; where ``check`` is possible, such rows raise."""
-    rows = stack(valid, classes, False) if isinstance(classes, Forest) else valid
-    left = rows.sum(-1, dtype=torch.int32) > 0  # many times faster than any
-    if check and not torch.compiler.is_compiling():
-        if _plan.is_true(left.all()):
-            return valid
-        if _plan.is_true(left.all().logical_not()):
-            raise ValueError(
-                f"`mask` leaves no valid class in {int(left.logical_not().sum())} of {left.numel()} rows, but a "
-                "distribution needs at least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* "
-                "class?)"
-            )
-    if isinstance(classes, Forest):
-        left = left.index_select(-1, _plan.forest_table(classes, "variable_of_class", valid.device))
-    else:
-        left = left.unsqueeze(-1)
-    return valid | left.logical_not()
 
 
 def stack(values: Tensor, forest: Forest, fill: float | bool) -> Tensor:
