@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ torch.set_num_threads(1)
 def small(**changes: str | int | float) -> Config:
     """A run of seconds: the real graph, few data and steps."""
     run = gsl.config(0.75, "natural", 0.05, 1, steps=40)
-    return {**run, "batch": 16, "graphs": 6, "pairs": 400, **changes}
+    return {**run, "batch": 16, "graphs": 6, "graph_sets": 4, "pairs": 400, **changes}
 
 
 class Memory:
@@ -98,7 +99,7 @@ def test_data_is_fixed_by_theta_and_seed_and_split_in_three() -> None:
 
 @pytest.mark.parametrize("theta", gsl.THETAS)
 def test_the_optimal_row_has_the_papers_energy_score_within_one_percent(theta: float) -> None:
-    [outcome] = gsl.train([gsl.config(theta, gsl.OPTIMAL, 0.0, 0, 0)], Memory())
+    [outcome] = gsl.train([gsl.config(theta, gsl.OPTIMAL, 0.0, 0, steps=0)], Memory())
     wanted = gsl.PAPER["test_es_twice"][theta]["optimal"]
     assert abs(outcome.metrics["test_es_twice"] / wanted - 1) < 0.01
     assert outcome.metrics["test_es_twice"] == 2 * outcome.metrics["test_es"]
@@ -166,8 +167,6 @@ class Tiny:
             rows.append(row.view(2, 2))
         self.all = torch.stack(rows)
         self.tuples = torch.tensor(list(itertools.product(range(len(rows)), repeat=graphs)))
-        self.estimator = gsl.Estimator(len(self.tuples), graphs, batch, nodes=2, outputs=2, dtype=torch.float64)
-        self.estimator.graphs.copy_(self.all[self.tuples])
 
     def log_chance(self, theta: Tensor) -> Tensor:
         """The log-probability of every graph; theta is of the latent entries."""
@@ -194,11 +193,12 @@ class Tiny:
         pairs = (squares + 1e-6).sqrt()
         return (to_target @ chance - torch.einsum("bgh,g,h->b", pairs, chance, chance) / 2).mean()
 
-    def estimate(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The estimator's three results for every tuple; y is (batch, 2, 2)."""
-        lanes = len(self.tuples)
-        targets = y.transpose(1, 2).flatten(1).expand(lanes, -1, -1)
-        return self.estimator(self.weight.expand(lanes, -1, -1), self.x.expand(lanes, -1, -1, -1), targets)
+    def estimate(self, y: Tensor) -> tuple[Tensor, ...]:
+        """The estimator's three results for every tuple, shared by the batch; y is (batch, 2, 2)."""
+        targets = y.transpose(1, 2).flatten(1)
+        sets = self.all[self.tuples].transpose(1, 2)
+        found = [gsl.estimate(self.weight, self.x, targets, graphs.unsqueeze(0).contiguous()) for graphs in sets]
+        return tuple(torch.stack(part) for part in zip(*found, strict=True))
 
 
 THETA = torch.tensor([0.2, 0.55, 0.9], dtype=torch.float64)
@@ -310,25 +310,27 @@ def surrogate(
 
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
 def test_written_out_gradients_are_autograds(name: str) -> None:
-    kind, (lanes, count, batch, nodes) = parameterization(name), (2, 5, 3, 4)
+    """Two sets of graphs for four data points: the mean of what two batches of two points with one set each give."""
+    kind, (sets, count, batch, nodes) = parameterization(name), (2, 5, 4, 4)
     torch.manual_seed(1)
     double = {"dtype": torch.float64}
-    theta = torch.rand(lanes, nodes, nodes, **double) * 0.9 + 0.05
+    theta = torch.rand(nodes, nodes, **double) * 0.9 + 0.05
     scores = kind.scores_from_probs(torch.stack((1 - theta, theta), -1))
-    weight = torch.randn(lanes, 3, 2, **double)
-    x, y = torch.randn(lanes, batch, nodes, 3, **double), torch.randn(lanes, batch, nodes, 2, **double)
-    estimator = gsl.Estimator(lanes, count, batch, nodes=nodes, outputs=2, dtype=torch.float64)
-    graphs = estimator.draw(theta, [np.random.default_rng(lane) for lane in range(lanes)]).clone()
-    score, weight_gradient, pull = estimator(weight, x, y.transpose(2, 3).flatten(2))
-    gradient = gsl.score_gradient(kind, scores, pull)
-    for lane in range(lanes):
-        leaf, learned = scores[lane].clone().requires_grad_(), weight[lane].clone().requires_grad_()
-        logs = kind.log_probs(kind.wrap(leaf))
-        wanted, log_part = surrogate(graphs[lane], logs, learned, x[lane], y[lane])
-        assert math.isclose(score[lane], wanted.detach(), rel_tol=1e-12)
-        (wanted + log_part).backward()
-        torch.testing.assert_close(gradient[lane], leaf.grad, rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(weight_gradient[lane], learned.grad, rtol=1e-9, atol=1e-10)
+    weight = torch.randn(3, 2, **double)
+    x, y = torch.randn(batch, nodes, 3, **double), torch.randn(batch, nodes, 2, **double)
+    graphs = gsl.draw_graphs(theta, np.random.default_rng(0), torch.empty(sets, nodes, count, nodes, **double))
+    score, weight_gradient, pull = gsl.estimate(weight, x, y.transpose(1, 2).flatten(1), graphs)
+    leaf, learned = scores.clone().requires_grad_(), weight.clone().requires_grad_()
+    logs = kind.log_probs(kind.wrap(leaf))
+    parts = [
+        surrogate(graphs[part].transpose(0, 1), logs, learned, x[2 * part : 2 * part + 2], y[2 * part : 2 * part + 2])
+        for part in range(sets)
+    ]
+    wanted = sum(part[0] for part in parts) / sets
+    assert math.isclose(score, wanted.detach(), rel_tol=1e-12)
+    (wanted + sum(part[1] for part in parts) / sets).backward()
+    torch.testing.assert_close(gsl.score_gradient(kind, scores, pull), leaf.grad, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(weight_gradient, learned.grad, rtol=1e-9, atol=1e-10)
 
 
 def test_advantages_sum_to_zero() -> None:
@@ -339,30 +341,48 @@ def test_advantages_sum_to_zero() -> None:
 
 
 def test_too_few_graphs_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 3"):
-        gsl.Estimator(1, 2, 4)
+    with pytest.raises(ValueError, match=r"2 graphs a set.*needs pairs of others: 3"):
+        gsl.estimate(torch.ones(3, 2), torch.ones(1, 4, 3), torch.ones(1, 8), torch.ones(1, 4, 2, 4))
+
+
+def test_graph_sets_that_do_not_divide_the_batch_are_refused() -> None:
+    sizes = gsl.config(0.5, "natural", 0.01, 1, graph_sets=24)
+    with pytest.raises(ValueError, match="`graph_sets` is 24, but it must divide `batch`, which is 64"):
+        gsl.Training(gsl.make_data(0.5, 100), parameterization("natural"), [0.01], [1], sizes)
 
 
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
 def test_entries_are_drawn_with_their_probability(name: str) -> None:
-    kind = parameterization(name)
-    theta = torch.linspace(0.001, 0.999, 16).view(1, 4, 4)
+    """The numbers below 2^-16 too, in the mean over calls, each of which rounds its threshold anew."""
+    kind, calls, count = parameterization(name), 200, 100
+    theta = torch.linspace(0.001, 0.999, 16).view(4, 4)
     scores = kind.scores_from_probs(torch.stack((1 - theta, theta), -1))
-    estimator = gsl.Estimator(1, 20_000, 1, nodes=4, outputs=1)
-    drawn = estimator.draw(gsl.theta_of(kind, scores), [np.random.default_rng(4)])
+    stream, draws = np.random.default_rng(4), calls * count
+    drawn = torch.cat(
+        [gsl.draw_graphs(gsl.theta_of(kind, scores), stream, torch.empty(1, 4, count, 4)) for _ in range(calls)]
+    )
     assert ((drawn == 0) | (drawn == 1)).all()
-    z = (drawn.double().mean(1) - theta) / (theta * (1 - theta) / 20_000).sqrt()
+    z = (drawn.double().mean((0, 2)) - theta) / (theta * (1 - theta) / draws).sqrt()
     assert z.abs().max() < stats.norm.isf(FALSE_ALARM / (2 * 16)) + 0.5  # + 0.5: the binomial's skew at 0.001
     # And independent: the 16 entries of a graph are not correlated.
-    flat = (drawn.view(20_000, 16) - theta.view(16)).double()
-    products = torch.corrcoef(flat.T).fill_diagonal_(0) * math.sqrt(20_000)
+    flat = (drawn.transpose(1, 2).reshape(draws, 16) - theta.view(16)).double()
+    products = torch.corrcoef(flat.T).fill_diagonal_(0) * math.sqrt(draws)
     assert products.abs().max() < stats.norm.isf(FALSE_ALARM / (2 * 120)) + 2
 
 
+def test_a_probability_between_two_thresholds_is_met_in_the_mean() -> None:
+    """A quarter of 2^-16: one call in four has a threshold of 1, the others of 0."""
+    theta, stream, calls = torch.full((8, 8), 2.0**-18, dtype=torch.float64), np.random.default_rng(6), 300
+    there = sum(gsl.draw_graphs(theta, stream, torch.empty(4, 8, 64, 8)).sum().item() for _ in range(calls))
+    expected = calls * 4 * 64 * 64 * 2.0**-18
+    assert abs(there - expected) < stats.norm.isf(FALSE_ALARM / 2) * math.sqrt(expected) + 2
+
+
 def test_certain_entries_are_never_drawn_otherwise() -> None:
-    estimator = gsl.Estimator(1, 2000, 1, nodes=2, outputs=1)
-    theta = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
-    assert torch.equal(estimator.draw(theta, [np.random.default_rng(0)]).mean(1), theta)
+    theta = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    drawn = gsl.draw_graphs(theta, np.random.default_rng(0), torch.empty(3, 2, 200_000, 2))
+    assert torch.equal(drawn.amin((0, 2)), theta)
+    assert torch.equal(drawn.amax((0, 2)), theta)
 
 
 # ---- Adam ----
@@ -485,11 +505,12 @@ def test_a_run_repeats_bit_by_bit() -> None:
     assert gsl.train(runs, Memory()) == gsl.train(runs, Memory())
 
 
+@pytest.mark.parametrize("sets", [gsl.OWN_GRAPHS, gsl.SHARED_GRAPHS])
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
-def test_a_run_does_not_depend_on_the_runs_beside_it(name: str) -> None:
+def test_a_run_does_not_depend_on_the_runs_beside_it(name: str, sets: int) -> None:
     # The real batch and number of graphs: how a processor rounds depends on the sizes.
-    sizes: Config = {"batch": 64, "graphs": 32, "pairs": 300, "steps": 20, "parameterization": name}
-    runs = [small(seed=seed, rate=0.02 * (seed + 1), **sizes) for seed in range(10)]
+    sizes: Config = {"batch": 64, "graphs": 32, "graph_sets": sets, "pairs": 300, "steps": 20}
+    runs = [small(seed=seed, rate=0.02 * (seed + 1), parameterization=name, **sizes) for seed in range(10)]
     together = gsl.train(runs, Memory())
     assert gsl.train(runs[1:2], Memory()) == together[1:2]
     assert gsl.train(runs[:-4:-1], Memory()) == together[:-4:-1]
@@ -528,7 +549,7 @@ def test_runs_that_differ_in_more_than_rate_and_seed_are_refused() -> None:
 
 def test_the_command_prints_a_runs_metrics(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(parameterization="softmax", steps=20)
-    monkeypatch.setattr(gsl, "config", lambda theta, name, *rest: {**run, "theta": theta, "parameterization": name})
+    monkeypatch.setattr(gsl, "config", lambda theta, name, *_, **__: {**run, "theta": theta, "parameterization": name})
     gsl.main(["--parameterization", "softmax", "--steps", "20"])
     printed = capsys.readouterr().out
     assert printed.count("train_es") == 20
@@ -569,15 +590,23 @@ def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
 def test_the_paper_preset_is_the_papers_protocol() -> None:
     coarse, refined, final = gsl.EXPERIMENT.stages("paper")
     assert [stage.name for stage in (coarse, refined, final)] == ["coarse", "refined", "final"]
-    assert coarse.expected_runs == 5 * 6 * 7
-    assert final.expected_runs == 5 * 6 * 10 + 5
+    assert coarse.expected_runs == 5 * 4 * 7
+    assert final.expected_runs == 5 * 4 * 10 + 5
     run = coarse.runs(NOTHING)[0]
     assert (run["steps"], run["batch"], run["graphs"], run["pairs"]) == (5000, 64, 32, 10_000)
     assert run["steps"] == 40 * (8000 // 64)
 
 
+def test_what_is_beyond_the_paper_adds_to_it() -> None:
+    """The same runs under the same ids, and more: who has the paper's table computes only the rest."""
+    papers, beyonds = (gsl.EXPERIMENT.stages(preset)[0].runs(NOTHING) for preset in ("paper", "beyond"))
+    ids = set(map(run_id, beyonds))
+    assert set(map(run_id, papers)) < ids
+    assert ids.isdisjoint(map(run_id, gsl.EXPERIMENT.stages("shared")[0].runs(NOTHING)))
+
+
 def test_rates_are_selected_by_validation_score_per_cell() -> None:
-    coarse, refined, final = gsl.EXPERIMENT.stages("paper")
+    coarse, refined, final = gsl.EXPERIMENT.stages("beyond")
     best = dict(zip(gsl.THETAS, (0.005, 0.02, 0.05, 0.1, 0.5), strict=True))
 
     def score(run: Config) -> float:
@@ -621,7 +650,7 @@ def test_a_group_is_priced_by_steps_and_lanes() -> None:
     one, all_ = gsl.EXPERIMENT.seconds_per_group(runs[:1]), gsl.EXPERIMENT.seconds_per_group(runs)
     assert 0.5 < one < all_ < 1000
     assert gsl.EXPERIMENT.seconds_per_group([{**run, "steps": 2500} for run in runs]) == all_ / 2
-    assert gsl.EXPERIMENT.seconds_per_group([gsl.config(0.1, gsl.OPTIMAL, 0.0, 0, 0)]) > 0
+    assert gsl.EXPERIMENT.seconds_per_group([gsl.config(0.1, gsl.OPTIMAL, 0.0, 0, steps=0)]) > 0
 
 
 def test_every_table_of_the_report_is_of_a_metric_and_of_curves_that_runs_have() -> None:
@@ -642,3 +671,21 @@ def test_the_papers_table_is_whole() -> None:
             assert set(row) - {gsl.OPTIMAL} == set(gsl.IN_THE_PAPER)
             assert (gsl.OPTIMAL in row) == (metric != "mae_theta")
     assert gsl.PAPER["mae_theta"][0.9]["natural"] == 0.0023
+
+
+# ---- figures ----
+
+
+def test_every_figure_is_drawn(tmp_path: Path) -> None:
+    runs = [small(steps=5, parameterization=name, seed=seed) for name in ("softmax", "natural") for seed in (1, 2)]
+    runs.append(small(parameterization=gsl.OPTIMAL))
+    rows = []
+    for run in runs:
+        [outcome] = gsl.train([run], Memory())
+        row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
+        row |= {f"metrics.{key}": value for key, value in outcome.metrics.items()}
+        rows.append(row | {f"history.{key}": values for key, values in outcome.history.items()})
+    drawn = gsl.figures(pd.DataFrame(rows), tmp_path)
+    assert [path.stem for path in drawn] == ["hidden-graph", "theta-errors", "dead-entries", "lost-edges"]
+    assert all(path.stat().st_size > 5000 for path in drawn)
+    assert [path.stem for path in gsl.figures(NOTHING, tmp_path)] == ["hidden-graph"]

@@ -44,7 +44,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
         panels[0].plot([], [], "x", color="gray", label="the paper")
     _add_legend(panels[0])
     panels[0].set_ylabel(table.title)
-    return _save(figure, directory / f"{slug(table.title)}.png")
+    return save(figure, directory / f"{slug(table.title)}.png")
 
 
 def _or_nan(value: float | None) -> float:
@@ -61,23 +61,24 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
     for axes, row in zip(panels, numbers.rows, strict=True):
         for order, column in enumerate(table.columns):
             runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
-            _draw_curve(axes, runs, curve, f"C{order}", column)
+            draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", f"C{order}", column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
         axes.set_xlabel("step")
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
     _add_legend(panels[0])
-    return _save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
+    return save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
 
 
-def _draw_curve(axes: Axes, runs: pd.DataFrame, curve: Curve, color: str, label: str) -> None:
-    lines = [line for line in runs.get(f"history.{curve.name}", []) if isinstance(line, list)]
+def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, label: str) -> None:
+    """One line for some runs: the mean of a metric over time, with a band of one standard deviation."""
+    lines = [line for line in runs.get(f"history.{name}", []) if isinstance(line, list)]
     if not lines:
         return
     length = min(map(len, lines))
     values = np.array([line[:length] for line in lines])
-    key = f"history.{curve.x or curve.name + '.step'}"
-    steps = next((list(x)[:length] for x in runs.get(key, []) if isinstance(x, list)), list(range(length)))
+    at = [steps for steps in runs.get(f"history.{x}", []) if isinstance(steps, list)]
+    steps = at[0][:length] if at else range(length)
     mean, spread = values.mean(axis=0), values.std(axis=0)
     axes.plot(steps, mean, color=color, lw=1.2, label=label)
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
@@ -88,6 +89,13 @@ def _add_legend(axes: Axes) -> None:
         axes.legend(fontsize="small")
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def legend_beside(figure: Figure) -> None:
+    """One legend for all panels, that of the first, to their right."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize="small")
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure to a file."""
     figure.savefig(path, dpi=120)
     return path
