@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
@@ -211,22 +212,33 @@ def advantages(to_target: Tensor, between: Tensor) -> Tensor:
     return (to_target - row / (count - 1)) - (others - other_pairs)
 
 
-def draw_graphs(theta: Tensor, stream: np.random.Generator, out: Tensor) -> Tensor:
-    """Independent graphs: every entry is 1 with probability ``theta`` (nodes, nodes), else 0.
+class Noise(NamedTuple):
+    """The random numbers behind some graphs. Runs with one seed differ in theta only, and share them."""
+
+    rounding: NDArray[np.float64]  # (nodes, nodes), from 0 to 1
+    bits: NDArray[np.uint16]  # (sets, nodes * graphs * nodes)
+
+
+def make_noise(shape: tuple[int, ...], stream: np.random.Generator) -> Noise:
+    """For graphs of this shape, (sets, nodes, graphs, nodes)."""
+    rounding, size = stream.random((shape[1], shape[3])), math.prod(shape)
+    words = stream.integers(0, 2**64 - 1, math.ceil(size / 4), dtype=np.uint64, endpoint=True)
+    return Noise(rounding, words.view(np.uint16)[:size].reshape(shape[0], -1))
+
+
+def draw_graphs(theta: Tensor, noise: Noise, out: Tensor) -> Tensor:
+    """Independent graphs: every entry is 1 with probability ``theta``, else 0.
 
     Args:
         theta: (nodes, nodes), the probability of an edge from i to j.
-        stream: The random numbers.
+        noise: The random numbers.
         out: (sets, nodes, graphs, nodes), what to fill: the sources of edges come before the graphs.
     """
-    sets, nodes, graphs, _ = out.shape
-    # Random numbers are most of a step's time: 16 bits an entry have to do. The threshold that they are compared with
-    # is rounded at random, up or down, anew in every call, so that an entry's probability is theta all the same.
-    threshold = np.floor(65536 * theta.double().numpy() + stream.random((nodes, nodes))).astype(np.int64)
-    repeated = np.repeat(threshold.astype(np.uint16)[:, None], graphs, axis=1).reshape(-1)
-    words = stream.integers(0, 2**64 - 1, math.ceil(out.numel() / 4), dtype=np.uint64, endpoint=True)
-    bits = words.view(np.uint16)[: out.numel()].reshape(sets, -1)
-    out.copy_(torch.from_numpy(np.less(bits, repeated).view(np.uint8)).view(out.shape))
+    # Random numbers take a third of the time: 16 bits an entry have to do. The threshold that they are compared with is
+    # rounded at random, up or down, anew for every draw, so that the probability of an entry is theta all the same.
+    threshold = np.floor(65536 * theta.double().numpy() + noise.rounding).astype(np.int64)
+    repeated = np.repeat(threshold.astype(np.uint16)[:, None], out.shape[2], axis=1).reshape(-1)
+    out.copy_(torch.from_numpy(np.less(noise.bits, repeated).view(np.uint8)).view(out.shape))
     certain = threshold == 65536  # which 16 bits cannot hold
     return out.masked_fill_(torch.from_numpy(certain[:, None]), 1) if certain.any() else out
 
@@ -391,7 +403,7 @@ OWN_GRAPHS, SHARED_GRAPHS = BATCH, 1
 
 
 class Training:
-    """Several runs that differ only in seed and rate, trained side by side; each has its own stream of random numbers.
+    """Several runs that differ only in seed and rate, trained side by side. Every seed has a stream of random numbers.
 
     On one machine a run's numbers come out the same bit by bit whichever runs are beside it.
     """
@@ -399,10 +411,12 @@ class Training:
     def __init__(self, data: Data, kind: Parameterization, rates: Sequence[float], seeds: Sequence[int], sizes: Config):
         self.data, self.kind = data, kind
         self.steps, self.batch = int(sizes["steps"]), int(sizes["batch"])
-        self.streams = [_stream("run", seed) for seed in seeds]
-        starts = [_start(kind, stream, float(sizes["smallest_start"])) for stream in self.streams]
-        self.scores = torch.stack([scores for scores, _ in starts])
-        self.weight = torch.stack([weight for _, weight in starts])
+        self.seeds = seeds
+        self.streams = {seed: _stream("run", seed) for seed in seeds}
+        smallest = float(sizes["smallest_start"])
+        starts = {seed: _start(kind, stream, smallest) for seed, stream in self.streams.items()}
+        self.scores = torch.stack([starts[seed][0] for seed in seeds])
+        self.weight = torch.stack([starts[seed][1] for seed in seeds])
         self.adam = Adam([self.scores, self.weight], rates)
         self._graphs = torch.empty(int(sizes["graph_sets"]), NODES, int(sizes["graphs"]), NODES)
         self._x, y = data.split("train")
@@ -418,7 +432,7 @@ class Training:
                 f"`graph_sets` is {len(self._graphs)}, but it must divide `batch`, which is {self.batch}: as many data "
                 "points share each set."
             )
-        self.orders = torch.zeros(len(seeds), pairs, dtype=torch.int64)
+        self.orders = torch.zeros(len(self.streams), pairs, dtype=torch.int64)
         self.score_sums = torch.zeros(len(seeds), dtype=torch.float64)
         self.history: list[dict[str, list[float]]] = [{} for _ in seeds]
 
@@ -429,21 +443,21 @@ class Training:
 
     def advance(self) -> None:
         """One step of all lanes."""
-        if self.step % self._batches == 0:
-            for order, stream in zip(self.orders, self.streams, strict=True):
+        first = self.step % self._batches * self.batch
+        if first == 0:
+            for order, stream in zip(self.orders, self.streams.values(), strict=True):
                 order.copy_(torch.from_numpy(stream.permutation(len(order))))
-        theta = theta_of(self.kind, self.scores)
-        lanes = [self._estimate(lane, theta[lane]) for lane in range(len(theta))]
+        theta, found = theta_of(self.kind, self.scores), {}
+        for (seed, stream), order in zip(self.streams.items(), self.orders, strict=True):
+            picked = order[first : first + self.batch]
+            x, y, noise = self._x[picked], self._y[picked], make_noise(tuple(self._graphs.shape), stream)
+            for lane in (lane for lane, of in enumerate(self.seeds) if of == seed):
+                graphs = draw_graphs(theta[lane], noise, self._graphs)
+                found[lane] = estimate(self.weight[lane], x, y, graphs)
+        lanes = [found[lane] for lane in range(len(self.seeds))]
         score, weight_gradient, pull = (torch.stack(part) for part in zip(*lanes, strict=True))
         self.adam.step([score_gradient(self.kind, self.scores, pull), weight_gradient])
         self.score_sums += score
-
-    def _estimate(self, lane: int, theta: Tensor) -> Estimate:
-        """What the next batch of a lane says, with graphs drawn for it."""
-        first = self.step % self._batches * self.batch
-        picked = self.orders[lane, first : first + self.batch]
-        graphs = draw_graphs(theta, self.streams[lane], self._graphs)
-        return estimate(self.weight[lane], self._x[picked], self._y[picked], graphs)
 
     def log(self, since: int) -> list[dict[str, float]]:
         """Add a point to every lane's history: the graph's metrics, and the training ES since step ``since``."""
@@ -463,7 +477,7 @@ class Training:
         return {
             "step": self.step,
             "tensors": [tensor.clone() for tensor in self._tensors()],
-            "streams": [stream.bit_generator.state for stream in self.streams],
+            "streams": [stream.bit_generator.state for stream in self.streams.values()],
             "history": [{name: list(values) for name, values in history.items()} for history in self.history],
         }
 
@@ -471,7 +485,7 @@ class Training:
         """Go on from a checkpoint."""
         for tensor, saved in zip(self._tensors(), state["tensors"], strict=True):
             tensor.copy_(saved)
-        for stream, saved in zip(self.streams, state["streams"], strict=True):
+        for stream, saved in zip(self.streams.values(), state["streams"], strict=True):
             stream.bit_generator.state = saved
         self.adam.steps = state["step"]
         self.history = [{name: list(values) for name, values in history.items()} for history in state["history"]]
