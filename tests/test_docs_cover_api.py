@@ -8,13 +8,15 @@ import re
 import pytest
 
 import catnat
+import catnat.integrations.torch_geometric
 import catnat.torch
 
 API = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: (\S+)$", re.MULTILINE)
+MODULES = {module.__name__: module for module in (catnat, catnat.torch, catnat.integrations.torch_geometric)}
 PUBLIC = [
     f"{module.__name__}.{name}"
-    for module in (catnat, catnat.torch)
+    for module in MODULES.values()
     for name in module.__all__
     if not name.startswith("__") and not inspect.ismodule(getattr(module, name))
 ]
@@ -22,7 +24,7 @@ PUBLIC = [
 
 def find(name):
     module, _, attribute = name.rpartition(".")
-    return getattr({"catnat": catnat, "catnat.torch": catnat.torch}[module], attribute)
+    return getattr(MODULES[module], attribute)
 
 
 def own_docstring(thing):

@@ -1,0 +1,454 @@
+"""Graphs with latent edges, in the format of PyTorch Geometric: every candidate edge is a yes/no variable, one score.
+
+PyTorch Geometric takes a graph as plain tensors, ``edge_index`` and ``edge_weight``. That is what a draw gives, so
+nothing of that library is imported here: only its layers are needed, where you use them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Size, Tensor, nn
+from torch import distributions as td
+
+import catnat.torch as ct
+from catnat import _checks
+from catnat.torch import _plan
+
+__all__ = ["DrawnGraphs", "EdgeDistribution", "EdgeSampler", "all_pairs", "edge_scores"]
+
+Keep: TypeAlias = Literal["all", "drawn"]
+
+
+# ---- the candidates ----
+
+
+def all_pairs(
+    num_nodes: int, *, undirected: bool = False, self_loops: bool = False, device: torch.device | str | None = None
+) -> Int[Tensor, "2 candidates"]:
+    """All pairs of nodes as candidates, (2, E), in the order of their first node.
+
+    Args:
+        num_nodes: The number of nodes.
+        undirected: Every pair once, with the smaller node first, rather than in both directions.
+        self_loops: Whether a node may be joined to itself.
+        device: Where to put the pairs.
+
+    Example:
+        >>> from catnat.integrations.torch_geometric import all_pairs
+        >>> all_pairs(3)
+        tensor([[0, 0, 1, 1, 2, 2],
+                [1, 2, 0, 2, 0, 1]])
+        >>> all_pairs(3, undirected=True)
+        tensor([[0, 0, 1],
+                [1, 2, 2]])
+    """
+    wanted = torch.ones(_count(num_nodes, "num_nodes"), num_nodes, dtype=torch.bool, device=device)
+    if undirected:
+        wanted = wanted.triu()
+    if not self_loops:
+        wanted.fill_diagonal_(False)
+    return wanted.nonzero().t().contiguous()
+
+
+def edge_scores(
+    probs: Float[Tensor, "..."] | float, activation: ct.Activation | str = "natural"
+) -> Float[Tensor, "..."]:
+    r"""The scores of edges with given probabilities, :math:`a^{-1}(p)`.
+
+    Args:
+        probs: Edge probabilities, from 0 to 1.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.integrations.torch_geometric import edge_scores
+        >>> edge_scores(torch.tensor([0.5, 0.9]), "sigmoid")
+        tensor([0.0000, 2.1972])
+    """
+    yes = torch.as_tensor(probs)
+    exact = yes.double()  # 1 - p must keep the digits of a small p
+    both = torch.stack([1 - exact, exact], -1)
+    return ct.scores_from_probs(both, activation=activation).squeeze(-1).to(yes.dtype)
+
+
+def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> None:
+    """Raise unless every column is a pair of nodes, and no pair is there twice."""
+    _check_kind_of_candidates(candidates)
+    if torch.compiler.is_compiling():
+        return
+    first, second = candidates.unbind()
+    outside = (candidates < 0) | (candidates >= num_nodes)
+    if _plan.is_true(outside.any()):
+        raise ValueError(
+            f"`candidates` holds {int(candidates[outside][0])}, but {num_nodes} nodes are numbered 0 .. "
+            f"{num_nodes - 1}: correct the pair, or `num_nodes`."
+        )
+    if undirected and _plan.is_true((first == second).any()):
+        raise ValueError(
+            f"`candidates` joins node {int(first[first == second][0])} to itself, but with undirected=True every "
+            "candidate is drawn in both directions, and a self loop has one: leave self loops out. A layer such as "
+            "GCNConv adds its own."
+        )
+    low, high = (torch.minimum(first, second), torch.maximum(first, second)) if undirected else (first, second)
+    pair, times = (low.long() * num_nodes + high).unique(return_counts=True)
+    if _plan.is_true((times > 1).any()):
+        again = int(pair[times > 1][0])
+        hint = " Keep one direction: candidates[:, candidates[0] < candidates[1]]." if undirected else ""
+        raise ValueError(
+            f"`candidates` holds the pair ({again // num_nodes}, {again % num_nodes}) more than once"
+            f"{', in one direction or the other' if undirected else ''}, but every candidate is one variable.{hint}"
+        )
+
+
+def _check_kind_of_candidates(candidates: Tensor) -> None:
+    _plan.check_tensor(candidates, "candidates")
+    if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim != 2 or candidates.shape[0] != 2:
+        turn = " Transpose it: candidates.t()." if candidates.ndim == 2 and candidates.shape[1] == 2 else ""
+        raise ValueError(
+            f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but whole numbers of "
+            "shape (2, E) are needed: one column (from, to) for every edge that there may be, as in `edge_index`."
+            f"{turn} A boolean matrix of allowed pairs becomes one by matrix.nonzero().t()."
+        )
+
+
+def _count(value: int, name: str) -> int:
+    if operator.index(value) < 1:
+        raise ValueError(f"`{name}` is {value}, but at least 1 is needed.")
+    return value
+
+
+# ---- what is drawn ----
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DrawnGraphs:
+    """Drawn graphs side by side as one graph, as PyTorch Geometric batches them: no edge leads from one to another.
+
+    Graph g has the nodes ``g * num_nodes`` to ``(g + 1) * num_nodes - 1``, and its edges stand together.
+
+    Example:
+        >>> import torch
+        >>> from catnat.integrations.torch_geometric import EdgeSampler
+        >>> graphs = EdgeSampler(5)(num_graphs=3)
+        >>> graphs.stack(torch.zeros(5, 8)).shape  # features of 5 nodes, for all three graphs
+        torch.Size([15, 8])
+        >>> graphs.batch
+        tensor([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2])
+        >>> graphs.log_prob.shape
+        torch.Size([3])
+    """
+
+    edge_index: Int[Tensor, "2 edges"]
+    """From and to of every edge, for any layer."""
+    edge_weight: Float[Tensor, "edges"]
+    """1 for a drawn edge and 0 for another. If all candidates are kept it has the gradient of the edge's probability
+    (straight-through); if only the drawn ones are, it has none."""
+    drawn: Shaped[Tensor, "*graphs candidates"]
+    """Which candidates were drawn, 0 or 1; one row for every graph."""
+    distribution: EdgeDistribution
+    """What the graphs were drawn from."""
+
+    @property
+    def num_graphs(self) -> int:
+        """How many graphs there are."""
+        return self.drawn.shape[:-1].numel()
+
+    @property
+    def batch(self) -> Int[Tensor, "nodes"]:
+        """The graph of every node, as pooling layers want it."""
+        every = torch.arange(self.num_graphs, device=self.drawn.device)
+        return every.repeat_interleave(self.distribution.num_nodes)
+
+    @property
+    def log_prob(self) -> Float[Tensor, "*graphs"]:
+        """The log-probability of each graph, for score-function gradients; see :meth:`EdgeDistribution.log_prob`."""
+        return self.distribution.log_prob(self.drawn)
+
+    def stack(self, x: Shaped[Tensor, "*#graphs nodes features"]) -> Shaped[Tensor, "all_nodes features"]:
+        """Features of the nodes of one graph, or of each, as features of all nodes."""
+        if x.ndim < 2 or x.shape[-2] != self.distribution.num_nodes:
+            raise ValueError(
+                f"`x` has shape {tuple(x.shape)}, but a graph has {self.distribution.num_nodes} nodes: features "
+                f"(..., {self.distribution.num_nodes}, F) are needed."
+            )
+        return x.expand(*self.drawn.shape[:-1], *x.shape[-2:]).flatten(0, -2)
+
+    def unstack(self, x: Shaped[Tensor, "all_nodes *features"]) -> Shaped[Tensor, "*graphs nodes *features"]:
+        """Features of all nodes, such as a layer's output, by graph."""
+        return x.unflatten(0, (*self.drawn.shape[:-1], self.distribution.num_nodes))
+
+
+# ---- the distribution ----
+
+
+class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in some versions of torch only
+    r"""A random graph: every candidate edge is there or not, independently, with a probability given by its score.
+
+    .. math:: P(A) = \prod_e a(s_e)^{A_e} (1 - a(s_e))^{1 - A_e}
+
+    A value is a vector of 0 and 1, one for each candidate. ``log_prob``, ``entropy`` and the KL divergence are those of
+    the whole graph, sums over the candidates. It is a ``torch.distributions.Independent`` of
+    :class:`catnat.torch.Catnat` with two classes, so :func:`catnat.torch.score_function` takes it.
+
+    Args:
+        scores: One score per candidate on the last axis. Axes before it are a batch: a law of its own for every row.
+        candidates: The edges that there may be, (2, E), as in ``edge_index``: from, to. What must not be an edge, such
+            as self loops, is left out. :func:`all_pairs` makes them.
+        num_nodes: The number of nodes.
+        activation: "natural", "sigmoid" (then it is a Bernoulli with logits), or an activation object.
+        undirected: Every candidate stands for both directions, drawn or not together, and is given once.
+        validate_args: Whether to check candidates, by default always, and values, by torch's default. Checking the
+            candidates sorts them: with scores from a network at every step, check once and pass False from then on.
+
+    Example:
+        >>> import torch
+        >>> from catnat.integrations.torch_geometric import EdgeDistribution, all_pairs
+        >>> scores = torch.zeros(6, requires_grad=True)  # from a network, say
+        >>> edges = EdgeDistribution(scores, all_pairs(3), num_nodes=3)
+        >>> edges.probs
+        tensor([0.5000, 0.5000, 0.5000, 0.5000, 0.5000, 0.5000], grad_fn=...)
+        >>> edges.draw(num_graphs=4).log_prob.exp()  # 64 equally probable graphs
+        tensor([0.0156, 0.0156, 0.0156, 0.0156], grad_fn=...)
+    """
+
+    scores: Tensor
+    candidates: Tensor
+    num_nodes: int
+    undirected: bool
+    base_dist: ct.Catnat
+
+    def __init__(
+        self,
+        scores: Float[Tensor, "*batch candidates"],
+        candidates: Int[Tensor, "2 candidates"],
+        num_nodes: int,
+        activation: ct.Activation | str = "natural",
+        *,
+        undirected: bool = False,
+        validate_args: bool | None = None,
+    ) -> None:
+        _plan.check_scores(scores)
+        if validate_args is not False:
+            _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
+        if scores.shape[-1] != candidates.shape[1]:
+            raise ValueError(
+                f"`scores` has {scores.shape[-1]} entries on its last axis, but there are {candidates.shape[1]} "
+                "candidates: one score for every column of `candidates` is needed."
+            )
+        self.scores, self.candidates, self.num_nodes, self.undirected = scores, candidates, num_nodes, undirected
+        # Sums over many edges would not fit half precision: all is computed in float32 at least.
+        computed = _plan.to_computing_dtype(scores).unsqueeze(-1)
+        law = ct.Catnat(computed, activation=activation, validate_args=validate_args)
+        super().__init__(law, 1, validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EdgeDistribution:
+        """The same distribution with its batch shape expanded."""
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        new.scores = self.scores.expand(*batch_shape, -1)
+        new.candidates, new.num_nodes, new.undirected = self.candidates, self.num_nodes, self.undirected
+        super().expand(Size(batch_shape), new)
+        return new
+
+    @property
+    def activation(self) -> ct.Activation:
+        """The activation."""
+        return self.base_dist.activation
+
+    @property
+    def probs(self) -> Float[Tensor, "*batch candidates"]:
+        """The probability of every candidate edge."""
+        return self.base_dist.probs.select(-1, 1).to(self._dtype)
+
+    @property
+    def mode(self) -> Int[Tensor, "*batch candidates"]:
+        """The most probable graph: every edge of probability above 1/2."""
+        return self.base_dist.mode
+
+    def saturated(self) -> Bool[Tensor, "*batch candidates"]:
+        """Which edges are dead: certain to be there or not, and without a gradient."""
+        return ct.saturated(self.scores.unsqueeze(-1), activation=self.activation).squeeze(-1)
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*samples_and_batch candidates"]:
+        """Draw which candidates are edges, 0 or 1."""
+        return self.base_dist.sample(sample_shape, generator=generator)
+
+    def log_prob(self, value: Shaped[Tensor, "*samples_and_batch candidates"]) -> Float[Tensor, "*samples_and_batch"]:
+        """The log-probability of graphs, given by which candidates are edges; finite."""
+        self._check_width(value)
+        value = value.long() if value.dtype == torch.bool else value
+        return _plan.saturate(self.base_dist.log_prob(value).sum(-1), self._dtype)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """The entropy of the graph in nats."""
+        return _plan.saturate(self.base_dist.entropy().sum(-1), self._dtype)
+
+    def draw(self, num_graphs: int = 1, *, keep: Keep = "all", generator: torch.Generator | None = None) -> DrawnGraphs:
+        """Draw graphs, for the layers of PyTorch Geometric.
+
+        Args:
+            num_graphs: How many; for scores with a batch, how many of every row.
+            keep: Which candidates ``edge_index`` holds. "all": every one. ``edge_weight`` says which are drawn, and
+                passes a straight-through gradient to every score. It needs a layer that multiplies messages with
+                ``edge_weight`` and adds them up; to others an edge of weight 0 is still an edge. "drawn": the drawn
+                edges alone, for any layer, with less to compute. Their weights are 1 and pass no gradient, because
+                one that reached the drawn edges only would leave out what the others would have changed: train by
+                ``log_prob``.
+            generator: The random generator; torch's default one if not given.
+        """
+        _checks.one_of(keep, "keep", ("all", "drawn"))
+        return self.graphs(self.sample((_count(num_graphs, "num_graphs"),), generator=generator), keep=keep)
+
+    def graphs(self, drawn: Shaped[Tensor, "*samples_and_batch candidates"], *, keep: Keep = "all") -> DrawnGraphs:
+        """The graphs of given draws, such as those that :func:`catnat.torch.score_function` hands to its cost.
+
+        That cost must not pass a straight-through gradient as well: keep the drawn edges, or detach the weights.
+        """
+        _checks.one_of(keep, "keep", ("all", "drawn"))
+        self._check_width(drawn)
+        candidates, probs = self.candidates, self.probs
+        weight = drawn.to(probs.dtype) + (probs - probs.detach())
+        if self.undirected:
+            candidates, weight = torch.cat([candidates, candidates.flip(0)], 1), torch.cat([weight, weight], -1)
+        rows = weight.reshape(drawn.shape[:-1].numel(), candidates.shape[1])
+        offsets = self.num_nodes * torch.arange(len(rows), device=candidates.device)
+        edge_index = (candidates.unsqueeze(1) + offsets.unsqueeze(-1)).flatten(1)
+        edge_weight = rows.flatten()
+        if keep == "drawn":
+            places = edge_weight.detach().nonzero().squeeze(-1)
+            edge_index, edge_weight = edge_index.index_select(1, places), edge_weight.detach().index_select(0, places)
+        return DrawnGraphs(edge_index, edge_weight, drawn, self)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return _plan.returned_dtype(self.scores)
+
+    def _check_width(self, value: Tensor) -> None:
+        _plan.check_tensor(value, "value")
+        if value.shape[value.ndim - 1 - len(self.batch_shape) :] != (*self.batch_shape, *self.event_shape):
+            needed = ", ".join(map(str, (*self.batch_shape, *self.event_shape)))
+            raise ValueError(
+                f"`value` has shape {tuple(value.shape)}, but graphs are needed as 0 and 1 for every candidate: "
+                f"(..., {needed})."
+            )
+
+
+@td.register_kl(EdgeDistribution, EdgeDistribution)
+def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
+    if p.undirected != q.undirected or p.candidates.shape != q.candidates.shape:
+        raise ValueError(
+            f"`p` has {p.event_shape[0]} {'un' if p.undirected else ''}directed candidates and `q` has "
+            f"{q.event_shape[0]} {'un' if q.undirected else ''}directed ones, but they must be the same."
+        )
+    return _plan.saturate(td.kl_divergence(p.base_dist, q.base_dist).sum(-1), torch.promote_types(p._dtype, q._dtype))
+
+
+# ---- the module ----
+
+
+class EdgeSampler(nn.Module):
+    """A graph to be learned: one score for each candidate edge, and draws for the layers of PyTorch Geometric.
+
+    Args:
+        num_nodes: The number of nodes.
+        candidates: The edges that there may be, (2, E), as in ``edge_index``; all pairs but self loops if not given.
+        initial_probs: The probability that the edges start with: a number for all, a range (low, high) to draw from
+            uniformly, or a tensor with one for each; strictly between 0 and 1.
+        activation: "natural", "sigmoid", or an activation object.
+        undirected: Every candidate stands for both directions, drawn or not together, and is given once.
+        generator: The random generator for a range of probabilities; torch's default one if not given.
+        device: Where to put the scores.
+        dtype: The dtype of the scores.
+
+    Example:
+        >>> import torch
+        >>> from catnat.integrations.torch_geometric import EdgeSampler
+        >>> sampler = EdgeSampler(4, initial_probs=0.1)
+        >>> graphs = sampler(num_graphs=2)  # then conv(graphs.stack(x), graphs.edge_index, graphs.edge_weight)
+        >>> graphs.edge_index.shape, graphs.edge_weight.shape
+        (torch.Size([2, 24]), torch.Size([24]))
+        >>> graphs.edge_weight.sum().backward()
+        >>> sampler.scores.grad.shape
+        torch.Size([12])
+    """
+
+    scores: nn.Parameter
+    candidates: Tensor
+
+    def __init__(
+        self,
+        num_nodes: int,
+        candidates: Int[Tensor, "2 candidates"] | None = None,
+        *,
+        initial_probs: float | tuple[float, float] | Float[Tensor, "candidates"] = 0.5,
+        activation: ct.Activation | str = "natural",
+        undirected: bool = False,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if candidates is None:
+            candidates = all_pairs(num_nodes, undirected=undirected)
+        _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
+        self.num_nodes, self.activation, self.undirected = num_nodes, activation, undirected
+        self.register_buffer("candidates", candidates.to(device))
+        probs = _initial_probs(initial_probs, candidates.shape[1], generator)
+        inside = (probs > 0) & (probs < 1)
+        scores = edge_scores(torch.where(inside, probs, 0.5), activation)
+        self.scores = nn.Parameter(scores.to(device, dtype or torch.get_default_dtype()))
+        if not _plan.is_true((inside & ~self.distribution().saturated().cpu()).all()):
+            raise ValueError(
+                f"`initial_probs` is {initial_probs}, but probabilities strictly between 0 and 1 are needed, and not "
+                f"so near them that {self.scores.dtype} cannot tell: such an edge would never learn. One that must not "
+                "be there is left out of the candidates."
+            )
+
+    def distribution(self) -> EdgeDistribution:
+        """The distribution of the graph: probabilities, entropy, log-probabilities of given graphs, dead edges."""
+        return EdgeDistribution(
+            self.scores,
+            self.candidates,
+            self.num_nodes,
+            self.activation,
+            undirected=self.undirected,
+            validate_args=False,
+        )
+
+    def forward(
+        self, num_graphs: int = 1, *, keep: Keep = "all", generator: torch.Generator | None = None
+    ) -> DrawnGraphs:
+        """Draw graphs; see :meth:`EdgeDistribution.draw`."""
+        return self.distribution().draw(num_graphs, keep=keep, generator=generator)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return (
+            f"num_nodes={self.num_nodes}, candidates={self.candidates.shape[1]}, activation={self.activation}, "
+            f"undirected={self.undirected}"
+        )
+
+
+def _initial_probs(
+    given: float | tuple[float, float] | Tensor, count: int, generator: torch.Generator | None
+) -> Float[Tensor, "candidates"]:
+    """One probability per candidate, in float64."""
+    if isinstance(given, tuple):
+        low, high = given
+        where = "cpu" if generator is None else generator.device
+        uniform = torch.rand(count, dtype=torch.float64, generator=generator, device=where)
+        return (low + (high - low) * uniform).cpu()
+    probs = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach()
+    if probs.ndim and probs.shape != (count,):
+        raise ValueError(
+            f"`initial_probs` has shape {tuple(probs.shape)}, but a number, a range (low, high) or one probability for "
+            f"each of the {count} candidates is needed."
+        )
+    return probs.expand(count)
