@@ -1,10 +1,17 @@
 """Sphinx configuration. The gate builds with ``-W``: a warning is an error."""
 
 import abc
+import contextlib
+import io
 import re
+from pathlib import Path
+
+import catnat_experiments.cli as experiments
 
 import catnat
 import catnat.torch as ct
+
+HERE = Path(__file__).parent
 
 project = "catnat"
 author = "The catnat contributors"
@@ -20,7 +27,8 @@ extensions = [
     "myst_parser",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md"]
+# The results of experiments are included in other pages.
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md", "results/**"]
 html_theme = "furo"
 html_title = f"catnat {release}"
 
@@ -91,7 +99,17 @@ def keep_colons(app, what, name, obj, options, lines):
         lines[:0] = ["..", ""]
 
 
+def write_results(app):
+    """The tables and plots of the experiments, from the committed records, by the commands that every reader has."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        for name, preset in {"gsl": "paper"}.items():
+            paths = {"results": HERE.parent / "experiments/results" / name, "output": HERE / "results" / name}
+            experiments.report_command(name, preset, **paths)
+            experiments.figures(name, preset, **paths)
+
+
 def setup(app):
+    app.connect("builder-inited", write_results)
     app.connect("autodoc-process-bases", show_public_bases)
     app.connect("autodoc-process-signature", name_aliases)
     app.connect("autodoc-process-docstring", keep_colons, priority=100)  # before napoleon
