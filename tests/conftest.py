@@ -1,5 +1,6 @@
 """What every test shares: import paths, reproducible Hypothesis, one thread per worker."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -18,3 +19,7 @@ hypothesis.settings.load_profile("catnat")
 def pytest_configure(config):
     # torch says this about itself, the first time anybody differentiates in forward mode.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
+# catnat.jax is in the making: its tests run where JAX is installed.
+collect_ignore = [] if importlib.util.find_spec("jax") else ["only_jax", "integrations/test_optax.py"]

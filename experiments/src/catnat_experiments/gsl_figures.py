@@ -41,8 +41,8 @@ def _runs(frame: pd.DataFrame, name: str, theta: float) -> pd.DataFrame:
 
 def hidden_graph(directory: Path) -> Path:
     """The four communities in a line, and the entries of the adjacency matrix that can be there."""
-    figure = Figure(figsize=(9.0, 2.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 1))
+    figure = Figure(figsize=(10.0, 2.6), layout="compressed")
+    left, right = figure.subplots(1, 2, width_ratios=(5, 2))
     places = np.concatenate([_TRIANGLE + np.array([2.8 * community, 0.0]) for community in range(gsl.COMMUNITIES)])
     edges = gsl.possible_edges().numpy()
     for i, j in np.argwhere(np.triu(edges, 1)):
@@ -50,6 +50,7 @@ def hidden_graph(directory: Path) -> Path:
     left.scatter(*places.T, c=[f"C{node // 6}" for node in range(gsl.NODES)], s=110, zorder=2)
     for node, (x, y) in enumerate(places):
         left.text(x, y, str(node), ha="center", va="center", color="white", fontsize="x-small", zorder=3)
+    left.margins(0.05, 0.2)  # or the outermost nodes would be cut
     left.set_aspect("equal")
     left.axis("off")
     left.set_title("24 nodes, 39 undirected edges; self loops are not drawn", fontsize="medium")
