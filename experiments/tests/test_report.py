@@ -159,7 +159,8 @@ def test_plots_are_pictures_and_named_on_the_page(tmp_path: Path) -> None:
 def test_curve_is_the_mean_over_the_recorded_steps() -> None:
     numbers = report.fill(TABLE, [standing(CLEAR)])
     axes = Figure().add_subplot()
-    plots._draw_curve(axes, numbers.frame[numbers.frame["config.kind"] == "softmax"], TABLE.curves[0], "C0", "softmax")
+    curve, runs = TABLE.curves[0], numbers.frame[numbers.frame["config.kind"] == "softmax"]
+    plots.draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", "C0", "softmax")
     [line] = axes.get_lines()
     np.testing.assert_allclose(np.array(line.get_data()), [[0.0, 10.0, 20.0], [4.0, 2.0, 1.0]])
 
