@@ -1,0 +1,528 @@
+"""Gradient estimators: how a loss on discrete draws reaches the parameters of the law that they were drawn from.
+
+They take any categorical distribution with the members that :class:`Categorical` names, ours or one's own. A class of
+probability 0 is never drawn, and contributes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Float, Int, PRNGKeyArray
+from numpy.typing import NDArray
+
+from catnat.jax import _dense, _plan
+from catnat.jax._distributions import RelaxedOneHotCatnat
+from catnat.jax._laws import _broadcasts, gumbel_noise_on
+
+Costs = Callable[[Array], Array]
+
+# The ratios of unordered_set are sums over all 2^k subsets of the classes drawn.
+MOST_DISTINCT = 8
+# Counts are split by binomial draws, as floats. Above these, the draws of single precision no longer have the law, and
+# double precision does not hold every whole number.
+MOST_COUNTED = {np.dtype(np.float32): 2**20, np.dtype(np.float64): 2**53}
+
+
+class Distribution(Protocol):
+    """What :func:`score_function` asks a distribution for."""
+
+    def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
+        """Draw values."""
+
+    def log_prob(self, value: Array) -> Array:
+        """The log-probability of values."""
+
+
+class Categorical(Distribution, Protocol):
+    """What the other estimators ask for: the event shape is () if values are classes, (K,) if they are one-hot."""
+
+    @property
+    def probs(self) -> Array:
+        """The probability of every class."""
+
+    @property
+    def logits(self) -> Array:
+        """The log-probability of every class."""
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of one value."""
+
+
+# ---- samples that pass gradients ----
+
+
+def gumbel_softmax(
+    distribution: Categorical,
+    temperature: float | Float[Array, "..."],
+    *,
+    hard: bool = False,
+    sample_shape: Sequence[int] = (),
+    key: PRNGKeyArray,
+) -> Float[Array, "*samples_and_batch classes"]:
+    r"""A relaxed one-hot draw: a point of the simplex that passes gradients to the parameters.
+
+    .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
+
+    The largest entry is at a class with the law :math:`p`. The gradient is exact for the relaxed loss
+    :math:`E f(y)`, which is not the loss :math:`E f(k)`: it is biased, less so and with more variance as T falls.
+
+    Args:
+        distribution: A categorical distribution, with classes or one-hot vectors as values.
+        temperature: Positive; a number, or an array that broadcasts against the result, (..., 1) for one per row.
+        hard: Return the one-hot vector of the largest entry, with the gradient of the relaxed draw.
+        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        key: The random key.
+
+    Returns:
+        The draws. A class of probability 0 gets exactly 0.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.jax import Catnat, gumbel_softmax
+        >>> gumbel_softmax(Catnat(jnp.zeros((5, 3))), 0.5, key=jax.random.key(0)).shape
+        (5, 4)
+        >>> print(gumbel_softmax(Catnat(jnp.zeros((5, 3))), 0.5, hard=True, key=jax.random.key(0)).sum(-1))
+        [1. 1. 1. 1. 1.]
+    """
+    probs = _probs(distribution, "gumbel_softmax")
+    _check_temperature(temperature)
+    logits = distribution.logits
+    noisy = gumbel_noise_on(_plan.to_computing_dtype(logits), probs > 0, sample_shape, key)
+    soft = jax.nn.softmax(_dense.heated(noisy, temperature), -1)
+    if hard:
+        soft = jax.nn.one_hot(noisy.argmax(-1), noisy.shape[-1], dtype=soft.dtype) + (soft - lax.stop_gradient(soft))
+    return soft.astype(logits.dtype)
+
+
+def straight_through(
+    distribution: Categorical, *, sample_shape: Sequence[int] = (), key: PRNGKeyArray
+) -> Float[Array, "*samples_and_batch classes"]:
+    r"""A one-hot draw whose gradient is that of the probabilities.
+
+    .. math:: y = \mathrm{onehot}(k) + p - \mathrm{stopgrad}(p), \qquad k \sim p
+
+    The gradient is exact for losses that are linear in :math:`y` and biased for all others.
+
+    Args:
+        distribution: A categorical distribution, with classes or one-hot vectors as values.
+        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        key: The random key.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.jax import Catnat, straight_through
+        >>> costs, key = jnp.array([1.0, 2.0, 3.0, 4.0]), jax.random.key(0)
+        >>> print(jax.grad(lambda s: straight_through(Catnat(s), key=key) @ costs)(jnp.zeros(3)).round(4))
+        [0.5   0.125 0.125]
+    """
+    probs = _probs(distribution, "straight_through")
+    drawn = distribution.sample(tuple(sample_shape), key=key)
+    if distribution.event_shape == ():
+        drawn = jax.nn.one_hot(drawn, probs.shape[-1], dtype=probs.dtype)
+    return drawn + (probs - lax.stop_gradient(probs))
+
+
+# ---- the score function ----
+
+
+@dataclasses.dataclass(frozen=True)
+class MovingAverage:
+    r"""A baseline for :func:`score_function`: the exponential moving average of all costs before the present ones.
+
+    .. math:: b = \frac{\sum_{j \ge 1} d^{j-1} \bar c_{t-j}}{\sum_{j \ge 1} d^{j-1}}
+
+    Here :math:`\bar c_{t-j}` is the mean cost of the j-th update before this one and d the decay. Before the first it
+    is 0. The average is one number, a pytree: carry it along like the state of an optimizer, and after every step
+    :meth:`update` it with the costs, or with their mean, which :func:`score_function` returns.
+
+    Args:
+        decay: What is kept of the average at each update, from 0 (the last costs only) to below 1.
+        total: The weighted sum of past costs; leave it out to start.
+        weight: The sum of their weights; leave it out to start.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import MovingAverage
+        >>> baseline = MovingAverage(decay=0.9)
+        >>> for cost in (4.0, 4.0, 1.0):
+        ...     baseline = baseline.update(jnp.array([cost]))
+        >>> print(baseline.value.round(3))
+        2.893
+    """
+
+    decay: float = 0.99
+    _: dataclasses.KW_ONLY
+    total: Float[Array, ""] = dataclasses.field(default_factory=lambda: jnp.zeros(()))
+    weight: Float[Array, ""] = dataclasses.field(default_factory=lambda: jnp.zeros(()))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"`decay` is {self.decay}, but a number from 0 to below 1 is needed, such as 0.99.")
+
+    @property
+    def value(self) -> Float[Array, ""]:
+        """The average of all costs taken in so far; 0 if there are none."""
+        return self.total / jnp.where(self.weight > 0, self.weight, 1)
+
+    def update(self, costs: Float[Array, "..."]) -> MovingAverage:
+        """The average with ``costs`` taken in; no gradient goes into it."""
+        now = lax.stop_gradient(_plan.check_array(costs, "costs")).mean().astype(self.total.dtype)
+        total = self.total + (1 - self.decay) * (now - self.total)
+        return dataclasses.replace(self, total=total, weight=self.weight + (1 - self.decay) * (1 - self.weight))
+
+
+jax.tree_util.register_dataclass(MovingAverage, data_fields=["total", "weight"], meta_fields=["decay"])
+
+
+def score_function(
+    f: Costs,
+    distribution: Distribution,
+    *,
+    num_samples: int = 1,
+    baseline: float | Array | MovingAverage | str | None = None,
+    key: PRNGKeyArray,
+) -> Float[Array, "*batch"]:
+    r"""The mean cost of draws, with the score-function (REINFORCE) estimate as its gradient; unbiased.
+
+    .. math:: \nabla E f(k) \approx \frac1n \sum_{j=1}^n (f(k_j) - b_j)\, \nabla \log p(k_j) + \nabla f(k_j)
+
+    The last term is the gradient of f's own parameters, if it has any. f need not be differentiable in the draws.
+
+    Args:
+        f: Takes draws, ``(num_samples, *batch)`` or with one-hot values ``(num_samples, *batch, K)``, and returns one
+            cost for each, ``(num_samples, *batch)``.
+        distribution: Any distribution with ``sample(sample_shape, key=...)`` and ``log_prob(value)``.
+        num_samples: The number n of draws for every row.
+        baseline: What is subtracted from the costs, to lower the variance: nothing (None); a number, or an array that
+            broadcasts against the costs and must not depend on the draws; a :class:`MovingAverage`, to be updated with
+            the result; or "leave-one-out", the mean cost of the other n - 1 draws.
+        key: The random key.
+
+    Returns:
+        The mean cost over the draws, in the distribution's batch shape. Minimize it.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.jax import Catnat, score_function
+        >>> def loss(scores, key):
+        ...     cost = lambda k: (k - 1.0) ** 2
+        ...     losses = score_function(cost, Catnat(scores), num_samples=4, baseline="leave-one-out", key=key)
+        ...     return losses.mean()
+        >>> jax.grad(loss)(jnp.zeros((10, 3)), jax.random.key(0)).shape
+        (10, 3)
+    """
+    count = operator.index(num_samples)
+    _check_baseline(baseline, count)
+    draws = lax.stop_gradient(distribution.sample((count,), key=key))
+    log_prob = distribution.log_prob(draws)
+    costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
+    log_prob = _plan.to_computing_dtype(log_prob)
+    constant = lax.stop_gradient(costs)
+    advantage = constant - lax.stop_gradient(_baseline(baseline, constant))
+    # The second term is 0; its gradient is that of the score function.
+    return _plan.saturate((costs + advantage * (log_prob - lax.stop_gradient(log_prob))).mean(0), dtype)
+
+
+def _check_baseline(baseline: object, num_samples: int) -> None:
+    """Before anything is drawn: is this a baseline, and are there draws enough for it?"""
+    if num_samples < 1:
+        raise ValueError(f"`num_samples` is {num_samples}, but at least 1 draw is needed.")
+    if isinstance(baseline, str):
+        if baseline != "leave-one-out":
+            raise ValueError(f'`baseline` is {baseline!r}, but the only baseline with a name is "leave-one-out".')
+        if num_samples < 2:
+            raise ValueError(
+                f'`baseline` is "leave-one-out", but `num_samples` is {num_samples}: there is no other draw. '
+                "Take num_samples=2 or more, or a MovingAverage() as the baseline."
+            )
+    elif not (baseline is None or isinstance(baseline, (int, float, jax.Array, np.ndarray, np.generic, MovingAverage))):
+        raise TypeError(
+            f"`baseline` is a {type(baseline).__name__}, but None, a number, an array, a catnat.jax.MovingAverage or "
+            '"leave-one-out" is needed.'
+        )
+
+
+def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array) -> float | Array:
+    """What to subtract from the costs, (n, *batch): something that broadcasts against them."""
+    if baseline is None:
+        return 0.0
+    if isinstance(baseline, MovingAverage):
+        return baseline.value.astype(costs.dtype)
+    if isinstance(baseline, str):  # the mean of the others
+        mean = costs.mean(0, keepdims=True)
+        return mean - (costs - mean) / (costs.shape[0] - 1)
+    if not _broadcasts(np.shape(baseline), costs.shape):
+        raise ValueError(
+            f"`baseline` has shape {np.shape(baseline)}, but the costs have {costs.shape}: it must broadcast against "
+            "them, one number for all, or one per row of the batch."
+        )
+    return jnp.asarray(baseline, costs.dtype)
+
+
+# ---- without replacement, and without chance ----
+
+
+def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyArray) -> Float[Array, "*batch"]:
+    r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
+
+    .. math::
+        E f \approx \sum_{s \in S} p_s R_s\, f(s), \qquad
+        \nabla E f \approx \sum_{s \in S} \nabla p_s R_s
+        \Bigl(f(s) - \sum_{s' \in S} p_{s'} R_{s s'}\, f(s')\Bigr)
+
+    :math:`R_s = P(S \mid s \text{ first}) / P(S)`, and :math:`R_{s s'}` is the same ratio for :math:`s'` once s has
+    been taken out, 1 for :math:`s' = s`. No class is evaluated twice, and the estimate is the mean over all orders in
+    which the set can be drawn. At k = K it is exact. The inner sum, a baseline, is there from k = 2 on.
+
+    Args:
+        f: Takes classes, ``(k, *batch)`` or with one-hot values ``(k, *batch, K)``, and returns one cost for each,
+            ``(k, *batch)``. If fewer than k classes are possible it is asked about the first one again, and that
+            answer counts nothing.
+        distribution: A categorical distribution, with classes or one-hot vectors as values.
+        k: How many distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
+        key: The random key.
+
+    Returns:
+        The estimate, in the distribution's batch shape. It is unbiased, but not a mean: with costs far from 0 and
+        k < K it can lie outside their range.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.jax import Catnat, unordered_set
+        >>> law = Catnat(jnp.zeros((3, 3)))
+        >>> print(unordered_set(lambda k: k, law, 4, key=jax.random.key(0)))  # all four classes: no chance is left
+        [1.5 1.5 1.5]
+    """
+    given = _probs(distribution, "unordered_set")
+    every = _plan.to_computing_dtype(given)
+    _check_distinct(k, every.shape[-1])
+    classes = _draw_distinct(lax.stop_gradient(every), k, key)
+    probs = jnp.take_along_axis(every, classes, -1)
+    possible = probs > 0
+    asked = jnp.moveaxis(jnp.where(possible, classes, classes[..., :1]), -1, 0)  # the first draw is always possible
+    costs, dtype = _costs(f, _values(distribution, given, asked), asked.shape, given.dtype)
+    costs, probs = jnp.moveaxis(costs, 0, -1), jnp.where(possible, probs, 0)
+    constant, chances = lax.stop_gradient(costs), lax.stop_gradient(probs)
+    # What is not in the set, summed: 1 - p(S) would lose the digits of a small rest.
+    drawn = (classes[..., None] == jnp.arange(every.shape[-1])).any(-2)
+    first, second = _ratios(chances, jnp.where(drawn, 0, lax.stop_gradient(every)).sum(-1, keepdims=True))
+    baseline = (second * (chances * constant)[..., None, :]).sum(-1) if k > 1 else 0
+    advantage = first * (constant - baseline)
+    return _plan.saturate((chances * first * costs + advantage * (probs - chances)).sum(-1), dtype)
+
+
+def _check_distinct(k: int, num_classes: int) -> None:
+    if not 1 <= operator.index(k) <= min(MOST_DISTINCT, num_classes):
+        raise ValueError(
+            f"`k` is {k}, but 1 to {min(MOST_DISTINCT, num_classes)} distinct classes of {num_classes} can be drawn: "
+            f"never more than {MOST_DISTINCT}, because the work grows with 2^k. For more evaluations take "
+            'score_function(..., num_samples=n, baseline="leave-one-out"), or enumerate_exactly for all classes.'
+        )
+
+
+def _draw_distinct(probs: Array, k: int, key: Array) -> Array:
+    """Draw k distinct classes one after the other, (*batch, k); impossible ones come last."""
+    logs = jnp.where(probs > 0, jnp.log(jnp.where(probs > 0, probs, 1)), -math.inf)
+    return lax.top_k(gumbel_noise_on(logs, None, (), key), k)[1].astype(int)
+
+
+def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
+    """R_s, (*batch, k), and R_ss', (*batch, k, k), of a set with ``probs`` where all other classes weigh ``rest``.
+
+    W(U) is the probability that draws without replacement from all classes but U give the rest of the set, S - U. The
+    first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
+    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
+    """
+    levels, pairs = _subsets(probs.shape[-1])
+    chances = [jnp.ones_like(rest)]
+    for members, larger in reversed(levels):
+        left = probs[..., members]
+        mass = left.sum(-1)
+        some = mass > 0
+        share = left / jnp.where(some, mass + rest, 1)[..., None]
+        chances.append(jnp.where(some, (share * chances[-1][..., larger]).sum(-1), 1))
+    whole, single = chances[-1], chances[-2]
+    double = jnp.concatenate([single, chances[-3]], -1) if len(chances) > 2 else single
+    return _quotient(single, whole), _quotient(double[..., pairs], single[..., None])
+
+
+def _quotient(above: Array, below: Array) -> Array:
+    """A ratio of chances. Only underflow makes one 0: such a set is never drawn."""
+    return above / jnp.where(below > 0, below, 1)
+
+
+@functools.cache
+def _subsets(k: int) -> tuple[list[tuple[NDArray[np.int32], NDArray[np.int32]]], NDArray[np.int32]]:
+    """For every size below k, its subsets U in order: who is not in U, and where U with that one stands a size up.
+
+    And for every two members where their pair stands, behind the k singles; on the diagonal the single itself.
+    """
+    place = {subset: i for m in range(k + 1) for i, subset in enumerate(itertools.combinations(range(k), m))}
+    levels = []
+    for m in range(k):
+        subsets = list(itertools.combinations(range(k), m))
+        members = [[s for s in range(k) if s not in subset] for subset in subsets]
+        larger = [
+            [place[tuple(sorted((*subset, s)))] for s in left] for subset, left in zip(subsets, members, strict=True)
+        ]
+        levels.append((np.array(members, np.int32), np.array(larger, np.int32)))
+    pairs = [[s if s == t else k + place[min(s, t), max(s, t)] for t in range(k)] for s in range(k)]
+    return levels, np.array(pairs, np.int32)
+
+
+def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*batch"]:
+    r"""The expected cost, summed over all classes: exact, and so is its gradient.
+
+    .. math:: E f = \sum_k p_k f(k)
+
+    Args:
+        f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
+            returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
+            probable one: it is never asked about the impossible. Whatever it returns there counts nothing.
+        distribution: A categorical distribution, with classes or one-hot vectors as values.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import Catnat, enumerate_exactly
+        >>> print(enumerate_exactly(lambda k: k, Catnat(jnp.zeros(3))))
+        1.5
+    """
+    given = _probs(distribution, "enumerate_exactly")
+    probs = jnp.moveaxis(given, -1, 0)
+    possible = probs > 0
+    every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
+    classes = jnp.where(possible, every, probs.argmax(0))
+    costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
+    expected = jnp.where(possible, _plan.to_computing_dtype(probs), 0) * jnp.where(possible, costs, 0)
+    return _plan.saturate(expected.sum(0), dtype)
+
+
+# ---- many draws at once ----
+
+
+def sample_counts(
+    distribution: Categorical,
+    total_count: int | Int[Array, "..."],
+    *,
+    sample_shape: Sequence[int] = (),
+    key: PRNGKeyArray,
+) -> Int[Array, "*samples_and_batch classes"]:
+    r"""How often each class comes up in ``total_count`` independent draws: a multinomial vector, at a cost of O(K).
+
+    The count is split in two by a binomial draw, for the two halves of the classes, and again within each half,
+    :math:`\lceil \log_2 K \rceil` times. No draw is made one by one, so the cost does not grow with their number.
+
+    Args:
+        distribution: A categorical distribution, with classes or one-hot vectors as values.
+        total_count: The number of draws: a whole number, or an integer array that broadcasts against the batch shape.
+            At most 2^53 if ``jax_enable_x64`` is on, and otherwise 2^20, which is what float32 can split.
+        sample_shape: The shape of independent results, which stands before the batch shape.
+        key: The random key.
+
+    Returns:
+        Counts that sum to ``total_count``; a class of probability 0 gets exactly 0.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.jax import Catnat, sample_counts
+        >>> print(sample_counts(Catnat(jnp.zeros((5, 99))), 10**6, key=jax.random.key(0)).sum(-1))
+        [1000000 1000000 1000000 1000000 1000000]
+    """
+    probs = lax.stop_gradient(_probs(distribution, "sample_counts")).astype(float)
+    count = jnp.broadcast_to(_total_count(total_count, probs), (*sample_shape, *probs.shape[:-1]))
+    return _split(count, probs, key)
+
+
+@jax.jit
+def _split(count: Array, probs: Array, key: Array) -> Array:
+    """:func:`sample_counts` of prepared arguments."""
+    num_classes = probs.shape[-1]
+    levels = (num_classes - 1).bit_length()
+    masses = [jnp.pad(probs, [(0, 0)] * (probs.ndim - 1) + [(0, 2**levels - num_classes)])]
+    for _ in range(levels):
+        masses.append(masses[-1].reshape(*probs.shape[:-1], -1, 2).sum(-1))
+    counts = count[..., None]
+    for level, (below, mass) in enumerate(zip(reversed(masses[:-1]), reversed(masses), strict=False)):
+        # A side without mass has a share of exactly 0, and the side across from it of exactly 1.
+        share = below[..., 1::2] / jnp.where(mass > 0, mass, 1)
+        right = jax.random.binomial(
+            jax.random.fold_in(key, level), counts.astype(probs.dtype), share, shape=counts.shape, dtype=probs.dtype
+        ).astype(counts.dtype)
+        counts = jnp.stack([counts - right, right], -1).reshape(*counts.shape[:-1], -1)
+    return counts[..., :num_classes]
+
+
+def _total_count(total_count: int | Array, probs: Array) -> Array:
+    kind = jnp.result_type(total_count)
+    if not jnp.issubdtype(kind, jnp.integer):
+        raise TypeError(f"`total_count` has dtype {kind}, but a number of draws is a whole number: use .astype(int).")
+    batch, most = probs.shape[:-1], MOST_COUNTED[probs.dtype]
+    if not _broadcasts(np.shape(total_count), batch):
+        raise ValueError(
+            f"`total_count` has shape {np.shape(total_count)}, but the distribution's batch shape is {batch}: give one "
+            "number for all rows, or one per row."
+        )
+    known = not isinstance(total_count, jax.core.Tracer)
+    if known and not ((np.asarray(total_count) >= 0) & (np.asarray(total_count) <= most)).all():
+        hint = "" if probs.dtype == jnp.float64 else ' jax.config.update("jax_enable_x64", True) allows more.'
+        needed = f"a number of draws from 0 to 2^{most.bit_length() - 1} is needed"
+        raise ValueError(f"`total_count` is {total_count}, but {needed}.{hint}")
+    return jnp.asarray(total_count, int)
+
+
+# ---- what they share ----
+
+
+def _probs(distribution: Categorical, name: str) -> Array:
+    """The probabilities of the distribution, which must be categorical."""
+    try:
+        probs, event = distribution.probs, distribution.event_shape
+    except AttributeError:
+        pass
+    else:
+        if event in ((), probs.shape[-1:]) and not isinstance(distribution, RelaxedOneHotCatnat):
+            return probs
+    raise TypeError(
+        f"`distribution` is a {type(distribution).__name__}, but {name} needs a categorical one, whose values are "
+        "classes or one-hot vectors: Catnat or OneHotCatnat of catnat.jax. (score_function takes any distribution.)"
+    )
+
+
+def _values(distribution: Categorical, probs: Array, classes: Array) -> Array:
+    """Classes as values of the distribution: themselves, or one-hot vectors."""
+    if distribution.event_shape == ():
+        return classes
+    return jax.nn.one_hot(classes, probs.shape[-1], dtype=probs.dtype)
+
+
+def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tuple[Array, np.dtype]:
+    """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
+    costs = _plan.check_array(f(draws), "f(draws)")
+    if costs.shape != tuple(needed):
+        raise ValueError(
+            f"`f` returned shape {costs.shape} for draws of shape {draws.shape}, but one cost per draw is needed: "
+            f"{tuple(needed)}. Do not average inside f: take the mean of the result."
+        )
+    dtype = jnp.promote_types(costs.dtype, dtype)
+    return _plan.to_computing_dtype(costs.astype(dtype)), dtype
+
+
+def _check_temperature(temperature: float | Array) -> None:
+    if isinstance(temperature, (jax.Array, np.ndarray)):
+        bad = _plan.is_true(~(jnp.asarray(temperature) > 0).all())
+    else:
+        bad = not 0 < temperature < math.inf
+    if bad:
+        raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")

@@ -1,0 +1,108 @@
+"""The geometry of the scores: who is reached, who is dead, and the diagonal of the Fisher matrix."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Shaped
+
+from catnat._tree import Tree
+from catnat.jax import _dense, _masks, _plan
+from catnat.jax._activations import Activation
+from catnat.jax._nodes import Nodes, ask
+from catnat.jax._pruning import pruned
+
+
+def reach(
+    scores: Float[Array, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Float[Array, "*batch nodes"]:
+    r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import reach
+        >>> print(reach(jnp.zeros(3)).round(4))
+        [1.  0.5 0.5]
+    """
+    return reached(ask(scores, tree, activation)).astype(_plan.returned_dtype(scores))
+
+
+def saturated(
+    scores: Float[Array, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+) -> Bool[Array, "*batch nodes"]:
+    """Which nodes are dead: they answer with certainty, and their score gets no gradient.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import saturated
+        >>> print(saturated(jnp.array([0.0, 4.0, -3.0])))
+        [False  True False]
+    """
+    return _saturated(ask(scores, tree, activation))
+
+
+@jax.jit
+def _saturated(nodes: Nodes) -> Array:
+    questions = nodes.all()
+    return questions.activation._saturated(questions.scores, questions.tables)
+
+
+def fisher_diagonal(
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    mask: Shaped[Array, "*batch classes"] | None = None,
+) -> Float[Array, "*batch nodes"]:
+    r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
+
+    .. math:: G_{ii} = P(i)\,\frac{a'(s_i)^2}{a(s_i)(1 - a(s_i))}
+
+    For the sigmoid that is :math:`P(i)\, a_i (1 - a_i)`, for the natural activation :math:`P(i)\, (\pi / A)^2` inside
+    the band and 0 outside. This is the metric of the *scores*, not of the weights of a network behind them.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.jax.Catnat`. A score that
+            is not asked for has the entry 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import fisher_diagonal
+        >>> print(fisher_diagonal(jnp.array([1.0, 0.0, 0.0])).round(4))
+        [0.25   0.0651 0.1849]
+    """
+    return _plan.saturate(information(asked(scores, tree, activation, mask)), _plan.returned_dtype(scores))
+
+
+def asked(scores: Array, tree: Tree | None, activation: Activation | str, mask: Array | None) -> Nodes:
+    """Checked nodes, pruned if there is a mask."""
+    nodes = ask(scores, tree, activation)
+    if mask is None:
+        return nodes
+    return pruned(nodes, _masks.valid_classes(mask, nodes.tree))
+
+
+@jax.jit
+def reached(nodes: Nodes) -> Array:
+    """:func:`reach` of prepared nodes, in the dtype they compute in."""
+    return jnp.exp(_dense.path_sums(*nodes.all().log_answers(floored=False), nodes.tree, to="nodes"))
+
+
+@jax.jit
+def information(nodes: Nodes) -> Array:
+    """:func:`fisher_diagonal` of prepared nodes, in the dtype they compute in."""
+    return reached(nodes) * nodes.all().information()

@@ -1,0 +1,128 @@
+"""The nodes of a tree with all that is needed to answer their questions: scores, constants, and what a mask leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.jax import _plan
+from catnat.jax._activations import Activation, Answers, Tables
+
+
+class Masses(NamedTuple):
+    """What a mask leaves of a tree, row by row: the prior mass of the valid classes on both sides of every node."""
+
+    no: Array
+    yes: Array
+    reach: Array | None  # the share of the row's mass below each node; for isotropic scaling only
+
+    def map(self, function: Callable[[Array], Array]) -> Masses:
+        """``function`` of every array."""
+        return Masses(function(self.no), function(self.yes), None if self.reach is None else function(self.reach))
+
+    def asked(self) -> Array:
+        """Where both sides are left."""
+        return jnp.minimum(self.no, self.yes) > 0
+
+    def tables(self, activation: Activation) -> Tables:
+        """Centring and scaling for the prior restricted to the valid classes; of any finite value where not asked."""
+        asked = self.asked()  # no side may be empty
+        return activation._tables_of(jnp.where(asked, self.no, 1), jnp.where(asked, self.yes, 1), self.reach)
+
+
+class Questions(NamedTuple):
+    """Some questions, each with its score and constants.
+
+    With a mask, a question may have only one answer left. It is not asked, and its score counts nothing.
+    """
+
+    scores: Array
+    activation: Activation
+    tables: Tables
+    masses: Masses | None
+
+    def log_answers(self, *, floored: bool) -> Answers:
+        """The log-probabilities of no and of yes, floored or not; 0 for both where only one is left.
+
+        The one that is left has probability 1. The other leads to masked classes only, whose paths nobody needs.
+        """
+        no, yes = self.activation._log_answers(self.scores, self.tables, floored=floored)
+        if self.masses is None:
+            return no, yes
+        asked = self.masses.asked()
+        return jnp.where(asked, no, 0), jnp.where(asked, yes, 0)
+
+    def yes(self) -> Array:
+        """The probability of yes, exactly 0 and 1 where it is."""
+        yes = self.activation._yes(self.scores, self.tables)
+        if self.masses is None:
+            return yes
+        return jnp.where(self.masses.asked(), yes, jnp.sign(self.masses.yes))
+
+    def information(self) -> Array:
+        """The Fisher information of each score, given that its question is reached."""
+        information = self.activation._information(self.scores, self.tables)
+        return information if self.masses is None else jnp.where(self.masses.asked(), information, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nodes:
+    """All nodes of a tree, with scores (..., K-1) in the dtype to compute in, and the masses that a mask leaves.
+
+    A pytree of the scores and masses; the tree and the activation are static.
+    """
+
+    scores: Array
+    tree: Tree | Forest
+    activation: Activation
+    masses: Masses | None = None
+
+    def all(self) -> Questions:
+        """Every question of the tree."""
+        if self.masses is not None:
+            return Questions(self.scores, self.activation, self.masses.tables(self.activation), self.masses)
+        tables = _plan.node_tables(self.tree, self.activation, self.scores.dtype)
+        return Questions(self.scores, self.activation, tables, None)
+
+    def at(self, index: Array) -> Questions:
+        """The questions at the nodes ``index``, whose leading axes are the scores' batch."""
+        scores = _gather(self.scores, index)
+        if self.masses is not None:
+            masses = self.masses.map(lambda mass: _gather(mass, index))
+            return Questions(scores, self.activation, masses.tables(self.activation), masses)
+        tables = _plan.node_tables_at(index, self.tree, self.activation, self.scores.dtype)
+        return Questions(scores, self.activation, tables, None)
+
+    def expand(self, batch: Sequence[int]) -> Nodes:
+        """The same nodes with the batch shape expanded."""
+
+        def widen(values: Array) -> Array:
+            return jnp.broadcast_to(values, (*batch, values.shape[-1]))
+
+        masses = None if self.masses is None else self.masses.map(widen)
+        return dataclasses.replace(self, scores=widen(self.scores), masses=masses)
+
+    def detach(self) -> Nodes:
+        """The same nodes, through which no gradient goes."""
+        return dataclasses.replace(self, scores=lax.stop_gradient(self.scores))
+
+
+jax.tree_util.register_dataclass(Nodes, data_fields=["scores", "masses"], meta_fields=["tree", "activation"])
+
+
+def ask(scores: Array, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:
+    """Checked nodes, from what the user passes."""
+    return Nodes(*_plan.prepare(scores, tree, activation))
+
+
+def _gather(values: Array, index: Array) -> Array:
+    """The entries of each row of ``values`` at its own indices, which may have further axes."""
+    flat = index.reshape(*values.shape[:-1], -1)
+    return jnp.take_along_axis(values, flat, -1, mode="promise_in_bounds").reshape(index.shape)

@@ -1,0 +1,5 @@
+"""The tests of this folder state laws in float64, as the shared suite does."""
+
+import jax
+
+jax.config.update("jax_enable_x64", True)

@@ -1,0 +1,629 @@
+"""Distributions as pytrees, masks where values are known and where they are not, several variables at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+
+import cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conformance import checks
+
+import catnat
+import catnat.jax as cj
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+LAWS = {
+    name: {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
+    for name, law in cases.LAWS.items()
+}
+SOME_LAWS = ("prune", "prune-unimix", "renormalize-hot-unimix")
+TREES = {
+    "balanced-5": catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]),
+    "balanced-100": catnat.balanced(100),  # walked
+    "chain-75": catnat.chain(75),  # deeper than any walk
+    "huffman-90": catnat.huffman(cases.zipf(90)),
+}
+ACTIVATIONS = {
+    "natural": cj.natural(),
+    "sigmoid-isotropic": cj.sigmoid(scaling="isotropic"),
+    "reflect-isotropic": cj.natural(boundary="reflect", scaling="isotropic"),
+}
+FORESTS = {
+    "small": catnat.Forest([3, 2, catnat.chain(4), 8]),
+    "single-classes": catnat.Forest([1, 3, 1, 1, 5, 1]),
+    "only-single-classes": catnat.Forest([1, 1, 1]),
+    "priors": catnat.Forest([catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]), catnat.huffman(cases.zipf(20)), 7]),
+    "large": catnat.Forest([18, catnat.huffman(cases.zipf(30)), 1, 40]),  # walked
+    "deep": catnat.Forest([catnat.chain(75), 3, cases.tree_case("caterpillar-75").tree]),
+}
+
+all_laws = pytest.mark.parametrize("options", LAWS.values(), ids=LAWS.keys())
+some_laws = pytest.mark.parametrize("options", [LAWS[name] for name in SOME_LAWS], ids=SOME_LAWS)
+
+
+def normal(*shape, seed=0, size=1.0):
+    return jnp.asarray(size * np.random.default_rng(seed).normal(size=shape))
+
+
+def masks(num_classes, *batch, seed=0):
+    return jnp.asarray(cases.masks(num_classes, math.prod(batch), seed).reshape(*batch, num_classes))
+
+
+def forest_masks(forest, rows, seed=0):
+    parts = [np.roll(cases.masks(size, rows, seed + n), n, 0) for n, size in enumerate(forest.sizes)]
+    return jnp.asarray(np.concatenate(parts, -1))
+
+
+def facts(law):
+    return {"probs": law.probs, "logits": law.logits, "entropy": law.entropy(), "mode": law.mode}
+
+
+def assert_same(got, wanted, rtol=1e-12, atol=1e-13):
+    assert got.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert got[name].shape == value.shape, name
+        np.testing.assert_allclose(got[name], value, rtol=rtol, atol=atol, err_msg=name)
+
+
+def every_kind(batch=(3,), options=None):
+    """One of each class, over five classes or over variables of 3, 2 and 4, with a mask if options are given."""
+    forest, extra = catnat.Forest([3, 2, 4]), options or {}
+    mask = {"mask": masks(5, *batch)} if options else {}
+    several = {"mask": forest_masks(forest, math.prod(batch)).reshape(*batch, 9)} if options else {}
+    relaxed = {name: value for name, value in extra.items() if name != "temperature"}
+    return [
+        cj.Catnat(normal(*batch, 4), **mask, **extra),
+        cj.OneHotCatnat(normal(*batch, 4), **mask, **extra),
+        cj.OneHotCatnatStraightThrough(normal(*batch, 4), **mask, **extra),
+        cj.RelaxedOneHotCatnat(0.7, normal(*batch, 4), **mask, **relaxed),
+        cj.MultiCatnat(normal(*batch, 6), forest, **several, **extra),
+    ]
+
+
+# ---- pytrees ----
+
+
+@pytest.mark.parametrize("options", [None, LAWS["renormalize-hot-unimix"]], ids=["plain", "all"])
+def test_a_distribution_is_a_pytree_of_its_arrays(options):
+    for law in every_kind(options=options):
+        leaves, structure = jax.tree.flatten(law)
+        assert {leaf.shape[0] for leaf in leaves} == {3}  # every leaf has the batch in front
+        hot = isinstance(law, cj.RelaxedOneHotCatnat) or options is not None
+        assert len(leaves) == 1 + (options is not None) + hot
+        again = jax.tree.unflatten(structure, leaves)
+        assert type(again) is type(law)
+        assert jax.tree.structure(again) == structure
+        assert hash(structure) == hash(jax.tree.structure(again))
+        for name in law.__dict__:
+            assert getattr(again, name) is getattr(law, name)
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(law)]
+        assert set(paths) <= {".scores", ".mask", ".temperature"}
+        jax.tree.map(lambda _: None, law)  # anything can stand in for an array
+        jax.tree.map(lambda _: object(), law)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            law.scores = None
+
+
+def test_other_trees_and_options_are_other_structures():
+    scores = jnp.zeros(4)
+    laws = [
+        cj.Catnat(scores),
+        cj.OneHotCatnat(scores),
+        cj.Catnat(scores, catnat.chain(5)),
+        cj.Catnat(scores, activation="sigmoid"),
+        cj.Catnat(scores, mask=jnp.ones(5, bool)),
+        cj.Catnat(scores, mask=jnp.ones(5, bool), mask_mode="renormalize"),
+        cj.Catnat(scores, temperature=2.0),
+        cj.Catnat(scores, unimix=0.1),
+    ]
+    assert len({jax.tree.structure(law) for law in laws}) == len(laws)
+    assert jax.tree.structure(cj.Catnat(scores + 1, catnat.balanced(5))) == jax.tree.structure(laws[0])
+
+
+@jax.jit
+def through_every_door(law, value):
+    """What a distribution says inside a compiled function: as a whole, row by row, and step by step of a scan."""
+    whole = {**facts(law), "log_prob": law.log_prob(value)}
+    rows = jax.vmap(facts)(law)
+    rows["log_prob"] = jax.vmap(lambda d, v: d.log_prob(v), in_axes=(0, 1), out_axes=1)(law, value)
+    _, steps = jax.lax.scan(lambda carry, row: (carry.expand((3,)), facts(row)), law, law)
+    steps["log_prob"] = whole["log_prob"]
+    return whole, rows, steps
+
+
+@pytest.mark.parametrize("name", ["plain", *SOME_LAWS])
+def test_jit_vmap_and_scan(name):
+    """What comes out of every door is what was asked outside."""
+    plain, hot, _, _, several = every_kind(options=LAWS.get(name))
+    for law in (plain, several, *([hot] if name == "prune" else [])):
+        value = law.sample((2,), key=jax.random.key(1))
+        wanted = {**facts(law), "log_prob": law.log_prob(value)}
+        for found in through_every_door(law, value):
+            assert_same(found, wanted)
+    row = jax.tree.map(lambda leaf: leaf[1], several)
+    assert row.batch_shape == ()
+    np.testing.assert_allclose(row.probs, several.probs[1], rtol=1e-12, atol=1e-13)
+
+
+@some_laws
+def test_made_inside_and_returned(options):
+    scores, mask = normal(3, 99), masks(100, 3)
+    wanted = facts(cj.Catnat(scores, mask=mask, **options))
+
+    def make(s, m):
+        return cj.Catnat(s, mask=m, **options)
+
+    for law in (jax.jit(make)(scores, mask), jax.vmap(make)(scores, mask)):
+        assert law.batch_shape == (3,)
+        assert_same(facts(law), wanted)
+
+
+def test_a_gradient_in_a_distribution_is_a_distribution():
+    law = cj.Catnat(normal(3, 4), temperature=jnp.array([0.5, 1.0, 2.0]))
+    slope = jax.grad(lambda d: d.entropy().sum())(law)
+    assert isinstance(slope, cj.Catnat)
+    step = 1e-6
+    hotter = dataclasses.replace(law, temperature=law.temperature + step)
+    colder = dataclasses.replace(law, temperature=law.temperature - step)
+    wanted = (hotter.entropy() - colder.entropy()) / (2 * step)
+    np.testing.assert_allclose(slope.temperature, wanted, rtol=1e-7)
+    wanted = jax.grad(lambda s: cj.Catnat(s, temperature=law.temperature).entropy().sum())(law.scores)
+    np.testing.assert_allclose(slope.scores, wanted, rtol=1e-12)
+
+
+def test_annealing_a_temperature_compiles_once():
+    traced = []
+
+    @jax.jit
+    def entropy(law):
+        traced.append(law)
+        return law.entropy()
+
+    values = [float(entropy(cj.Catnat(jnp.ones(9), temperature=heat))) for heat in (0.5, 0.7, 2.0)]
+    assert len(traced) == 1
+    assert values == sorted(values)
+    entropy(cj.Catnat(jnp.ones(9)))  # without one, nothing need be divided
+    assert len(traced) == 2
+
+
+def test_replacing_a_field_checks_it():
+    law = cj.Catnat(jnp.zeros((3, 4)), mask=masks(5, 3), temperature=2.0, unimix=0.1)
+    np.testing.assert_array_equal(dataclasses.replace(law, scores=normal(3, 4)).mask, law.mask)
+    with pytest.raises(ValueError, match="nodes"):
+        dataclasses.replace(law, scores=jnp.zeros((3, 7)))
+
+
+@pytest.mark.parametrize("options", [None, LAWS["prune-cold-unimix"]], ids=["plain", "all"])
+def test_expand(options):
+    for law in every_kind(options=options):
+        wide = law.expand((2, 3))
+        assert type(wide) is type(law)
+        assert wide.batch_shape == (2, 3)
+        assert wide.event_shape == law.event_shape
+        np.testing.assert_allclose(wide.probs, np.broadcast_to(law.probs, wide.probs.shape), rtol=1e-12)
+        draws = wide.sample((4,), key=jax.random.key(0))
+        assert draws.shape == (4, 2, 3, *law.event_shape)
+
+
+# ---- draws ----
+
+
+def test_the_key_decides():
+    for law in every_kind(options=LAWS["renormalize-unimix"]):
+        one, same, other = (law.sample((50,), key=jax.random.key(seed)) for seed in (0, 0, 1))
+        np.testing.assert_array_equal(one, same)
+        assert (one != other).any()
+        old = law.sample((50,), key=jax.random.PRNGKey(0))  # as jax.random takes them
+        np.testing.assert_array_equal(one, old)
+
+
+def test_no_gradient_goes_through_sample():
+    for law in every_kind():
+        slope = jax.grad(lambda d: d.sample((4,), key=jax.random.key(0)).astype(float).sum())(law)
+        assert not slope.scores.any()
+
+
+@pytest.mark.parametrize("name", ["balanced-5", "balanced-100"])
+@pytest.mark.parametrize("heat", [1.0, 1.6])
+def test_frequencies_of_mixtures_without_a_mask(name, heat):
+    law = cj.Catnat(normal(TREES[name].num_nodes), TREES[name], temperature=heat, unimix=0.3)
+    draws = law.sample((40_000,), key=jax.random.key(2))
+    checks.chi_square(np.bincount(draws, minlength=law.num_classes), np.asarray(law.probs, float))
+
+
+def test_neighbours_draw_independently():
+    """Rows of a batch and draws of a row share no random number, nor do the coin and the classes of a mixture."""
+    law = cj.Catnat(jnp.zeros((2, 2)), mask=jnp.array([True, False, True]), unimix=0.5)
+    draws = np.asarray(law.sample((20_000, 2), key=jax.random.key(3))) // 2
+    pairs = draws.reshape(-1, 4) @ [8, 4, 2, 1]
+    checks.chi_square(np.bincount(pairs, minlength=16), np.full(16, 1 / 16))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
+@some_laws
+def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
+    law = cj.Catnat(normal(3, 99, size=3.0).astype(dtype), mask=masks(100, 5)[2:], **options)
+    draws = law.sample((1_000_000 // 3,), key=jax.random.key(4))
+    assert jnp.take_along_axis(law.mask[None], draws[..., None], -1).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_relaxed_draws_of_tiny_and_huge_temperatures(masked):
+    mask = masks(5, 3) if masked else None
+    for dtype in (jnp.float16, jnp.float32, jnp.float64):
+        heat = jnp.array([1e-30, 0.5, 1e30])
+
+        def draw(scores, heat=heat):
+            return cj.RelaxedOneHotCatnat(heat, scores, mask=mask).rsample((4,), key=jax.random.key(0))
+
+        drawn, pull_back = jax.vjp(draw, normal(3, 4).astype(dtype))
+        assert drawn.dtype == dtype
+        assert jnp.isfinite(pull_back(jnp.ones_like(drawn))[0]).all()
+        np.testing.assert_allclose(drawn.sum(-1).astype(float), 1, atol=4 * float(jnp.finfo(dtype).eps))
+        assert set(np.unique(drawn[:, 0].astype(float))) <= {0.0, 1.0}
+        count = jnp.full(3, 5) if mask is None else mask.sum(-1)
+        np.testing.assert_allclose(drawn[:, 2].max(-1).astype(float), 1 / count[2], rtol=2e-3)
+        if masked:
+            assert (jnp.where(mask, 0, drawn) == 0).all()
+
+
+def test_the_gradient_of_a_relaxed_temperature():
+    def first(heat):
+        return cj.RelaxedOneHotCatnat(heat, normal(4)).rsample(key=jax.random.key(0))[1]
+
+    step = 1e-6
+    wanted = (first(0.7 + step) - first(0.7 - step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(first)(0.7), wanted, rtol=1e-7)
+
+
+# ---- masks ----
+
+
+def test_indices_padded_with_minus_one():
+    valid = jnp.array([[True, False, True, False, True], [False, True, False, False, False]])
+    for dtype in (jnp.int8, jnp.int32, jnp.int64):
+        padded = jnp.array([[4, 0, 2, -1], [1, -1, -1, -1]], dtype)
+        law = cj.Catnat(jnp.zeros((2, 4)), mask=padded)
+        np.testing.assert_array_equal(law.mask, valid)
+        rows = jax.vmap(lambda row: cj.Catnat(jnp.zeros(4), mask=row).mask)(padded)
+        np.testing.assert_array_equal(rows, valid)
+    law = cj.Catnat(jnp.zeros(299), mask=jnp.array([255, 7], jnp.uint8))
+    np.testing.assert_array_equal(jnp.flatnonzero(law.mask), [7, 255])
+
+
+@pytest.mark.parametrize("mode", ["prune", "renormalize"])
+@pytest.mark.parametrize(
+    ("score_batch", "mask_batch", "batch"),
+    [((), (4,), (4,)), ((4,), (), (4,)), ((2, 1), (3,), (2, 3)), ((1,), (2, 4), (2, 4))],
+    ids=str,
+)
+def test_masks_and_scores_are_broadcast(mode, score_batch, mask_batch, batch):
+    scores, mask = normal(*score_batch, 99), masks(100, *mask_batch)
+    law = cj.Catnat(scores, mask=mask, mask_mode=mode, temperature=jnp.full(batch[-1:], 1.5))
+    assert law.batch_shape == batch
+    wide = jnp.broadcast_to(scores, (*batch, 99)), jnp.broadcast_to(mask, (*batch, 100))
+    full = cj.Catnat(wide[0], mask=wide[1], mask_mode=mode, temperature=1.5)
+    assert_same(facts(law), facts(full), rtol=1e-13)
+    classes = jnp.arange(3).reshape(3, *[1] * len(batch))
+    assert law.log_prob(classes).shape == (3, *batch)
+
+
+@pytest.mark.parametrize("mode", ["prune", "renormalize"])
+def test_a_row_without_valid_class(mode):
+    scores, mask = normal(3, 4), jnp.ones((3, 5), bool).at[1].set(False)
+    np.testing.assert_array_equal(cj.validate_mask(mask, 5), [True, False, True])
+    np.testing.assert_array_equal(cj.validate_mask(mask, catnat.chain(5)), [True, False, True])
+    np.testing.assert_array_equal(cj.validate_mask(jnp.array([[3, -1], [-1, -1]]), 5), [True, False])
+    with pytest.raises(ValueError, match=r"no valid class in 1 of 3 rows"):
+        cj.Catnat(scores, mask=mask, mask_mode=mode)
+    unmasked = jax.jit(lambda s, m: cj.Catnat(s, mask=m, mask_mode=mode).probs)(scores, mask)
+    np.testing.assert_allclose(unmasked, cj.catnat(scores), rtol=1e-12)
+    forest = catnat.Forest([3, 2])
+    rows = jnp.array([[True, False, False, True, True], [True, True, True, False, False]])
+    np.testing.assert_array_equal(cj.validate_mask(rows, forest), [True, False])
+    with pytest.raises(ValueError, match=r"no valid class in 1 of 4 rows"):
+        cj.MultiCatnat(normal(2, 3), forest, mask=rows, mask_mode=mode)
+    found = jax.jit(lambda s, m: cj.MultiCatnat(s, forest, mask=m, mask_mode=mode).mask)(normal(2, 3), rows)
+    np.testing.assert_array_equal(found, rows.at[1].set(True))
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "options"),
+    [
+        (ValueError, "5 entries on its last axis.*K classes, not over the K - 1", {"mask": jnp.ones(5, bool)}),
+        (TypeError, "boolean", {"mask": jnp.ones(4)}),
+        (TypeError, "jnp.asarray", {"mask": [True] * 4}),
+        (ValueError, "index 4.*-1 fills", {"mask": jnp.array([4, 0])}),
+        (ValueError, "index -2", {"mask": jnp.array([-2, 0])}),
+        (ValueError, "mask_mode", {"mask_mode": "drop"}),
+        (ValueError, "unimix", {"unimix": 1.0}),
+        (ValueError, "unimix", {"unimix": -0.1}),
+        (ValueError, "`temperature` is 0.0", {"temperature": 0.0}),
+        (ValueError, "`temperature` is inf", {"temperature": math.inf}),
+        (ValueError, "`temperature` is nan", {"temperature": math.nan}),
+        (ValueError, "`temperature` is -1", {"temperature": jnp.array([1.0, -1.0])}),
+        (ValueError, "`temperature` has shape", {"temperature": jnp.ones(3)}),
+    ],
+)
+def test_errors(error, text, options):
+    with pytest.raises(error, match=text):
+        cj.Catnat(jnp.zeros((2, 3)), **options)
+    if "mask" not in options:
+        with pytest.raises(error, match=text):
+            cj.MultiCatnat(jnp.zeros((2, 3)), [3, 2], **options)
+
+
+def test_values_are_checked_where_they_are_known():
+    law, hot = cj.Catnat(jnp.zeros((2, 3))), cj.OneHotCatnat(jnp.zeros((2, 3)))
+    with pytest.raises(ValueError, match="holds 4"):
+        law.log_prob(jnp.array([0, 4]))
+    with pytest.raises(TypeError, match="whole numbers"):
+        law.log_prob(jnp.zeros(2))
+    with pytest.raises(ValueError, match="one-hot"):
+        hot.log_prob(jnp.full((2, 4), 0.25))
+    with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
+        hot.log_prob(jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"shape \(3,\)"):
+        cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)).log_prob(jnp.ones(3))
+    several = cj.MultiCatnat(jnp.zeros(3), [3, 2])
+    for value, text in (([0, 2], "holds 2"), ([-1, 0], "holds -1"), ([0, 0, 0], "shape"), ([0.0, 1.0], "whole")):
+        with pytest.raises(ValueError, match=text):
+            several.log_prob(jnp.array(value))
+    np.testing.assert_allclose(jax.jit(law.log_prob)(jnp.array([0, 4])), np.log(0.25), rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["prune", "renormalize"])
+def test_a_full_fisher_matrix_is_refused(mode):
+    mask = jnp.array([True, False, True, True])
+    assert cj.Catnat(jnp.zeros(3), mask=mask).fisher_diagonal().shape == (3,)
+    for options in ({"unimix": 0.1}, {"temperature": 2.0}, *([{}] if mode == "renormalize" else [])):
+        with pytest.raises(ValueError, match="not diagonal"):
+            cj.Catnat(jnp.zeros(3), mask=mask, mask_mode=mode, **options).fisher_diagonal()
+
+
+@dataclasses.dataclass(frozen=True)
+class HeavyTails(cj.Activation):
+    def logit(self, x):
+        return 2 * jnp.arcsinh(x / 2)
+
+    def score(self, yes):
+        return 2 * np.sinh((np.log(yes) - np.log1p(-yes)) / 2)
+
+
+@pytest.mark.parametrize("scaling", ["paper", "isotropic"])
+def test_a_users_activation_is_centred_by_numpy_inside_compiled_code(scaling):
+    kind, mask = HeavyTails(scaling=scaling), masks(5, 4)
+
+    def entropy(s, m):
+        return cj.Catnat(s, activation=kind, mask=m).entropy()
+
+    flat = entropy(jnp.zeros((4, 4)), mask)
+    np.testing.assert_allclose(flat, np.log(mask.sum(-1)), atol=1e-12)
+    scores = normal(4, 4, size=0.3)
+    slopes = jax.vmap(jax.jit(jax.grad(entropy)))(scores, mask)
+    step, direction = 1e-6, normal(4, 4, seed=1)
+    wanted = (entropy(scores + step * direction, mask) - entropy(scores - step * direction, mask)) / (2 * step)
+    np.testing.assert_allclose((slopes * direction).sum(-1), wanted, atol=1e-8)
+    curvature = jax.jit(jax.hessian(entropy))(scores[3], mask[3])
+    assert jnp.isfinite(curvature).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
+@some_laws
+def test_hostile_scores(dtype, options):
+    """No NaN or infinity, in values, gradients and second derivatives, at any finite score, masked or not."""
+    limits = jnp.finfo(dtype)
+    sizes = [0, float(limits.tiny), 1, math.pi, 30, float(limits.max) ** 0.5, float(limits.max)]
+    scores = jnp.asarray([[sign * size for sign in (1, -1, 1, 1)] for size in sizes], dtype)
+
+    def total(s, kind, mask):
+        found, classes = cj.Catnat(s, activation=kind, mask=mask, **options), jnp.array([0, 2])
+        logits = found.logits if mask is None else jnp.where(mask, found.logits, 0)
+        return found.probs[2] - logits.sum() / 64 + found.entropy() + found.log_prob(classes).sum() / 64
+
+    @jax.jit
+    def everything(scores, mask):
+        found = []
+        for kind in ACTIVATIONS.values():
+            found += [jax.vmap(f, (0, None, None))(scores, kind, mask) for f in (total, jax.grad(total))]
+            if dtype in (jnp.float32, jnp.float64):
+                found.append(jax.vmap(jax.hessian(total), (0, None, None))(scores, kind, mask))
+        return found
+
+    for mask in (None, jnp.array([True, False, True, True, False])):
+        for values in everything(scores, mask):
+            assert values.dtype == dtype
+            assert jnp.isfinite(values).all()
+
+
+def test_a_masked_large_balanced_tree_is_a_small_program():
+    size = 2**20
+    scores, mask = jax.ShapeDtypeStruct((2, size - 1), jnp.float32), jax.ShapeDtypeStruct((2, size), bool)
+
+    def run(s, m):
+        law = cj.Catnat(s, mask=m, unimix=0.1)
+        return law.log_prob(law.sample(key=jax.random.key(0))).sum()
+
+    assert len(jax.jit(jax.grad(run)).lower(scores, mask).as_text()) < 400_000
+
+
+# ---- divergences ----
+
+
+def test_kl_needs_the_same_values():
+    law = cj.Catnat(jnp.zeros(3))
+    for other in (cj.Catnat(jnp.zeros(4)), cj.OneHotCatnat(jnp.zeros(3)), cj.MultiCatnat(jnp.zeros(3), [4])):
+        with pytest.raises(ValueError, match="same"):
+            law.kl_divergence(other)
+    with pytest.raises(TypeError, match=r"catnat\.jax"):
+        law.kl_divergence(cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)))
+    assert law.kl_divergence(law) == 0
+
+
+def test_kl_across_trees_and_batches():
+    p, q = cj.Catnat(normal(3, 1, 7)), cj.Catnat(normal(2, 7, seed=1), catnat.chain(8), "sigmoid")
+    got = p.kl_divergence(q)
+    assert got.shape == (3, 2)
+    wanted = (p.probs * (jnp.log(p.probs) - jnp.log(q.probs))).sum(-1)
+    np.testing.assert_allclose(got, wanted, rtol=1e-11)
+    hot = [cj.OneHotCatnat(law.scores, law.tree, law.activation) for law in (p, q)]
+    np.testing.assert_allclose(hot[0].kl_divergence(hot[1]), wanted, rtol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32, jnp.float64])
+def test_an_infinite_kl_has_finite_gradients(dtype):
+    free, mask = normal(2, 4).astype(dtype), jnp.array([[True] * 5, [True, False, True, True, True]])
+
+    def divergence(p, q):
+        return cj.Catnat(p).kl_divergence(cj.Catnat(q, mask=mask))
+
+    value = divergence(free, free)
+    assert value.dtype == dtype
+    np.testing.assert_array_equal(jnp.isinf(value), [False, True])
+    for slope in jax.grad(lambda *args: divergence(*args).sum(), argnums=(0, 1))(free, free + 0.1):
+        assert jnp.isfinite(slope).all()
+
+
+# ---- several variables ----
+
+
+def loop(scores, forest, mask=None, **options):
+    """A distribution for each variable."""
+    nodes = np.cumsum([tree.num_nodes for tree in forest.trees])[:-1]
+    parts = jnp.split(scores, nodes, -1)
+    valid = [None] * len(parts) if mask is None else jnp.split(mask, np.cumsum(forest.sizes)[:-1], -1)
+    return [cj.Catnat(part, tree, mask=m, **options) for part, tree, m in zip(parts, forest.trees, valid, strict=True)]
+
+
+def joint(laws, value):
+    """The loop's answers put together; a masked class rules the whole value out."""
+    each = jnp.stack([law.log_prob(value[..., n]) for n, law in enumerate(laws)], -1)
+    lowest = jnp.finfo(each.dtype).min
+    return {
+        "probs": jnp.concatenate([law.probs for law in laws], -1),
+        "logits": jnp.concatenate([law.logits for law in laws], -1),
+        "entropy": sum(law.entropy() for law in laws),
+        "log_prob": jnp.where((each == lowest).any(-1), lowest, jnp.where(each == lowest, 0, each).sum(-1)),
+    }
+
+
+def finite_total(found):
+    """A number that tells all entries apart, but for those that stand for minus infinity."""
+    parts = [jnp.where(v < -1e30, 0, v) * jnp.arange(1.0, v.size + 1).reshape(v.shape) for v in found.values()]
+    return sum(part.sum() for part in parts)
+
+
+@pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
+@pytest.mark.parametrize("name", ["plain", "prune-unimix", "renormalize-hot-unimix"])
+def test_several_variables_are_a_loop(forest, name):
+    options, rows = LAWS.get(name, {}), 5
+    mask = None if name == "plain" else forest_masks(forest, rows)
+    value = jnp.asarray(np.random.default_rng(0).integers(forest.sizes, size=(2, rows, len(forest.sizes))))
+
+    def together(scores):
+        law = cj.MultiCatnat(scores, forest, mask=mask, **options)
+        found = {"probs": law.probs, "logits": law.logits, "entropy": law.entropy(), "log_prob": law.log_prob(value)}
+        return finite_total(found), (found, law.mode)
+
+    def apart(scores):
+        laws = loop(scores, forest, mask, **options)
+        found = joint(laws, value)
+        return finite_total(found), (found, jnp.stack([law.mode for law in laws], -1))
+
+    scores = normal(rows, forest.num_nodes)
+    (_, (got, got_mode)), got_slope = jax.jit(jax.value_and_grad(together, has_aux=True))(scores)
+    (_, (wanted, mode)), slope = jax.jit(jax.value_and_grad(apart, has_aux=True))(scores)
+    assert_same(got, wanted)
+    np.testing.assert_array_equal(got_mode, mode)
+    np.testing.assert_allclose(got_slope, slope, rtol=1e-9, atol=1e-9)
+
+
+def test_fisher_and_kl_of_several_variables():
+    forest = FORESTS["priors"]
+    scores, other, mask = normal(5, forest.num_nodes), normal(5, forest.num_nodes, seed=1), forest_masks(forest, 5)
+    laws, others = loop(scores, forest, mask), loop(other, forest, mask)
+    law, second = (cj.MultiCatnat(s, forest, mask=mask) for s in (scores, other))
+    wanted = jnp.concatenate([one.fisher_diagonal() for one in laws], -1)
+    np.testing.assert_allclose(law.fisher_diagonal(), wanted, rtol=1e-12)
+    wanted = sum(p.kl_divergence(q) for p, q in zip(laws, others, strict=True))
+    np.testing.assert_allclose(law.kl_divergence(second), wanted, rtol=1e-10, atol=1e-12)
+    free = cj.MultiCatnat(scores, forest)
+    wanted = sum(p.kl_divergence(q) for p, q in zip(loop(scores, forest), loop(other, forest), strict=True))
+    np.testing.assert_allclose(free.kl_divergence(cj.MultiCatnat(other, forest)), wanted, rtol=1e-10)
+    np.testing.assert_array_equal(jnp.isinf(free.kl_divergence(law)), ~mask.all(-1))
+
+
+@pytest.mark.parametrize("name", ["single-classes", "large", "deep"])
+@pytest.mark.parametrize("law", ["plain", "unimix", "renormalize-hot-unimix"])
+def test_frequencies_of_several_variables(name, law):
+    forest, options = FORESTS[name], {"unimix": 0.3} if law == "unimix" else LAWS.get(law, {})
+    mask = forest_masks(forest, 5)[3] if "mask_mode" in options else None
+    found = cj.MultiCatnat(normal(forest.num_nodes), forest, mask=mask, **options)
+    draws = np.asarray(found.sample((5000,), key=jax.random.key(5)))
+    assert draws.shape == (5000, len(forest.trees))
+    for n, probs in enumerate(found.split(found.probs)):
+        checks.chi_square(np.bincount(draws[:, n], minlength=forest.sizes[n]), np.asarray(probs, float))
+
+
+def test_one_hot_vectors_of_several_variables():
+    forest = FORESTS["small"]
+    scores, weights, key = normal(4, forest.num_nodes), normal(forest.num_classes), jax.random.key(6)
+    law = cj.MultiCatnat(scores, forest)
+    value = law.sample((3,), key=key)
+    hot = law.one_hot(value)
+    assert hot.shape == (3, 4, forest.num_classes)
+    for n, part in enumerate(law.split(hot)):
+        np.testing.assert_array_equal(part.sum(-1), 1)
+        np.testing.assert_array_equal(part.argmax(-1), value[..., n])
+    np.testing.assert_allclose(law.rsample_one_hot((3,), key=key), hot, atol=1e-15)
+    slope = jax.grad(lambda s: (cj.MultiCatnat(s, forest).rsample_one_hot(key=key) @ weights).sum())(scores)
+    wanted = jax.grad(lambda s: (cj.MultiCatnat(s, forest).probs @ weights).sum())(scores)
+    np.testing.assert_allclose(slope, wanted, rtol=1e-12)
+    by_list = cj.MultiCatnat(scores, [3, 2, catnat.chain(4), 8])
+    assert jax.tree.structure(by_list) == jax.tree.structure(law)
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "arguments", "options"),
+    [
+        (ValueError, "3, 2 classes have 3 nodes in all", (jnp.zeros(5), [3, 2]), {}),
+        (TypeError, "a list is needed", (jnp.zeros(5), 6), {}),
+        (TypeError, "boolean", (jnp.zeros(3), [3, 2]), {"mask": jnp.array([0, 1])}),
+        (ValueError, "not over the K - 1", (jnp.zeros(3), [3, 2]), {"mask": jnp.ones(3, bool)}),
+        (TypeError, "floating-point", (jnp.zeros(3, int), [3, 2]), {}),
+    ],
+)
+def test_errors_of_several_variables(error, text, arguments, options):
+    with pytest.raises(error, match=text):
+        cj.MultiCatnat(*arguments, **options)
+
+
+# ---- without x64 ----
+
+
+def test_without_x64():
+    code = """
+import jax, jax.numpy as jnp, numpy as np, catnat, catnat.jax as cj
+key = jax.random.key(0)
+for size, options in ((300, {}), (10, {"mask_mode": "renormalize", "temperature": 1.5, "unimix": 0.1})):
+    scores = np.random.default_rng(0).normal(size=(3, size - 1))
+    mask = np.random.default_rng(1).random((3, size)) < 0.5
+    law = cj.Catnat(scores, mask=mask, **options)
+    probs, logits, classes = law.probs, law.logits, law.sample(key=key)
+    assert probs.dtype == logits.dtype == law.entropy().dtype == law.log_prob(classes).dtype == jnp.float32
+    assert classes.dtype == law.mode.dtype == jnp.int32
+    assert abs(probs.sum(-1) - 1).max() < 1e-5
+    assert (logits[~mask] == jnp.finfo(jnp.float32).min).all()
+several = cj.MultiCatnat(scores, [8, 3], mask=np.append(mask, np.ones((3, 1), bool), -1))
+assert several.log_prob(several.sample((2,), key=key)).shape == (2, 3)
+assert cj.RelaxedOneHotCatnat(0.5, scores, mask=mask).rsample(key=key).dtype == jnp.float32
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
