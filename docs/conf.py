@@ -25,6 +25,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
+    "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
 # The results of experiments are included in other pages.
@@ -35,7 +36,7 @@ html_title = f"catnat {release}"
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 myst_heading_anchors = 3
 
-# Public names are documented one by one in api.md (tests/test_docs_cover_api.py checks that none is missing).
+# Public names are documented one by one in api*.md (tests/test_docs_cover_api.py checks that none is missing).
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "signature"
@@ -51,6 +52,10 @@ napoleon_numpy_docstring = False
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!catnat(\.|$)).*"),
+    (
+        r"py:class",
+        r"catnat\.jax\._(distributions|estimators)\.[A-Z]\w+",
+    ),  # protocols and bases in signatures: api_jax.md says what
 ]
 
 plot_html_show_formats = False
@@ -85,10 +90,10 @@ def show_public_bases(app, name, obj, options, bases):
 
 
 def name_aliases(app, what, name, obj, options, signature, returns):
-    """Show an alias inside a union by its name alone."""
+    """Show an alias inside a union, and the type of ``self``, by its name alone."""
 
     def plain(text):
-        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
+        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)|(?:\w+\.)*_(Self)\b", r"\1\2", text)
 
     return plain(signature), plain(returns)
 

@@ -1,8 +1,10 @@
-"""What every test shares: import paths, reproducible Hypothesis, one thread per worker."""
+"""What every test shares: import paths, reproducible Hypothesis, one thread per worker, few rows where they compile."""
 
-import importlib.util
+import collections
+import math
 import os
 import sys
+import zlib
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two xdist workers on two cores: more threads only fight
@@ -15,11 +17,40 @@ import hypothesis
 hypothesis.settings.register_profile("catnat", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("catnat")
 
+# Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
+# running it.
+ONE_ROW_IN = {"torch_compiled": 200, "jax": 20, "only_jax": 4}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--every-row", action="store_true", help="run every row of every test, hours of compilation")
+
 
 def pytest_configure(config):
     # torch says this about itself, the first time anybody differentiates in forward mode.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 
-# catnat.jax is in the making: its tests run where JAX is installed.
-collect_ignore = [] if importlib.util.find_spec("jax") else ["only_jax", "integrations/test_optax.py"]
+def pytest_collection_modifyitems(config, items):
+    """Leave rows out. One at least is left of each test, unless Hypothesis makes many of it."""
+    if config.getoption("every_row"):
+        return
+    tests = collections.defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0], _group(item)].append(item)
+    left_out = set()
+    for (_, group), rows in tests.items():
+        share = len(rows) / ONE_ROW_IN.get(group, 1)
+        kept = math.floor(share) if hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None)) else math.ceil(share)
+        # In the order of a checksum, so that a new row does not change which of the others run.
+        left_out.update(sorted(rows, key=lambda row: zlib.crc32(row.name.encode()))[kept:])
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _group(item):
+    """What ONE_ROW_IN knows a test by, if rows of it may be left out."""
+    if item.get_closest_marker("every_row"):
+        return None
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return params.get("backend", item.path.parent.name)

@@ -1,25 +1,50 @@
 """Every public name has a docstring and a place in the API reference."""
 
 import functools
+import importlib
 import inspect
 import pathlib
+import pkgutil
 import re
+import warnings
 
 import pytest
 
 import catnat
-import catnat.integrations.torch_geometric
+import catnat.integrations
+import catnat.jax
 import catnat.torch
 
-API = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: (\S+)$", re.MULTILINE)
-MODULES = {module.__name__: module for module in (catnat, catnat.torch, catnat.integrations.torch_geometric)}
-PUBLIC = [
-    f"{module.__name__}.{name}"
-    for module in MODULES.values()
-    for name in module.__all__
-    if not name.startswith("__") and not inspect.ismodule(getattr(module, name))
-]
+INTEGRATIONS = [f"catnat.integrations.{module.name}" for module in pkgutil.iter_modules(catnat.integrations.__path__)]
+
+
+def installed(name):
+    """The adapter's module, or None if its library is not here."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what libraries say of each other on import
+            return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+# Which page describes which modules.
+PAGES = {
+    "api.md": [catnat, catnat.torch],
+    "api_jax.md": [catnat.jax],
+    "api_integrations.md": [module for module in map(installed, INTEGRATIONS) if module],
+}
+MODULES = {module.__name__: module for modules in PAGES.values() for module in modules}
+
+
+def public_names(module):
+    names = [name for name in module.__all__ if not name.startswith("__")]
+    return [f"{module.__name__}.{name}" for name in names if not inspect.ismodule(getattr(module, name))]
+
+
+PUBLIC = [name for module in MODULES.values() for name in public_names(module)]
 
 
 def find(name):
@@ -48,9 +73,29 @@ def public_members(cls):
             yield name, member
 
 
-def test_reference_lists_exactly_the_public_names():
-    listed = DIRECTIVE.findall(API.read_text(encoding="utf-8"))
-    assert sorted(listed) == sorted(PUBLIC)
+def listed_on(page):
+    """The names on a page, but for adapters whose library is not here."""
+    listed = DIRECTIVE.findall((DOCS / page).read_text(encoding="utf-8"))
+    missing = set(INTEGRATIONS) - set(MODULES)
+    return [name for name in listed if name.rpartition(".")[0] not in missing]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_reference_lists_exactly_the_public_names(page):
+    assert sorted(listed_on(page)) == sorted(name for module in PAGES[page] for name in public_names(module))
+
+
+@pytest.mark.parametrize("name", INTEGRATIONS)
+def test_every_adapter_has_its_place(name):
+    text = (DOCS / "api_integrations.md").read_text(encoding="utf-8")
+    assert f":: {name}." in text, f"{name} is not in the reference of integrations"
+
+
+def test_both_frameworks_stand_under_the_same_headings():
+    torch, jax = (
+        re.findall(r"^##+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE) for page in list(PAGES)[:2]
+    )
+    assert [heading for heading in torch if heading != "Trees"] == jax
 
 
 @pytest.mark.parametrize("name", PUBLIC)

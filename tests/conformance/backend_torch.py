@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import ActivationCase, LawCase
+from cases import PRUNE, ActivationCase, LawCase
 
 import catnat
 import catnat.torch as lib
@@ -67,73 +67,75 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def native(argument: Any) -> Any:
+    """What the library takes for an argument of a check: arrays become tensors, rows of activations activations."""
+    if isinstance(argument, np.ndarray):
+        return tensor(argument)
+    return build_activation(argument) if isinstance(argument, ActivationCase) else argument
+
+
 class Backend:
     name = "torch"
 
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of the library; another backend compiles it first."""
+        return function(*args)
+
+    @quietly
+    def _value(self, name: str, *args: Any, **more: Any) -> Array:
+        return self.run(functools.partial(getattr(lib, name), **more), *map(native, args)).numpy()
+
     # ---- values ----
 
-    @quietly
     def catnat(self, scores: Array, tree: Any, activation: Activation, axis: int = -1) -> Array:
-        return lib.catnat(tensor(scores), tree, build_activation(activation), dim=axis).numpy()
+        return self._value("catnat", scores, tree, activation, dim=axis)
 
-    @quietly
     def log_catnat(self, scores: Array, tree: Any, activation: Activation, axis: int = -1) -> Array:
-        return lib.log_catnat(tensor(scores), tree, build_activation(activation), dim=axis).numpy()
+        return self._value("log_catnat", scores, tree, activation, dim=axis)
 
-    @quietly
     def log_prob(self, scores: Array, classes: Array, tree: Any, activation: Activation) -> Array:
-        return lib.log_prob(tensor(scores), tensor(classes), tree, build_activation(activation)).numpy()
+        return self._value("log_prob", scores, np.asarray(classes), tree, activation)
 
-    @quietly
     def mode(self, scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.mode(tensor(scores), tree, build_activation(activation)).numpy()
+        return self._value("mode", scores, tree, activation)
 
-    @quietly
     def entropy(self, scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.entropy(tensor(scores), tree, build_activation(activation)).numpy()
+        return self._value("entropy", scores, tree, activation)
 
-    @quietly
     def kl_divergence(self, p_scores: Array, q_scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.kl_divergence(tensor(p_scores), tensor(q_scores), tree, build_activation(activation)).numpy()
+        return self._value("kl_divergence", p_scores, q_scores, tree, activation)
 
-    @quietly
     def reach(self, scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.reach(tensor(scores), tree, build_activation(activation)).numpy()
+        return self._value("reach", scores, tree, activation)
 
-    @quietly
     def saturated(self, scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.saturated(tensor(scores), tree, build_activation(activation)).numpy()
+        return self._value("saturated", scores, tree, activation)
 
-    @quietly
     def fisher_diagonal(self, scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.fisher_diagonal(tensor(scores), tree, build_activation(activation)).numpy()
+        return self._value("fisher_diagonal", scores, tree, activation)
+
+    def kl_step(self, scores: Array, gradient: Array, kl: Any, tree: Any, activation: Activation) -> Array:
+        return self._value("kl_step", scores, gradient, kl, tree, activation)
+
+    def fisher_rao_distance(self, p_scores: Array, q_scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("fisher_rao_distance", p_scores, q_scores, tree, activation)
+
+    def scores_from_probs(self, probs: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("scores_from_probs", probs, tree, activation)
+
+    def scores_from_logits(self, logits: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("scores_from_logits", logits, tree, activation)
 
     @quietly
     def natural_gradient(
         self, scores: Array, gradient: Array, tree: Any, activation: Activation, damping: float = 0.0
     ) -> tuple[Array, Array]:
         """The value of ``natural_gradient``, and what becomes of ``gradient`` on the way back through it."""
-        native = tensor(scores).requires_grad_()
-        value = lib.natural_gradient(native, tree, build_activation(activation), damping=damping)
-        (replaced,) = torch.autograd.grad(value, native, tensor(gradient))
+        function = functools.partial(lib.natural_gradient, damping=damping)
+        leaf = tensor(scores).requires_grad_()
+        value = self.run(function, leaf, tree, build_activation(activation))
+        (replaced,) = torch.autograd.grad(value, leaf, tensor(gradient))
         return value.detach().numpy(), replaced.numpy()
-
-    @quietly
-    def kl_step(self, scores: Array, gradient: Array, kl: Any, tree: Any, activation: Activation) -> Array:
-        wanted = tensor(kl) if isinstance(kl, np.ndarray) else kl
-        return lib.kl_step(tensor(scores), tensor(gradient), wanted, tree, build_activation(activation)).numpy()
-
-    @quietly
-    def fisher_rao_distance(self, p_scores: Array, q_scores: Array, tree: Any, activation: Activation) -> Array:
-        return lib.fisher_rao_distance(tensor(p_scores), tensor(q_scores), tree, build_activation(activation)).numpy()
-
-    @quietly
-    def scores_from_probs(self, probs: Array, tree: Any, activation: Activation) -> Array:
-        return lib.scores_from_probs(tensor(probs), tree, build_activation(activation)).numpy()
-
-    @quietly
-    def scores_from_logits(self, logits: Array, tree: Any, activation: Activation) -> Array:
-        return lib.scores_from_logits(tensor(logits), tree, build_activation(activation)).numpy()
 
     def loudly(self, name: str, scores: Array, tree: Any, activation: Activation) -> None:
         """Call a function and let its warnings through."""
@@ -161,24 +163,25 @@ class Backend:
     @quietly
     def grad(self, name: str, cotangent: Array, *args: Any, argnum: int = 0) -> Array:
         """The gradient of sum(cotangent * function) in one of the function's arguments, by default the scores."""
-        native = [tensor(a) if isinstance(a, np.ndarray) else a for a in args]
-        native[-1] = build_activation(native[-1])
-        native[argnum].requires_grad_()
-        value = getattr(lib, name)(*native)
-        if value.numel() == 0:  # nothing to differentiate: torch may leave an empty result out of its graph
-            return np.zeros(native[argnum].shape)
+        taken = [native(argument) for argument in args]
+        taken[argnum].requires_grad_()
+        value = self.run(getattr(lib, name), *taken)
+        # Nothing to differentiate: torch may leave an empty result out of its graph, the compiler also a constant one.
+        if value.numel() == 0 or not value.requires_grad:
+            return np.zeros(taken[argnum].shape)
         value.backward(tensor(cotangent))
-        return native[argnum].grad.numpy()
+        return taken[argnum].grad.numpy()
 
     @quietly
     def jacobian(self, function: Callable[[Any], Any], x: Array) -> Array:
         """The Jacobian of a function of native arrays, at ``x``."""
-        return torch.autograd.functional.jacobian(function, tensor(x)).detach().numpy()
+        return torch.autograd.functional.jacobian(functools.partial(self.run, function), tensor(x)).detach().numpy()
 
     @quietly
     def class_jacobian(self, scores: Array, tree: Any, activation: Activation) -> Array:
         """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
-        return self.jacobian(lambda s: lib.log_catnat(s, tree, build_activation(activation)), scores)
+        kind = build_activation(activation)
+        return self.jacobian(lambda s: lib.log_catnat(s, tree, kind), scores)
 
     def network_jacobians(
         self, network: Callable[[Any, Any], Any], theta: Array, tree: Any, activation: Activation
@@ -194,19 +197,22 @@ class Backend:
     def distribution(self, scores: Array, tree: Any, activation: Activation) -> dict[str, Array]:
         """What the categorical and the one-hot distribution say about themselves."""
         kind = build_activation(activation)
-        flat, hot = lib.Catnat(tensor(scores), tree, kind), lib.OneHotCatnat(tensor(scores), tree, kind)
-        facts = {
-            "probs": flat.probs,
-            "logits": flat.logits,
-            "entropy": flat.entropy(),
-            "mode": flat.mode,
-            "one_hot_probs": hot.probs,
-            "one_hot_mean": hot.mean,
-            "one_hot_variance": hot.variance,
-            "one_hot_entropy": hot.entropy(),
-            "one_hot_mode": hot.mode,
-        }
-        return {name: fact.detach().numpy() for name, fact in facts.items()}
+
+        def facts(leaf: torch.Tensor) -> dict[str, torch.Tensor]:
+            flat, hot = lib.Catnat(leaf, tree, kind), lib.OneHotCatnat(leaf, tree, kind)
+            return {
+                "probs": flat.probs,
+                "logits": flat.logits,
+                "entropy": flat.entropy(),
+                "mode": flat.mode,
+                "one_hot_probs": hot.probs,
+                "one_hot_mean": hot.mean,
+                "one_hot_variance": hot.variance,
+                "one_hot_entropy": hot.entropy(),
+                "one_hot_mode": hot.mode,
+            }
+
+        return {name: fact.numpy() for name, fact in self.run(facts, tensor(scores)).items()}
 
     @quietly
     def distribution_sample(
@@ -219,40 +225,32 @@ class Backend:
         rows = hot.sample(sample_shape, generator=generator(seed + 1))
         return classes.numpy(), flat.log_prob(classes).numpy(), rows.numpy(), hot.log_prob(rows).numpy()
 
-    @quietly
+    def _value_and_gradient(
+        self, function: Callable[[Any], Any], scores: Array, cotangent: Array
+    ) -> tuple[Array, Array]:
+        """A value, and the gradient of sum(cotangent * value) in the scores."""
+        leaf = tensor(scores).requires_grad_()
+        value = self.run(function, leaf)
+        value.backward(tensor(cotangent))
+        assert leaf.grad is not None
+        return value.detach().numpy(), leaf.grad.numpy()
+
     def straight_through(
         self, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
     ) -> tuple[Array, Array]:
         """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
-        native = tensor(scores).requires_grad_()
-        torch.manual_seed(seed)
-        draw = lib.OneHotCatnatStraightThrough(native, tree, build_activation(activation)).rsample()
-        draw.backward(tensor(cotangent))
-        assert native.grad is not None
-        return draw.detach().numpy(), native.grad.numpy()
+        return self.law_straight_through(scores, tree, activation, PRUNE, None, cotangent, seed)
 
-    @quietly
     def relaxed(
         self, temperature: float, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
     ) -> tuple[Array, Array]:
         """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
-        native = tensor(scores).requires_grad_()
-        torch.manual_seed(seed)
-        kind = build_activation(activation)
-        draw = lib.RelaxedOneHotCatnat(torch.tensor(temperature, dtype=native.dtype), native, tree, kind).rsample()
-        draw.backward(tensor(cotangent))
-        assert native.grad is not None
-        return draw.detach().numpy(), native.grad.numpy()
+        return self.law_relaxed(temperature, scores, tree, activation, PRUNE, None, cotangent, seed)
 
-    @quietly
     def relaxed_log_prob(
         self, temperature: float, scores: Array, value: Array, tree: Any, activation: Activation
     ) -> Array:
-        native = tensor(scores)
-        law = lib.RelaxedOneHotCatnat(
-            torch.tensor(temperature, dtype=native.dtype), native, tree, build_activation(activation)
-        )
-        return law.log_prob(tensor(value)).numpy()
+        return self.law_relaxed_log_prob(temperature, scores, value, tree, activation, PRUNE, None)
 
     # ---- masks, temperatures, mixtures ----
 
@@ -261,24 +259,30 @@ class Backend:
         valid = None if mask is None else tensor(mask)
         return {"mask": valid, "mask_mode": law.mask_mode, "unimix": law.unimix}
 
-    def _law(self, scores: Any, tree: Any, activation: Activation, law: LawCase, mask: Array | None) -> lib.Catnat:
-        options = self._options(law, mask)
-        return lib.Catnat(scores, tree, build_activation(activation), temperature=law.temperature, **options)
+    def _law(self, tree: Any, activation: Activation, law: LawCase, mask: Array | None) -> Callable[[Any], lib.Catnat]:
+        """The law as a function of its scores."""
+        kind, options = build_activation(activation), {"temperature": law.temperature, **self._options(law, mask)}
+        return lambda leaf: lib.Catnat(leaf, tree, kind, **options)
 
     @quietly
     def law(
         self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
     ) -> dict[str, Array]:
         """What the distribution says about itself."""
-        found = self._law(tensor(scores), tree, activation, law, mask)
-        facts = {"probs": found.probs, "logits": found.logits, "entropy": found.entropy(), "mode": found.mode}
-        return {name: fact.numpy() for name, fact in facts.items()}
+        build = self._law(tree, activation, law, mask)
+
+        def facts(leaf: torch.Tensor) -> dict[str, torch.Tensor]:
+            found = build(leaf)
+            return {"probs": found.probs, "logits": found.logits, "entropy": found.entropy(), "mode": found.mode}
+
+        return {name: fact.numpy() for name, fact in self.run(facts, tensor(scores)).items()}
 
     @quietly
     def law_log_prob(
         self, scores: Array, classes: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
     ) -> Array:
-        return self._law(tensor(scores), tree, activation, law, mask).log_prob(tensor(classes)).numpy()
+        build = self._law(tree, activation, law, mask)
+        return self.run(lambda leaf, at: build(leaf).log_prob(at), tensor(scores), tensor(classes)).numpy()
 
     @quietly
     def law_sample(
@@ -291,7 +295,7 @@ class Backend:
         sample_shape: tuple[int, ...] = (),
         seed: int = 0,
     ) -> Array:
-        found = self._law(tensor(scores), tree, activation, law, mask)
+        found = self._law(tree, activation, law, mask)(tensor(scores))
         return found.sample(sample_shape, generator=generator(seed)).numpy()
 
     @quietly
@@ -307,30 +311,37 @@ class Backend:
         classes: Array | None = None,
     ) -> Array:
         """The gradient of sum(cotangent * fact) in the scores; the fact "log_prob" is that of ``classes``."""
-        native = tensor(scores).requires_grad_()
-        found = self._law(native, tree, activation, law, mask)
-        value = found.log_prob(tensor(classes)) if classes is not None else getattr(found, name)
-        value = value() if callable(value) else value
-        value.backward(tensor(cotangent))
-        assert native.grad is not None
-        return native.grad.numpy()
+        build, given = self._law(tree, activation, law, mask), None if classes is None else tensor(classes)
+
+        def fact(leaf: torch.Tensor) -> torch.Tensor:
+            found = getattr(build(leaf), name)
+            if given is not None:
+                return found(given)
+            return found() if callable(found) else found
+
+        return self._value_and_gradient(fact, scores, cotangent)[1]
 
     @quietly
     def law_jacobian(self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array) -> Array:
         """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
-        return self.jacobian(lambda s: self._law(s, tree, activation, law, mask).logits, scores)
+        build = self._law(tree, activation, law, mask)
+        return self.jacobian(lambda leaf: build(leaf).logits, scores)
 
     @quietly
     def law_fisher(self, scores: Array, tree: Any, activation: Activation, mask: Array) -> tuple[Array, Array]:
         """The Fisher diagonal of a pruned tree, from the distribution and from the function."""
-        kind = build_activation(activation)
-        found = lib.Catnat(tensor(scores), tree, kind, mask=tensor(mask)).fisher_diagonal()
-        return found.numpy(), lib.fisher_diagonal(tensor(scores), tree, kind, mask=tensor(mask)).numpy()
+        kind, valid = build_activation(activation), tensor(mask)
+        functions = (
+            lambda leaf: lib.Catnat(leaf, tree, kind, mask=valid).fisher_diagonal(),
+            lambda leaf: lib.fisher_diagonal(leaf, tree, kind, mask=valid),
+        )
+        first, second = (self.run(function, tensor(scores)).numpy() for function in functions)
+        return first, second
 
     @quietly
     def law_kl(self, p: tuple[Any, ...], q: tuple[Any, ...]) -> Array:
         """KL(p || q) of two laws, each given as (scores, tree, activation, law, mask)."""
-        first, second = (self._law(tensor(scores), *rest) for scores, *rest in (p, q))
+        first, second = (self._law(*rest)(tensor(scores)) for scores, *rest in (p, q))
         return torch.distributions.kl_divergence(first, second).numpy()
 
     @quietly
@@ -345,14 +356,10 @@ class Backend:
         seed: int = 0,
     ) -> tuple[Array, Array]:
         """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
-        native, options = tensor(scores).requires_grad_(), self._options(law, mask)
-        found = lib.OneHotCatnatStraightThrough(
-            native, tree, build_activation(activation), temperature=law.temperature, **options
-        )
-        draw = found.rsample(generator=generator(seed))
-        draw.backward(tensor(cotangent))
-        assert native.grad is not None
-        return draw.detach().numpy(), native.grad.numpy()
+        kind, options = build_activation(activation), {"temperature": law.temperature, **self._options(law, mask)}
+        torch.manual_seed(seed)
+        draw = lambda leaf: lib.OneHotCatnatStraightThrough(leaf, tree, kind, **options).rsample()  # noqa: E731
+        return self._value_and_gradient(draw, scores, cotangent)
 
     @quietly
     def law_relaxed(
@@ -367,14 +374,10 @@ class Backend:
         seed: int = 0,
     ) -> tuple[Array, Array]:
         """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
-        native = tensor(scores).requires_grad_()
-        found = lib.RelaxedOneHotCatnat(
-            temperature, native, tree, build_activation(activation), **self._options(law, mask)
-        )
-        draw = found.rsample(generator=generator(seed))
-        draw.backward(tensor(cotangent))
-        assert native.grad is not None
-        return draw.detach().numpy(), native.grad.numpy()
+        kind, options = build_activation(activation), self._options(law, mask)
+        torch.manual_seed(seed)
+        draw = lambda leaf: lib.RelaxedOneHotCatnat(temperature, leaf, tree, kind, **options).rsample()  # noqa: E731
+        return self._value_and_gradient(draw, scores, cotangent)
 
     @quietly
     def law_relaxed_log_prob(
@@ -387,6 +390,6 @@ class Backend:
         law: LawCase,
         mask: Array | None,
     ) -> Array:
-        options = self._options(law, mask)
-        found = lib.RelaxedOneHotCatnat(temperature, tensor(scores), tree, build_activation(activation), **options)
-        return found.log_prob(tensor(value)).numpy()
+        kind, options = build_activation(activation), self._options(law, mask)
+        density = lambda leaf, at: lib.RelaxedOneHotCatnat(temperature, leaf, tree, kind, **options).log_prob(at)  # noqa: E731
+        return self.run(density, tensor(scores), tensor(value)).numpy()

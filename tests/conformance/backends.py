@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-NAMES = ("torch",)
+NAMES = ("torch", "torch_compiled", "jax")
 
 
 def load(name: str) -> Any:

@@ -208,6 +208,15 @@ def test_kl_step_in_every_dtype(activation, dtype):
     close(found, wanted, rtol=max(0.01, 8 * float(jnp.finfo(dtype).eps)))
 
 
+def test_a_long_step_is_measured_and_not_guessed():
+    """The second-order length alone would miss this divergence by a tenth."""
+    scores, gradient = normal(20, 17) / 2, normal(20, 17, seed=1)
+    step = cj.kl_step(scores, gradient, 0.1, None, "sigmoid")
+    close(cj.kl_divergence(scores, scores + step, None, "sigmoid"), jnp.full(20, 0.1), rtol=2e-3)
+    fisher = cj.fisher_diagonal(scores, None, "sigmoid")
+    assert (jnp.abs((fisher * step**2).sum(-1) / 2 - 0.1) > 0.002).any()
+
+
 def test_no_direction_no_step():
     scores = jnp.array([[0.5, 0.1, 0.0], [4.0, 0.3, 9.0], [0.5, 0.1, 0.0], [4.0, 0.0, 0.0]], jnp.float32)
     gradient = jnp.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1e-30, 0.0, 1e-32], [3.0, 1.0, 1e-20]], jnp.float32)

@@ -7,6 +7,7 @@ None stores a K x depth table or loops over a deep tree.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -97,6 +98,7 @@ def _level_sizes(tree: Tree) -> list[int]:
     return [1 << level for level in range(tree.depth - 1)] + [tree.num_classes - tree.leaf_level // 2]
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _sums_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
     """Down the levels: a level's sums, each plus its no and its yes, alternate to make the next level's."""
     sizes, axis = _level_sizes(tree), no.ndim - 1
@@ -110,6 +112,29 @@ def _sums_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
         return jnp.concatenate([*levels, nodes], -1)
     no_level, yes_level = answers[-1]
     return jnp.concatenate([_alternate(nodes + no_level, nodes + yes_level), leaves], -1)
+
+
+# A rule of its own for the way back: the transpose of these steps adds up pairs of neighbours, keeps all sums side by
+# side, and reads the two sides of every node from them. That of the steps above is half as fast on a CPU, where the
+# compiler would compute the sums of pairs again for every level above them.
+@_sums_by_level.defjvp
+def _slopes_of_sums_by_level(
+    tree: Tree, to: str, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    return _sums_by_level(*primals, tree, to), _sums_of_edges_by_level(*tangents, tree, to)
+
+
+def _sums_of_edges_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
+    sizes = _level_sizes(tree)
+    edges = lax.split(_spread(no, 0) + _spread(yes, 1), [2 * size for size in sizes], no.ndim - 1)
+    levels = [jnp.zeros_like(no[..., :1])]
+    for edges_below in edges[:-1]:
+        levels.append(_twice(levels[-1]) + edges_below)
+    last = levels.pop()
+    nodes, leaves = last[..., : sizes[-1]], last[..., sizes[-1] :]
+    if to == "nodes":
+        return jnp.concatenate([*levels, nodes], -1)
+    return jnp.concatenate([_twice(nodes) + edges[-1], leaves], -1)
 
 
 def _log_masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
@@ -127,6 +152,17 @@ def _log_masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
 
 def _alternate(even: Array, odd: Array) -> Array:
     return jnp.stack([even, odd], -1).reshape(*even.shape[:-1], 2 * even.shape[-1])
+
+
+def _twice(values: Array) -> Array:
+    """Every value two times in a row."""
+    return _spread(values, 0) + _spread(values, 1)
+
+
+def _spread(values: Array, first: int) -> Array:
+    """The values at every other place, beginning with the ``first``, and zeros between them."""
+    around = [(0, 0, 0)] * (values.ndim - 1)
+    return lax.pad(values, jnp.zeros((), values.dtype), [*around, (first, 1 - first, 1)])
 
 
 # ---- chain ----

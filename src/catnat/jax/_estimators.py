@@ -452,7 +452,7 @@ def _split(count: Array, probs: Array, key: Array) -> Array:
     levels = (num_classes - 1).bit_length()
     masses = [jnp.pad(probs, [(0, 0)] * (probs.ndim - 1) + [(0, 2**levels - num_classes)])]
     for _ in range(levels):
-        masses.append(masses[-1].reshape(*probs.shape[:-1], -1, 2).sum(-1))
+        masses.append(masses[-1].reshape(*probs.shape[:-1], masses[-1].shape[-1] // 2, 2).sum(-1))
     counts = count[..., None]
     for level, (below, mass) in enumerate(zip(reversed(masses[:-1]), reversed(masses), strict=False)):
         # A side without mass has a share of exactly 0, and the side across from it of exactly 1.
@@ -460,7 +460,7 @@ def _split(count: Array, probs: Array, key: Array) -> Array:
         right = jax.random.binomial(
             jax.random.fold_in(key, level), counts.astype(probs.dtype), share, shape=counts.shape, dtype=probs.dtype
         ).astype(counts.dtype)
-        counts = jnp.stack([counts - right, right], -1).reshape(*counts.shape[:-1], -1)
+        counts = jnp.stack([counts - right, right], -1).reshape(*counts.shape[:-1], 2 * counts.shape[-1])
     return counts[..., :num_classes]
 
 

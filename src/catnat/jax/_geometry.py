@@ -270,12 +270,9 @@ def fisher_rao_distance(
 @jax.jit
 def _distance(p: Nodes, q: Nodes) -> Array:
     p_root, q_root = (jnp.exp(log_probs(nodes, floored=False) / 2) for nodes in (p, q))
-    change = p_root - q_root
-    largest = lax.stop_gradient(jnp.abs(change).max(-1))
-    # So near that a square underflows, p and q are the same: the second derivatives of a smaller distance overflow.
-    same = largest <= math.sqrt(jnp.finfo(change.dtype).tiny)
-    unit = jnp.where(same, 1, largest)  # for the norm, so that no power of the squares under- or overflows
-    square = jnp.square(change / unit[..., None]).sum(-1)
-    distance = 4 * jnp.asin(unit * jnp.sqrt(jnp.where(same, 1, square)) / 2)
+    square = jnp.square(p_root - q_root).sum(-1)
+    # The second derivatives of a smaller distance would overflow: so near, p and q count as the same.
+    same = square <= float(jnp.finfo(square.dtype).tiny)
+    distance = 4 * jnp.asin(jnp.sqrt(jnp.where(same, 1, square)) / 2)
     distance = distance + lax.stop_gradient(jnp.minimum(distance, math.pi) - distance)  # a rounding error beyond
     return jnp.where(same, 0, distance)

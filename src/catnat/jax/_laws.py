@@ -250,7 +250,8 @@ def _pick(values: Array, places: Array) -> Array:
     behind = tuple(range(len(batch), len(shape)))
     queries = jnp.moveaxis(jnp.broadcast_to(places, (*shape, count)), before, behind)
     rows = jnp.broadcast_to(values, (*batch, values.shape[-1]))
-    found = jnp.take_along_axis(rows, queries.reshape(*batch, -1), -1, mode="promise_in_bounds")
+    flat = queries.reshape(*batch, math.prod(queries.shape[len(batch) :]))  # no -1: the batch may be empty
+    found = jnp.take_along_axis(rows, flat, -1, mode="promise_in_bounds")
     return jnp.moveaxis(found.reshape(queries.shape), behind, before)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -124,5 +125,6 @@ def ask(scores: Array, tree: Tree | Forest | None, activation: Activation | str)
 
 def _gather(values: Array, index: Array) -> Array:
     """The entries of each row of ``values`` at its own indices, which may have further axes."""
-    flat = index.reshape(*values.shape[:-1], -1)
+    batch = values.shape[:-1]
+    flat = index.reshape(*batch, math.prod(index.shape[len(batch) :]))  # no -1: the batch may be empty
     return jnp.take_along_axis(values, flat, -1, mode="promise_in_bounds").reshape(index.shape)

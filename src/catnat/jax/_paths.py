@@ -129,7 +129,8 @@ def descend(nodes: Nodes, count: int, key: Array) -> Array:
         uniform = jax.random.uniform(jax.random.fold_in(key, level), at.shape, nodes.scores.dtype)
         return walk.step(at, uniform < nodes.at(walk.node(at)).yes())
 
-    return walk.classes(lax.fori_loop(0, nodes.tree.depth, step, at))
+    # The first step before the loop: inside shard_map, what a loop carries must differ between devices from the start.
+    return walk.classes(lax.fori_loop(1, nodes.tree.depth, step, step(0, at)))
 
 
 def descend_without_replacement(nodes: Nodes, count: int, key: Array) -> Array:

@@ -1,0 +1,103 @@
+"""The JAX twin beside JAX's own functions, each compiled: python benchmarks/jax_run.py
+
+Times as in run.py, and writes results/jax.json. It also records what compiling costs: the size of the program before
+optimization, and the seconds that the compiler takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from run import RESULTS, Job, Rivals, compare
+
+import catnat
+import catnat.jax as cj
+
+ACTIVATIONS = {"sigmoid": cj.sigmoid(), "natural": cj.natural()}
+Function = Callable[[jax.Array], jax.Array]
+
+
+def job(function: Callable[..., object], *inputs: jax.Array) -> Job:
+    """The compiled ``function`` of ``inputs``, waited for."""
+    compiled = jax.jit(function)
+    return lambda: jax.block_until_ready(compiled(*inputs))
+
+
+def forward_backward(function: Function) -> Callable[[jax.Array, jax.Array], object]:
+    """The sum of the function's results, weighted, and its gradient."""
+    return jax.value_and_grad(lambda inputs, weights: (weights * function(inputs)).sum())
+
+
+def log_probs() -> Iterator[tuple[str, Rivals]]:
+    """log_catnat forward and backward beside jax.nn.log_softmax."""
+    for rows, classes in ((65536, 32), (4096, 1024)):
+        logits, weights = (jax.random.normal(jax.random.key(n), (rows, classes)) for n in (0, 1))
+        rivals = {"log_softmax": job(forward_backward(jax.nn.log_softmax), logits, weights)}
+        for name, activation in ACTIVATIONS.items():
+            function = forward_backward(lambda s, a=activation: cj.log_catnat(s, activation=a))
+            rivals[f"log_catnat {name}"] = job(function, logits[:, 1:], weights)
+        yield f"log_probs, {rows}x{classes}", rivals
+
+
+def sampling() -> Iterator[tuple[str, Rivals]]:
+    """One draw a row beside jax.random.categorical."""
+    rows, classes = 256, 1024
+    key, logits = jax.random.key(0), jax.random.normal(jax.random.key(1), (rows, classes))
+    rivals = {"categorical": job(lambda key, x: jax.random.categorical(key, x), key, logits)}
+    for name, activation in ACTIVATIONS.items():
+        rivals[f"sample {name}"] = job(
+            lambda key, s, a=activation: cj.sample(s, activation=a, key=key), key, logits[:, 1:]
+        )
+    yield f"sample, {rows}x{classes}", rivals
+
+
+def compiling() -> dict[str, dict[str, float]]:
+    """The program's size in megabytes of text and its seconds to compile, log_catnat forward and backward."""
+    zipf = 1 / np.arange(1, 10**5 + 1)
+    trees = {
+        "balanced 2^16": catnat.balanced(2**16),
+        "balanced 2^20": catnat.balanced(2**20),
+        "chain 10^4": catnat.chain(10**4),
+        "huffman 10^5": catnat.huffman(zipf),
+    }
+    results = {}
+    for name, tree in trees.items():
+        for kind, activation in {"sigmoid": cj.sigmoid(), "natural": cj.natural(boundary="reflect")}.items():
+            function = forward_backward(lambda s, t=tree, a=activation: cj.log_catnat(s, t, a))
+            lowered = jax.jit(function).lower(jnp.zeros((2, tree.num_nodes)), jnp.ones((2, tree.num_classes)))
+            start = time.perf_counter()
+            lowered.compile()
+            results[f"{name}, {kind}"] = {
+                "megabytes": round(len(lowered.as_text()) / 1e6, 3),
+                "seconds": round(time.perf_counter() - start, 2),
+            }
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long each comparison runs")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore", catnat.EdgeWarning)
+    results: dict[str, object] = {"jax": jax.__version__}
+    for comparison in (log_probs, sampling):
+        for case, rivals in comparison():
+            results[case] = compare(rivals, arguments.seconds)
+            print(case, json.dumps(results[case], indent=1))
+    results["compiling"] = compiling()
+    print(json.dumps(results["compiling"], indent=1))
+    (RESULTS / "jax.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

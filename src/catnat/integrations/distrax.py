@@ -1,0 +1,251 @@
+"""The categorical distributions of distrax, with scores on a tree in place of logits.
+
+They are subclasses of distrax's own, so that what asks for a ``distrax.Categorical`` takes them, and thin: every answer
+is that of a :class:`catnat.jax.Catnat`. Divergences are registered with TensorFlow Probability, as distrax does it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+try:
+    import distrax  # type: ignore[import-untyped, import-not-found, unused-ignore]
+except (ImportError, AttributeError) as error:  # AttributeError: TensorFlow Probability is older than this JAX
+    raise ImportError(
+        'catnat.integrations.distrax needs distrax and a nightly TensorFlow Probability: pip install "catnat[distrax]".'
+    ) from error
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Float, Int, PRNGKeyArray, Shaped
+from tensorflow_probability.substrates import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    jax as tfp,
+)
+
+import catnat.jax as cj
+from catnat._tree import Tree
+from catnat.jax import _laws
+
+__all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough"]
+
+
+class _OfLaw:
+    """What they have in common: all but the form of a value."""
+
+    _law: cj.Catnat
+    _dtype: Any
+
+    def __init__(
+        self,
+        scores: Float[Array, "*batch nodes"],
+        tree: Tree | None = None,
+        activation: cj.Activation | str = "natural",
+        *,
+        mask: Shaped[Array, "*#batch classes"] | None = None,
+        mask_mode: Literal["prune", "renormalize"] = "prune",
+        temperature: float | Float[Array, "*#batch"] | None = 1.0,
+        unimix: float = 0.0,
+        dtype: Any = int,
+    ) -> None:
+        distrax.Distribution.__init__(self)  # a Categorical would want logits
+        options: dict[str, Any] = {"mask_mode": mask_mode, "temperature": temperature, "unimix": unimix}
+        self._law = cj.Catnat(scores, tree, activation, mask=mask, **options)
+        if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
+            raise ValueError(f"`dtype` is {dtype}, but a dtype for values is needed: whole or floating-point numbers.")
+        self._dtype = dtype
+
+    @property
+    def distribution(self) -> cj.Catnat:
+        """The same law as a distribution of :mod:`catnat.jax`."""
+        return self._law
+
+    @property
+    def scores(self) -> Float[Array, "*batch nodes"]:
+        """The scores."""
+        return self._law.scores
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of independent variables."""
+        return self._law.batch_shape
+
+    @property
+    def num_categories(self) -> int:
+        """The number of classes."""
+        return self._law.num_classes
+
+    @property
+    def logits(self) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, O(K); finite."""
+        return self._law.logits
+
+    @property
+    def probs(self) -> Float[Array, "*batch classes"]:
+        """The probability of every class, O(K); exactly 0 where it is."""
+        return self._law.probs
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """The entropy in nats."""
+        return self._law.entropy()
+
+    def __getitem__(self, index: Any) -> Any:
+        rows = tuple(where[index] for where in np.indices(self.batch_shape))  # of the batch, never of the classes
+        new = type(self).__new__(type(self))
+        new._law, new._dtype = jax.tree.map(lambda array: array[rows], self._law), self._dtype
+        return new
+
+
+class Catnat(_OfLaw, distrax.Categorical):  # type: ignore[misc] # distrax has no types
+    r"""``distrax.Categorical`` with scores on a tree: a value is a class.
+
+    ``sample`` and ``log_prob`` read only the paths they need. As in distrax a value that is no class has the
+    log-probability -inf. A masked class has the smallest finite number.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K classes.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        mask: The valid classes, as for :class:`catnat.jax.Catnat`.
+        mask_mode: "prune" or "renormalize", as for :class:`catnat.jax.Catnat`.
+        temperature: The law is p^(1/T) / Z, as for :class:`catnat.jax.Catnat`.
+        unimix: The share of the uniform law, as for :class:`catnat.jax.Catnat`.
+        dtype: That of the values, as in distrax.
+
+    Example:
+        >>> import distrax, jax, jax.numpy as jnp
+        >>> from catnat.integrations.distrax import Catnat
+        >>> policy = Catnat(jnp.zeros((5, 17)))  # 18 actions
+        >>> action, log_prob = policy.sample_and_log_prob(seed=jax.random.key(0))
+        >>> print(jnp.exp(log_prob).round(4))
+        [0.0556 0.0556 0.0556 0.0556 0.0556]
+        >>> print(policy.kl_divergence(distrax.Categorical(logits=jnp.zeros(18))).round(4))
+        [0. 0. 0. 0. 0.]
+    """
+
+    def _sample_n(self, key: PRNGKeyArray, n: int) -> Shaped[Array, "n *batch"]:
+        return self._law.sample((n,), key=key).astype(self._dtype)
+
+    def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The log-probability of classes; -inf for what is none."""
+        classes, exist = self._classes(value)
+        return jnp.where(exist, self._law.log_prob(classes), -jnp.inf)
+
+    def prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The probability of classes, exactly 0 where it is; O(K)."""
+        classes, exist = self._classes(value)
+        shape = jnp.broadcast_shapes(classes.shape, self.batch_shape)
+        rows = jnp.broadcast_to(self.probs, (*shape, self.num_categories))
+        found = jnp.take_along_axis(rows, jnp.broadcast_to(classes, shape)[..., None], -1)[..., 0]
+        return jnp.where(exist, found, 0)
+
+    def _classes(self, value: Any) -> tuple[Int[Array, "..."], Shaped[Array, "..."]]:
+        """The nearest classes to values of any dtype, and which values are classes."""
+        value = jnp.asarray(value)
+        classes = jnp.clip(value, 0, self.num_categories - 1).astype(jnp.int32)
+        return classes, classes == value
+
+    def mode(self) -> Shaped[Array, "*batch"]:
+        """The most probable class."""
+        return self._law.mode.astype(self._dtype)
+
+
+class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # distrax has no types
+    """``distrax.OneHotCategorical`` with scores on a tree: a value is a one-hot vector.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K classes.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        mask: The valid classes, as for :class:`catnat.jax.Catnat`.
+        mask_mode: "prune" or "renormalize", as for :class:`catnat.jax.Catnat`.
+        temperature: The law is p^(1/T) / Z, as for :class:`catnat.jax.Catnat`; this relaxes nothing.
+        unimix: The share of the uniform law, as for :class:`catnat.jax.Catnat`.
+        dtype: That of the values, as in distrax.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.integrations.distrax import OneHotCatnat
+        >>> print(OneHotCatnat(jnp.zeros((6, 3))).sample(seed=jax.random.key(0)).sum(-1))
+        [1 1 1 1 1 1]
+    """
+
+    def _sample_n(self, key: PRNGKeyArray, n: int) -> Shaped[Array, "n *batch classes"]:
+        return self._one_hot(self._law.sample((n,), key=key))
+
+    def log_prob(self, value: Shaped[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
+        """The log-probability of one-hot vectors; -inf for other vectors, where distrax would give any number."""
+        value = jnp.asarray(value)
+        classes = value.argmax(-1)
+        exist = (value == jax.nn.one_hot(classes, self.num_categories, dtype=value.dtype)).all(-1)
+        return jnp.where(exist, self._law.log_prob(classes), -jnp.inf)
+
+    def mean(self) -> Float[Array, "*batch classes"]:
+        """The probabilities."""
+        return self.probs
+
+    def variance(self) -> Float[Array, "*batch classes"]:
+        """That of every entry, p (1 - p)."""
+        probs = self.probs
+        return probs * (1 - probs)
+
+    def mode(self) -> Shaped[Array, "*batch classes"]:
+        """The most probable class, one-hot."""
+        return self._one_hot(self._law.mode)
+
+    def _one_hot(self, classes: Int[Array, "..."]) -> Shaped[Array, "... classes"]:
+        return jax.nn.one_hot(classes, self.num_categories, dtype=self._dtype)
+
+
+class OneHotCatnatStraightThrough(OneHotCatnat):
+    """One-hot draws whose gradient is that of the probabilities, as ``distrax.straight_through_wrapper`` makes them.
+
+    That function itself builds a distribution from logits, and cannot be used here.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.integrations.distrax import OneHotCatnatStraightThrough
+        >>> def loss(scores):
+        ...     sample = OneHotCatnatStraightThrough(scores).sample(seed=jax.random.key(0))
+        ...     return sample @ jnp.array([1.0, 2.0, 3.0, 4.0])
+        >>> print(jax.grad(loss)(jnp.zeros(3)).round(4))  # as if the probabilities had been multiplied
+        [0.5   0.125 0.125]
+    """
+
+    def sample(self, *, seed: int | PRNGKeyArray, sample_shape: Any = ()) -> Float[Array, "*samples_and_batch classes"]:
+        """Draw one-hot vectors that pass gradients to the probabilities."""
+        return self._passing(super().sample(seed=seed, sample_shape=sample_shape))
+
+    def sample_and_log_prob(self, *, seed: int | PRNGKeyArray, sample_shape: Any = ()) -> tuple[Array, Array]:
+        """The same, with their log-probabilities."""
+        drawn, log_prob = super().sample_and_log_prob(seed=seed, sample_shape=sample_shape)
+        return self._passing(drawn), log_prob
+
+    def _passing(self, drawn: Array) -> Array:
+        probs = self.probs
+        return drawn + (probs - lax.stop_gradient(probs))
+
+
+# ---- divergences ----
+
+
+def _between_catnats(p: _OfLaw, q: _OfLaw, *_: Any, **__: Any) -> Array:
+    return p._law.kl_divergence(q._law)
+
+
+def _between_categoricals(p: Any, q: Any, *_: Any, **__: Any) -> Array:
+    """KL(p || q) over all classes, where one of them is distrax's or TensorFlow Probability's."""
+    p_logs, q_logs = (jax.nn.log_softmax(each.logits_parameter(), -1) for each in (p, q))
+    if p_logs.shape[-1] != q_logs.shape[-1]:
+        raise ValueError(
+            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
+        )
+    probs = p.probs if isinstance(p, _OfLaw) else jnp.exp(p_logs)
+    return _laws._divergence(probs, p_logs, q_logs, q._law.mask if isinstance(q, _OfLaw) else None)
+
+
+tfp.distributions.RegisterKL(_OfLaw, _OfLaw)(_between_catnats)
+for _other in (distrax.Categorical, tfp.distributions.Categorical, tfp.distributions.OneHotCategorical):
+    tfp.distributions.RegisterKL(_OfLaw, _other)(_between_categoricals)
+    tfp.distributions.RegisterKL(_other, _OfLaw)(_between_categoricals)

@@ -1,0 +1,283 @@
+"""NumPyro: a categorical distribution with scores on a tree, and the tree as a bijection onto the simplex."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+try:
+    from numpyro import distributions as dist  # type: ignore[import-untyped, import-not-found, unused-ignore]
+except ImportError as error:
+    raise ImportError('catnat.integrations.numpyro needs NumPyro: pip install "catnat[numpyro]".') from error
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray, Shaped
+from numpyro.distributions import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    constraints,
+    transforms,
+)
+from numpyro.distributions.util import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    lazy_property,
+    validate_sample,
+)
+
+import catnat.jax as cj
+from catnat._activations import EdgeWarning
+from catnat._tree import Tree
+from catnat.jax import _dense, _laws, _plan
+from catnat.jax._activations import resolve
+from catnat.jax._nodes import Nodes, ask
+
+__all__ = ["Catnat", "CatnatTransform"]
+
+
+# ---- the distribution ----
+
+
+class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no types
+    r"""``numpyro.distributions.Categorical`` with scores on a tree: a value is a class.
+
+    ``sample`` and ``log_prob`` read only the paths they need. It is enumerated as NumPyro's own is, and accepted where
+    that is, as in ``MixtureSameFamily``. Classes have no mean and no variance: as in NumPyro these are NaN. A masked
+    class is in the support, with the smallest finite number as its log-probability.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K classes.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        mask: The valid classes, as for :class:`catnat.jax.Catnat`. The method ``mask`` is NumPyro's: it leaves whole
+            variables out of a model.
+        mask_mode: "prune" or "renormalize", as for :class:`catnat.jax.Catnat`.
+        temperature: The law is p^(1/T) / Z, as for :class:`catnat.jax.Catnat`.
+        unimix: The share of the uniform law, as for :class:`catnat.jax.Catnat`.
+        validate_args: Whether to check scores and values; NumPyro's default if not given.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from numpyro import distributions as dist
+        >>> from catnat.integrations.numpyro import Catnat
+        >>> group = Catnat(jnp.zeros(2))
+        >>> print(group.enumerate_support(), jnp.exp(group.log_prob(jnp.array([0, 2]))).round(4))
+        [0 1 2] [0.3333 0.3333]
+        >>> mixture = dist.MixtureSameFamily(group, dist.Normal(jnp.array([-2.0, 0.0, 2.0]), 1.0))
+        >>> print(mixture.mean.round(4))
+        0.0
+    """
+
+    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012 - NumPyro's
+    pytree_data_fields = ("distribution",)
+
+    distribution: cj.Catnat
+    """The same law as a distribution of :mod:`catnat.jax`."""
+
+    def __init__(
+        self,
+        scores: Float[Array, "*batch nodes"],
+        tree: Tree | None = None,
+        activation: cj.Activation | str = "natural",
+        *,
+        mask: Shaped[Array, "*#batch classes"] | None = None,
+        mask_mode: Literal["prune", "renormalize"] = "prune",
+        temperature: float | Float[Array, "*#batch"] | None = 1.0,
+        unimix: float = 0.0,
+        validate_args: bool | None = None,
+    ) -> None:
+        options: dict[str, Any] = {"mask_mode": mask_mode, "temperature": temperature, "unimix": unimix}
+        self.distribution = cj.Catnat(scores, tree, activation, mask=mask, **options)
+        dist.Distribution.__init__(self, self.distribution.batch_shape, validate_args=validate_args)
+
+    @property
+    def scores(self) -> Float[Array, "*batch nodes"]:
+        """The scores."""
+        return self.distribution.scores
+
+    @lazy_property
+    def logits(self) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, O(K); finite."""
+        return self.distribution.logits
+
+    @lazy_property
+    def probs(self) -> Float[Array, "*batch classes"]:
+        """The probability of every class, O(K); exactly 0 where it is."""
+        return self.distribution.probs
+
+    @property
+    def mode(self) -> Int[Array, "*batch"]:
+        """The most probable class."""
+        return self.distribution.mode
+
+    @property
+    def mean(self) -> Float[Array, "*batch"]:
+        """NaN, as in NumPyro: classes have no order."""
+        return jnp.full(self.batch_shape, jnp.nan, self.scores.dtype)
+
+    @property
+    def variance(self) -> Float[Array, "*batch"]:
+        """NaN, as in NumPyro: classes have no order."""
+        return self.mean
+
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """The classes, masked ones among them."""
+        return constraints.integer_interval(0, self.distribution.num_classes - 1)
+
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*samples_and_batch"]:
+        """Draw classes; see :func:`catnat.jax.sample`."""
+        return self.distribution.sample(sample_shape, key=key)
+
+    @validate_sample
+    def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The log-probability of classes; what is none has -inf, with a warning, if values are checked."""
+        last = self.distribution.num_classes - 1
+        return self.distribution.log_prob(jnp.clip(jnp.asarray(value), 0, last).astype(jnp.int32))
+
+    def enumerate_support(self, expand: bool = True) -> Int[Array, "classes *batch"]:
+        """All classes on a new first axis, for every row or, with ``expand=False``, for all rows together."""
+        every = jnp.arange(self.distribution.num_classes).reshape(-1, *(1 for _ in self.batch_shape))
+        return jnp.broadcast_to(every, (len(every), *self.batch_shape)) if expand else every
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """The entropy in nats."""
+        return self.distribution.entropy()
+
+
+@dist.kl_divergence.register(Catnat, Catnat)
+def _between_catnats(p: Catnat, q: Catnat) -> Array:
+    return p.distribution.kl_divergence(q.distribution)
+
+
+@dist.kl_divergence.register((dist.CategoricalProbs, dist.CategoricalLogits), Catnat)
+@dist.kl_divergence.register(Catnat, (dist.CategoricalProbs, dist.CategoricalLogits))
+def _between_categoricals(p: Any, q: Any) -> Array:
+    """KL(p || q) over all classes, where one of them is NumPyro's."""
+    p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
+    if p_logs.shape[-1] != q_logs.shape[-1]:
+        raise ValueError(
+            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
+        )
+    return _laws._divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
+
+
+# ---- the bijection ----
+
+
+class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has no types
+    r"""The bijection from scores to the open simplex, :func:`catnat.jax.catnat`.
+
+    .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
+
+    J is the Jacobian matrix of the first K-1 probabilities (any K-1 of them give the same determinant), as in NumPyro's
+    ``StickBreakingTransform``, which is ``CatnatTransform(chain(K), "sigmoid")``.
+
+    With the sigmoid, scores are any K-1 numbers. With the natural activation they lie in an open box, each between the
+    edges of its node's band; ``biject_to(transform.domain)`` leads from all numbers into it, a step that NUTS takes by
+    itself. Probabilities that underflow are held at the smallest normal number, so that logarithms are finite.
+
+    Args:
+        tree: The tree, and so the number of classes.
+        activation: "natural", "sigmoid", or an activation object; not ``natural(boundary="reflect")``, which takes
+            every value many times.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat import balanced
+        >>> from catnat.integrations.numpyro import CatnatTransform
+        >>> transform = CatnatTransform(balanced(4), "sigmoid")
+        >>> print(transform(jnp.array([0.0, 0.0, 1.0])).round(4))
+        [0.25   0.25   0.1345 0.3655]
+        >>> print(transform.inv(jnp.array([0.25, 0.25, 0.1345, 0.3655])).round(3))
+        [0. 0. 1.]
+
+        Any model with a Dirichlet is sampled through it by two lines:
+
+        >>> import jax, numpyro
+        >>> from numpyro import distributions as dist
+        >>> from numpyro.infer.reparam import ExplicitReparam
+        >>> def model():
+        ...     numpyro.sample("p", dist.Dirichlet(jnp.ones(4)))
+        >>> through_the_tree = {"p": ExplicitReparam(transform.inv)}
+        >>> kernel = numpyro.infer.NUTS(numpyro.handlers.reparam(model, config=through_the_tree))
+    """
+
+    codomain = constraints.simplex
+
+    def __init__(self, tree: Tree, activation: cj.Activation | str = "natural") -> None:
+        if not isinstance(tree, Tree):
+            raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
+        self.tree, self.activation = tree, resolve(activation)
+        if isinstance(self.activation, cj.natural) and self.activation.boundary == "reflect":
+            raise ValueError(
+                '`activation` is natural(boundary="reflect"), which takes every value at many scores and so has no '
+                'inverse: use natural(), whose scores stay inside their band, or "sigmoid".'
+            )
+        with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
+            warnings.simplefilter("ignore", EdgeWarning)
+            self._tables(jnp.result_type(float))
+
+    def _tables(self, dtype: Any) -> Any:
+        return _plan.node_tables(self.tree, self.activation, dtype)
+
+    @property
+    def domain(self) -> constraints.Constraint:
+        """All vectors, or with the natural activation those inside every node's band."""
+        if not isinstance(self.activation, cj.natural):
+            return constraints.real_vector
+        lower, _, upper, *_ = (
+            jnp.broadcast_to(row, self.tree.num_nodes) for row in self._tables(jnp.result_type(float))
+        )
+        return constraints.independent(constraints.open_interval(lower, upper), 1)
+
+    def __call__(self, x: Float[Array, "*batch nodes"]) -> Float[Array, "*batch classes"]:
+        """The probabilities of all classes; none is 0."""
+        probs = cj.catnat(jnp.asarray(x), self.tree, self.activation)
+        return jnp.maximum(probs, jnp.finfo(probs.dtype).tiny)
+
+    def _inverse(self, y: Float[Array, "*batch classes"]) -> Float[Array, "*batch nodes"]:
+        return cj.scores_from_probs(jnp.asarray(y), self.tree, self.activation)
+
+    def log_abs_det_jacobian(
+        self, x: Float[Array, "*batch nodes"], y: Float[Array, "*batch classes"], intermediates: Any = None
+    ) -> Float[Array, "*batch"]:
+        """The logarithm of the determinant, from the scores alone; finite."""
+        return _log_det(ask(jnp.asarray(x), self.tree, self.activation))
+
+    def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """K for K-1 on the last axis."""
+        return self._with_width(shape, self.tree.num_nodes, self.tree.num_classes)
+
+    def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """K-1 for K on the last axis."""
+        return self._with_width(shape, self.tree.num_classes, self.tree.num_nodes)
+
+    def _with_width(self, shape: tuple[int, ...], needed: int, new: int) -> tuple[int, ...]:
+        if shape[-1:] != (needed,):
+            raise ValueError(
+                f"The shape {shape} was given, but (..., {needed}) is needed here for {self.tree.num_classes} classes."
+            )
+        return (*shape[:-1], new)
+
+    def tree_flatten(self) -> Any:
+        """No arrays: the tree and the activation are static."""
+        return (), ((), {"tree": self.tree, "activation": self.activation})
+
+    def eq(self, other: object, static: bool = False) -> bool:
+        """Whether ``other`` is the same map."""
+        return isinstance(other, CatnatTransform) and self.tree == other.tree and self.activation == other.activation
+
+
+@jax.jit
+def _log_det(nodes: Nodes) -> Array:
+    questions = nodes.all()
+
+    def log_answers(scores: Array) -> Any:
+        return questions._replace(scores=scores).log_answers(floored=False)
+
+    (no, yes), (no_slope, yes_slope) = jax.jvp(log_answers, (nodes.scores,), (jnp.ones_like(nodes.scores),))
+    # a' = a (1 - a) times the slope of the log-odds; that is 0 at a dead node, whose answers are far enough down.
+    slope = yes_slope - no_slope
+    alive = slope > 0
+    log_slope = jnp.where(alive, jnp.log(jnp.where(alive, slope, 1)), 0)
+    reach = _dense.path_sums(no, yes, nodes.tree, to="nodes")
+    return (reach + no + yes + log_slope).sum(-1)

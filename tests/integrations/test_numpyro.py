@@ -1,0 +1,389 @@
+"""The adapter to NumPyro, against the real library: its own Categorical and StickBreakingTransform, and definitions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import catnat
+import catnat.jax as cj
+
+pytest.importorskip("numpyro", minversion="0.22")
+import numpyro
+from numpyro import distributions as dist
+from numpyro import handlers
+from numpyro.diagnostics import effective_sample_size
+from numpyro.distributions import biject_to, constraints, transforms
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.reparam import ExplicitReparam, TransformReparam
+
+from catnat.integrations.numpyro import Catnat, CatnatTransform
+
+K = 7
+TREE = catnat.huffman([5, 3, 2, 1, 1, 4, 2])
+MASK = np.array([True, True, False, True, False, True, True])
+OPTIONS = {
+    "plain": {},
+    "prune": {"mask": MASK},
+    "all": {"mask": MASK, "mask_mode": "renormalize", "temperature": 2.0, "unimix": 0.2},
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(params=OPTIONS)
+def options(request):
+    return OPTIONS[request.param]
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+def close(got, wanted, tolerance=1e-12):
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, strict=isinstance(wanted, jax.Array))
+
+
+# ---- the distribution ----
+
+
+def test_it_is_the_categorical_of_its_probabilities(options):
+    law = Catnat(normal(3, 1, K - 1), TREE, "sigmoid", **options)
+    rival = dist.Categorical(probs=cj.Catnat(law.scores, TREE, "sigmoid", **options).probs)
+    valid = options.get("mask", np.ones(K, bool))
+    values = jnp.arange(K)[valid][:, None, None]
+
+    @jax.jit  # also: distributions go into compiled functions
+    def facts(each, values):
+        return each.log_prob(values), each.entropy(), each.probs, each.enumerate_support()
+
+    for mine, theirs in zip(facts(law, values), facts(rival, values), strict=True):
+        close(mine, theirs)
+    close(law.logits[..., valid], rival.logits[..., valid])
+    assert (law.log_prob(jnp.arange(K)[~valid][:, None, None]) == np.finfo(np.float64).min).all()
+    np.testing.assert_array_equal(law.mode, rival.probs.argmax(-1))
+    np.testing.assert_array_equal(law.enumerate_support(expand=False), rival.enumerate_support(expand=False))
+    assert (law.batch_shape, law.event_shape, law.support) == (rival.batch_shape, rival.event_shape, rival.support)
+    assert law.is_discrete
+    assert law.has_enumerate_support
+    for moment in (law.mean, law.variance):  # as NumPyro's: classes have no order
+        assert moment.shape == (3, 1)
+        assert np.isnan(moment).all()
+
+
+@pytest.mark.parametrize("classes", [5, 100])  # all classes at once, and along paths
+def test_values_broadcast_against_the_batch(classes):
+    """As enumeration needs it: an axis for the classes to the left of all others."""
+    law = Catnat(normal(3, 1, classes - 1))
+    rival = dist.Categorical(logits=law.logits)
+    for shape in [(), (3, 4), (6, 1, 1, 1)]:
+        value = jnp.asarray(np.random.default_rng(1).integers(classes, size=shape))
+        close(law.log_prob(value), rival.log_prob(value))
+    close(law.log_prob(2), rival.log_prob(2))
+
+
+def test_values_that_are_none():
+    law = Catnat(normal(K - 1))
+    with pytest.warns(UserWarning, match="Out-of-support"):
+        close(law.log_prob(jnp.array([-1, K, 0.5])), np.full(3, -np.inf))
+    assert np.isfinite(Catnat(normal(K - 1), validate_args=False).log_prob(jnp.array([-1, K]))).all()
+    with pytest.raises(ValueError, match="invalid scores"):
+        Catnat(jnp.array([0.0, jnp.nan]), validate_args=True)
+
+
+def test_draws(options):
+    """Frequencies by a chi-square test that raises a false alarm once in a million."""
+    law = Catnat(normal(2, K - 1), TREE, "sigmoid", **options)
+    drawn = law.sample(jax.random.key(0), (100, 200))
+    assert drawn.shape == (100, 200, 2)
+    for row in range(2):
+        found, p = np.bincount(np.asarray(drawn[..., row]).ravel(), minlength=K), np.asarray(law.probs[row])
+        assert (found[p == 0] == 0).all()
+        assert scipy.stats.chisquare(found[p > 0], p[p > 0] / p.sum() * drawn[..., row].size).pvalue > 1e-6
+
+
+def divergence(p, q):
+    """By the definition; a class that p never takes counts nothing."""
+    p, q = (np.asarray(each, np.float64) for each in (p, q))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(p > 0, p * (np.log(p) - np.log(q)), 0).sum(-1)
+
+
+def test_divergences(options):
+    """Between catnats on one tree and on two, and both ways with NumPyro's two categoricals."""
+    p, q = (Catnat(normal(3, K - 1, seed=s), TREE, "sigmoid", **options) for s in (0, 1))
+    elsewhere, logits = Catnat(normal(3, K - 1, seed=2), catnat.chain(K), "sigmoid"), normal(3, K, seed=3)
+    kl = dist.kl_divergence
+    close(kl(p, q), divergence(p.probs, q.probs))
+    close(kl(p, elsewhere), divergence(p.probs, elsewhere.probs))
+    close(kl(p.to_event(1), q.to_event(1)), divergence(p.probs, q.probs).sum(-1))
+    close(kl(p.expand((2, 3)), q), np.broadcast_to(divergence(p.probs, q.probs), (2, 3)))
+    probs = jax.nn.softmax(logits)
+    for other in (dist.Categorical(logits=logits), dist.Categorical(probs=probs)):
+        close(kl(p, other), divergence(p.probs, probs))
+        backwards = kl(other, p)
+        close(backwards, divergence(probs, p.probs))  # infinite if p has a mask
+        assert np.isinf(backwards).all() == ("mask" in options)
+    with pytest.raises(ValueError, match=f"{K} and 3 classes"):
+        kl(p, dist.Categorical(logits=jnp.zeros(3)))
+
+
+def test_gradients_and_transformations():
+    scores, value = normal(3, K - 1), jnp.array([0, 4, 6])
+    other = dist.Categorical(logits=jnp.arange(K) / K)
+
+    def mine(scores):
+        law = Catnat(scores, TREE)
+        return (law.log_prob(value) + law.entropy() + dist.kl_divergence(law, other)).sum()
+
+    def wanted(scores):
+        logs = cj.log_catnat(scores, TREE)
+        chosen = jnp.take_along_axis(logs, value[:, None], -1)[:, 0]
+        against = logs - jax.nn.log_softmax(other.logits)
+        return (chosen + (jnp.exp(logs) * (against - logs)).sum(-1)).sum()
+
+    close(jax.jit(jax.grad(mine))(scores), jax.grad(wanted)(scores), 1e-10)
+    # A distribution is a pytree of its arrays, with masks and temperatures in every row.
+    mask, heat = jnp.asarray(np.stack([MASK, ~MASK, np.ones(K, bool)])), jnp.array([0.5, 1.0, 2.0])
+    batch = Catnat(scores, TREE, mask=mask, mask_mode="renormalize", temperature=heat)
+    assert len(jax.tree.leaves(batch)) == 3
+    same = jax.tree.map(lambda array: array, batch)
+    assert (type(same), same.batch_shape) == (Catnat, (3,))
+    close(same.probs, batch.probs)
+    close(jax.vmap(lambda each: each.entropy())(batch), batch.entropy())
+    close(jax.lax.scan(lambda carry, each: (carry, each.entropy()), None, batch)[1], batch.entropy())
+
+
+def test_inside_other_distributions():
+    law, x = Catnat(normal(K - 1), TREE), jnp.linspace(-4, 4, 5)
+    parts = dist.Normal(jnp.linspace(-3, 3, K), 0.5)
+    mixture = dist.MixtureSameFamily(law, parts)
+    close(jnp.exp(mixture.log_prob(x)), (law.probs * jnp.exp(parts.log_prob(x[:, None]))).sum(-1))
+    wide, value = law.expand((2, 3)), jnp.array([[0, 1, 2], [3, 4, 5]])
+    assert wide.sample(jax.random.key(0)).shape == (2, 3)
+    close(wide.log_prob(value), law.log_prob(value))
+    close(wide.to_event(1).log_prob(value), law.log_prob(value).sum(-1))
+    left_out = law.mask(jnp.array(False))  # NumPyro's mask, not ours
+    close(left_out.log_prob(jnp.array(2)), np.zeros(()))
+
+
+# ---- enumeration in a model ----
+
+
+def test_a_markov_chain_is_summed_over_all_paths():
+    """The density of observations, by NumPyro's enumeration and by a loop over all 3^3 hidden paths."""
+    pytest.importorskip("funsor")
+    from numpyro.contrib.funsor import config_enumerate, enum, infer_discrete, log_density
+
+    first, rows, means = normal(2), normal(3, 2, seed=1), jnp.array([-1.0, 0.5, 2.0])
+    x = jnp.array([0.3, 1.5, -0.7])
+
+    @config_enumerate
+    def model():
+        scores = first
+        for t in range(3):
+            state = numpyro.sample(f"state_{t}", Catnat(scores, activation="sigmoid"))
+            numpyro.sample(f"x_{t}", dist.Normal(means[state], 1.0), obs=x[t])
+            scores = rows[state]
+
+    p, transition = np.asarray(cj.catnat(first, activation="sigmoid")), cj.catnat(rows, activation="sigmoid")
+    joint = {
+        path: p[path[0]]
+        * math.prod(float(transition[a, b]) for a, b in itertools.pairwise(path))
+        * math.prod(scipy.stats.norm.pdf(x[t], means[k]) for t, k in enumerate(path))
+        for path in itertools.product(range(3), repeat=3)
+    }
+    close(log_density(enum(model, -1), (), {}, {})[0], math.log(sum(joint.values())))
+
+    best = infer_discrete(model, temperature=0, rng_key=jax.random.key(0))
+    trace = handlers.trace(best).get_trace()
+    assert tuple(int(trace[f"state_{t}"]["value"]) for t in range(3)) == max(joint, key=joint.get)
+
+
+def test_groups_of_a_mixture_are_drawn_from_their_posterior():
+    """Where each of 20,000 equal observations came from; a false alarm once in a million."""
+    pytest.importorskip("funsor")
+    from numpyro.contrib.funsor import config_enumerate, infer_discrete
+
+    scores, means, x = normal(4), jnp.linspace(-2, 2, 5), 0.4
+
+    @config_enumerate
+    def model():
+        with numpyro.plate("data", 20_000):
+            group = numpyro.sample("group", Catnat(scores))
+            numpyro.sample("x", dist.Normal(means[group], 1.0), obs=jnp.full(20_000, x))
+
+    drawn = handlers.trace(infer_discrete(model, rng_key=jax.random.key(0))).get_trace()["group"]["value"]
+    posterior = np.asarray(cj.catnat(scores)) * scipy.stats.norm.pdf(x, np.asarray(means))
+    found = np.bincount(np.asarray(drawn), minlength=5)
+    assert scipy.stats.chisquare(found, posterior / posterior.sum() * len(drawn)).pvalue > 1e-6
+
+
+# ---- the bijection ----
+
+NARROW = cj.natural(width=3.0, scaling="isotropic")
+MAPS = {
+    "balanced sigmoid": (catnat.balanced(8), cj.sigmoid()),
+    "balanced natural": (catnat.balanced(8), cj.natural()),
+    "uneven isotropic sigmoid": (TREE, cj.sigmoid(scaling="isotropic")),
+    "uneven narrow isotropic natural": (TREE, NARROW),
+    "chain natural": (catnat.chain(5), cj.natural()),
+    "two classes": (catnat.balanced(2), cj.natural()),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_bijection(name):
+    """Onto the simplex, there and back, with the determinant of the Jacobian matrix as autodiff has it."""
+    tree, activation = MAPS[name]
+    transform = CatnatTransform(tree, activation)
+    scores = biject_to(transform.domain)(normal(4, tree.num_nodes))
+    assert transform.domain(scores).all()
+    probs = transform(scores)
+    assert transform.codomain(probs).all()
+    close(probs, cj.catnat(scores, tree, activation))
+    close(transform.inv(probs), scores, 1e-9)
+    jacobian = jax.jit(jax.vmap(jax.jacfwd(transform)))(scores)
+    for left_out in (0, tree.num_classes - 1):  # any K-1 of the probabilities are coordinates
+        _, wanted = np.linalg.slogdet(np.delete(jacobian, left_out, axis=1))
+        close(transform.log_abs_det_jacobian(scores, probs), wanted, 1e-9)
+    close(transform.inv.log_abs_det_jacobian(probs, scores), -wanted, 1e-9)
+    shape = (4, tree.num_classes)
+    assert transform.forward_shape(scores.shape) == transform.inv.inverse_shape(scores.shape) == shape
+    assert transform.inverse_shape(probs.shape) == scores.shape
+
+
+def test_the_chain_with_the_sigmoid_is_stick_breaking():
+    mine, theirs, x = CatnatTransform(catnat.chain(6), "sigmoid"), transforms.StickBreakingTransform(), normal(3, 5)
+    close(mine(x), theirs(x))
+    close(mine.log_abs_det_jacobian(x, mine(x)), theirs.log_abs_det_jacobian(x, theirs(x)))
+    close(mine.inv(theirs(x)), x, 1e-9)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+def test_the_determinant_integrates_to_the_volume_of_the_simplex(activation):
+    """1/2 for three classes, as Dirichlet(1, 1, 1) has the density 2: by a sum over a fine grid of scores."""
+    transform = CatnatTransform(catnat.chain(3), activation)
+    if activation == "natural":
+        bounds = transform.domain.base_constraint
+        lower, upper = np.asarray(bounds.lower_bound), np.asarray(bounds.upper_bound)
+    else:
+        lower, upper = np.full(2, -30.0), np.full(2, 30.0)
+    n = 600
+    steps = (upper - lower) / n
+    axes = [lower[i] + steps[i] * (np.arange(n) + 0.5) for i in range(2)]
+    grid = jnp.asarray(np.stack(np.meshgrid(*axes), -1))
+    total = jnp.exp(transform.log_abs_det_jacobian(grid, None)).sum() * np.prod(steps)
+    close(total, np.asarray(0.5), 1e-5)
+
+
+def test_the_domain_is_the_activations_band():
+    """Its edges are where one answer becomes certain, for uneven trees and any scale."""
+    for activation in ("natural", NARROW):
+        transform = CatnatTransform(TREE, activation)
+        assert transform.domain.event_dim == 1
+        bounds = transform.domain.base_constraint
+        for edge, inwards in ((bounds.lower_bound, 1e-6), (bounds.upper_bound, -1e-6)):
+            assert cj.saturated(edge - inwards, TREE, activation).all()
+            assert not cj.saturated(edge + inwards, TREE, activation).any()
+            assert not transform.domain(edge)
+            assert transform.domain(edge + inwards)
+    assert CatnatTransform(TREE, "sigmoid").domain == constraints.real_vector
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+def test_finite_far_out_and_at_the_edges(activation):
+    """In float32: no probability is 0, and densities and their gradients are finite."""
+    transform = CatnatTransform(catnat.chain(40), activation)
+    rows = [np.full(39, size) for size in (-1e30, -200.0, -3.1415927, 0.0, 3.1415927, 200.0, 1e30)]
+    if activation == "natural":
+        rows += [transform.domain.base_constraint.lower_bound, transform.domain.base_constraint.upper_bound]
+    scores = jnp.asarray(np.stack(rows), jnp.float32)
+
+    def density(scores):
+        probs = transform(scores)
+        return (-0.9 * jnp.log(probs)).sum() + transform.log_abs_det_jacobian(scores, probs).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(density))(scores)
+    assert value.dtype == jnp.float32
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+    assert (transform(scores) > 0).all()
+
+
+def test_it_is_static_data():
+    transform, same = CatnatTransform(catnat.balanced(5), "sigmoid"), CatnatTransform(catnat.balanced(5), "sigmoid")
+    assert transform == same
+    assert transform.inv == same.inv
+    assert transform != CatnatTransform(catnat.chain(5), "sigmoid")
+    assert transform != CatnatTransform(catnat.balanced(5), "natural")
+    assert transform != transforms.StickBreakingTransform()
+    assert jax.tree.leaves(transform) == []
+    assert jax.tree.map(jnp.sin, transform) == transform
+    close(jax.jit(lambda t, x: t(x))(transform, jnp.zeros(4)), transform(jnp.zeros(4)))
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="reflect"):
+        CatnatTransform(catnat.balanced(4), cj.natural(boundary="reflect"))
+    with pytest.raises(TypeError, match=r"catnat\.Tree is needed"):
+        CatnatTransform(4)
+    transform = CatnatTransform(catnat.balanced(4))
+    for shape_of, wrong in ((transform.forward_shape, (2, 4)), (transform.inverse_shape, (3,))):
+        with pytest.raises(ValueError, match="4 classes"):
+            shape_of(wrong)
+
+
+def test_transformed_distributions_and_their_reparameterization():
+    transform, value = CatnatTransform(TREE, "sigmoid"), normal(K - 1)
+    law = dist.TransformedDistribution(dist.Normal(jnp.zeros(K - 1), 1.0).to_event(1), transform)
+    assert (law.event_shape, law.support) == ((K,), constraints.simplex)
+    jacobian = jax.jacfwd(transform)(value)[:-1]
+    wanted = scipy.stats.norm.logpdf(value).sum() - np.linalg.slogdet(jacobian)[1]
+    close(law.log_prob(transform(value)), wanted, 1e-9)
+
+    def model():
+        return numpyro.sample("p", law)
+
+    inside = handlers.reparam(model, config={"p": TransformReparam()})
+    trace = handlers.trace(handlers.substitute(handlers.seed(inside, 0), {"p_base": value})).get_trace()
+    close(trace["p"]["value"], transform(value))
+
+
+def test_nuts_finds_the_posterior_of_counts():
+    """A Dirichlet, whose means and variances are known; all within six standard errors."""
+    counts, prior = jnp.array([30, 0, 5, 12, 3]), 0.5
+    transform = CatnatTransform(catnat.huffman([4, 1, 2, 3, 1]))  # natural: NUTS also has to find its way into a box
+
+    def model():
+        p = numpyro.sample("p", dist.Dirichlet(jnp.full(5, prior)))
+        numpyro.sample("counts", dist.Multinomial(50, p), obs=counts)
+
+    through = handlers.reparam(model, config={"p": ExplicitReparam(transform.inv)})
+    mcmc = MCMC(NUTS(through), num_warmup=500, num_samples=4000, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    p = np.asarray(mcmc.get_samples()["p"])
+    posterior = scipy.stats.dirichlet(np.asarray(counts) + prior)
+    for drawn, wanted in ((p, posterior.mean()), ((p - posterior.mean()) ** 2, posterior.var())):
+        effective = effective_sample_size(drawn[None])
+        assert effective.min() > 400
+        assert (np.abs(drawn.mean(0) - wanted) < 6 * drawn.std(0) / np.sqrt(effective)).all()
+
+
+def test_missing_numpyro_says_which_extra_to_install():
+    code = "import sys; sys.modules['numpyro'] = None; import catnat.integrations.numpyro"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "catnat[numpyro]" in done.stderr.strip().splitlines()[-1]
