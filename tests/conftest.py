@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("catnat")
 
 # Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
 # running it.
-ONE_ROW_IN = {"torch_compiled": 200, "jax": 20, "only_jax": 4}
+ONE_ROW_IN = {"torch_compiled": 100, "jax": 40, "only_jax": 4}
 
 
 def pytest_addoption(parser):
@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out. One at least is left of each test, unless Hypothesis makes many of it."""
+    """Leave rows out. One at least is left of each test, but not if Hypothesis makes many of it, or in compiled torch."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(config, items):
     left_out = set()
     for (_, group), rows in tests.items():
         share = len(rows) / ONE_ROW_IN.get(group, 1)
-        kept = math.floor(share) if hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None)) else math.ceil(share)
+        few = group == "torch_compiled" or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+        kept = math.floor(share) if few else math.ceil(share)
         # In the order of a checksum, so that a new row does not change which of the others run.
         left_out.update(sorted(rows, key=lambda row: zlib.crc32(row.name.encode()))[kept:])
     config.hook.pytest_deselected(items=list(left_out))

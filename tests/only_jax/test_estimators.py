@@ -581,17 +581,23 @@ def test_one_temperature_per_row():
         np.testing.assert_allclose(got[row], cj.gumbel_softmax(law, t, key=KEY)[row], rtol=1e-6, atol=1e-12)
 
 
+def shape_of(function, *args, **options):
+    """By tracing alone: nothing is compiled."""
+    return jax.eval_shape(lambda: function(*args, **options)).shape
+
+
 def test_shapes():
     for kind in (cj.Catnat, cj.OneHotCatnat):
         for batch in ((), (2, 3), (0,)):
             law = kind(repeated(*batch))
             for shape in ((), (4,), (2, 0)):
-                assert cj.gumbel_softmax(law, 0.5, sample_shape=shape, key=KEY).shape == (*shape, *batch, K)
-                assert cj.sample_counts(law, 3, sample_shape=shape, key=KEY).shape == (*shape, *batch, K)
-                assert cj.straight_through(law, sample_shape=shape, key=KEY).shape == (*shape, *batch, K)
-            assert cj.enumerate_exactly(cost, law).shape == batch
-            assert cj.unordered_set(cost, law, 2, key=KEY).shape == batch
-            assert cj.score_function(cost, law, num_samples=2, key=KEY).shape == batch
+                drawn = (*shape, *batch, K)
+                assert shape_of(cj.gumbel_softmax, law, 0.5, sample_shape=shape, key=KEY) == drawn
+                assert shape_of(cj.sample_counts, law, 3, sample_shape=shape, key=KEY) == drawn
+                assert shape_of(cj.straight_through, law, sample_shape=shape, key=KEY) == drawn
+            assert shape_of(cj.enumerate_exactly, cost, law) == batch
+            assert shape_of(cj.unordered_set, cost, law, 2, key=KEY) == batch
+            assert shape_of(cj.score_function, cost, law, num_samples=2, key=KEY) == batch
 
 
 # ---- sample_counts ----
@@ -628,7 +634,7 @@ def test_every_count_is_binomial(count):
         checks.chi_square(np.bincount(counts[:, k], minlength=count + 1).tolist(), law.tolist())
 
 
-@pytest.mark.parametrize("classes", [1, 2, 7, 100])
+@pytest.mark.parametrize("classes", [1, 2, 7, pytest.param(100, marks=pytest.mark.slow)])
 def test_counts_have_the_right_mean_and_covariance(classes):
     law = cj.Catnat(jnp.asarray(np.random.default_rng(1).normal(size=classes - 1)) / 2)
     p, count, repeats = np.asarray(law.probs), 1000, 4000
@@ -709,10 +715,9 @@ def test_the_impossible_is_never_drawn(name):
     law = build(jnp.broadcast_to(jnp.asarray(scores), (30, 7)))
     zero = np.asarray(law.probs[0] == 0)
     assert 0 < zero.sum() < 8
-    for temperature in (1e-4, 0.5, 100.0):
-        for hard in (False, True):
-            drawn = cj.gumbel_softmax(law, temperature, hard=hard, sample_shape=(200,), key=KEY)
-            assert (drawn[..., zero] == 0).all()
+    for temperature, hard in ((1e-4, False), (0.5, True), (100.0, False)):
+        drawn = cj.gumbel_softmax(law, temperature, hard=hard, sample_shape=(200,), key=KEY)
+        assert (drawn[..., zero] == 0).all()
     assert (cj.straight_through(law, sample_shape=(200,), key=KEY)[..., zero] == 0).all()
     assert (cj.sample_counts(law, 10**6, key=KEY)[..., zero] == 0).all()
 

@@ -16,7 +16,7 @@ import catnat
 import catnat.jax as cj
 
 TREES = {
-    **{f"balanced-{k}": catnat.balanced(k) for k in (1, 2, 5, 8, 100)},
+    **{f"balanced-{k}": catnat.balanced(k) for k in (1, 5, 100)},
     "chain-75": catnat.chain(75),  # deeper than any walk
     "huffman-90": catnat.huffman(cases.zipf(90)),  # a table
 }
@@ -136,8 +136,7 @@ def python(code, **environment):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["balanced-5", "huffman-90"])
-@pytest.mark.parametrize("where", ["zero", "inside"])
+@pytest.mark.parametrize(("name", "where"), [("balanced-5", "zero"), ("huffman-90", "inside")])
 def test_hessian_is_the_difference_of_gradients(name, where, activation):
     """At zero scores too, where formulas have kinks that must cancel."""
     tree = TREES[name]
@@ -180,10 +179,18 @@ def test_no_gradient_goes_through_draws():
     assert (jax.grad(lambda s: cj.sample(s, key=jax.random.key(0)).astype(s.dtype))(jnp.zeros(7)) == 0).all()
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize(
+    ("dtype", "activation"),
+    [
+        (jnp.float16, "natural"),
+        (jnp.bfloat16, "sigmoid"),
+        (jnp.bfloat16, "reflect-isotropic"),
+        (jnp.float32, "natural"),
+    ],
+)
 def test_dtypes_come_back(dtype, activation):
     """And every number is finite, whatever finite scores come in."""
-    tree, limits = catnat.balanced(100), jnp.finfo(dtype)
+    tree, limits, activation = catnat.balanced(100), jnp.finfo(dtype), ACTIVATIONS[activation]
     special = jnp.array([0, limits.tiny, 3.140625, 3.15625, 9, 1e4, limits.max], dtype)
     picks = np.random.default_rng(0).integers(len(special), size=(30, tree.num_nodes))
     scores = special[picks] * jnp.asarray(np.random.default_rng(1).choice([-1, 1], picks.shape), dtype)
