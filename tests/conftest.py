@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out. One at least is left of each test, but not if Hypothesis makes many of it, or in compiled torch."""
+    """Leave rows out. One is left of each test, but not if Hypothesis makes many of it, nor in compiled torch."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
