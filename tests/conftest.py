@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out. One is left of each test, but not if Hypothesis makes many of it, nor in compiled torch."""
+    """Leave rows out. One is left of each test, but not if Hypothesis makes many of it, or if rows take seconds."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(config, items):
     left_out = set()
     for (_, group), rows in tests.items():
         share = len(rows) / ONE_ROW_IN.get(group, 1)
-        few = group == "torch_compiled" or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+        dear = group == "torch_compiled" or (group == "jax" and rows[0].path.name == "test_masks.py")
+        few = dear or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
         kept = math.floor(share) if few else math.ceil(share)
         # In the order of a checksum, so that a new row does not change which of the others run.
         left_out.update(sorted(rows, key=lambda row: zlib.crc32(row.name.encode()))[kept:])
@@ -50,8 +51,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _group(item):
-    """What ONE_ROW_IN knows a test by, if rows of it may be left out."""
-    if item.get_closest_marker("every_row"):
-        return None
+    """What ONE_ROW_IN knows a test by."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return params.get("backend", item.path.parent.name)

@@ -609,6 +609,7 @@ def test_errors_of_several_variables(error, text, arguments, options):
 # ---- without x64 ----
 
 
+@pytest.mark.slow
 def test_without_x64():
     code = """
 import jax, jax.numpy as jnp, numpy as np, catnat, catnat.jax as cj

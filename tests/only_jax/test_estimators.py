@@ -452,6 +452,7 @@ def test_drawn_gradients_are_unbiased(name, estimator):
     assert is_mean(value[:, None], np.array([VALUE]))
 
 
+@pytest.mark.slow
 def test_estimates_under_vmap():
     """One key a row: rows are independent, and what is unbiased stays so."""
     keys = jax.random.split(jax.random.key(3), REPEATS)
@@ -669,6 +670,7 @@ def test_impossible_classes_are_never_counted():
         np.testing.assert_array_equal(counts > 0, np.tile(np.array(p) > 0, (100, 1)))
 
 
+@pytest.mark.slow
 def test_without_x64():
     code = """
 import jax, jax.numpy as jnp, numpy as np, pytest, catnat.jax as cj
@@ -839,6 +841,7 @@ def test_large_costs_in_half_precision():
         np.testing.assert_array_equal(value, np.full(4, 6e4, np.float16))
 
 
+@pytest.mark.slow
 def test_dtypes_of_results():
     half, single = (cj.Catnat(jnp.zeros((3, 3), dtype)) for dtype in (jnp.float16, jnp.float32))
     for estimate in (
@@ -866,6 +869,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", RANDOM)
 def test_a_key_decides_everything(function):
     law = cj.Catnat(repeated(50))

@@ -28,7 +28,7 @@ ACTIVATIONS = {
 # Every tree with one activation, every activation with two trees or more: compiling takes nearly all of the time.
 ROWS = [(tree, list(ACTIVATIONS)[i % 3]) for i, tree in enumerate(TREES)]
 each_row = pytest.mark.parametrize(("tree", "activation"), ROWS)
-pytestmark = [pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"), pytest.mark.every_row]
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 
 def scores_of(tree, *batch, size=1.0, seed=0):
