@@ -216,7 +216,8 @@ def _report(loaded: Loaded, preset: str, output: Path, console: Console) -> None
     for table in loaded.tables:
         numbers = report.fill(table, standings)
         if not numbers.rows:
-            console.print(f"{table.title}: no record for this table yet.", highlight=False)
+            if not table.optional:
+                console.print(f"{table.title}: no record for this table yet.", highlight=False)
             continue
         console.print(report.rich_table(numbers))
         for sentence in report.claims(numbers):

@@ -27,6 +27,8 @@ class Stage:
     """One line for `plan`."""
     expected_runs: int
     """For `plan`, before anything has run."""
+    alike: tuple[Config, ...] = ()
+    """Runs that cost what this stage's will cost, for `plan` as long as those are not known."""
 
 
 class Keeper(Protocol):

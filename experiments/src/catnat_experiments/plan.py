@@ -96,7 +96,8 @@ def seconds_left(experiment: Experiment, standings: Sequence[Standing]) -> list[
     """Core-seconds that every stage still needs; NaN where nothing is known.
 
     What a group costs is the experiment's own measurement (:class:`Priced`) if it has one, otherwise the mean of the
-    finished records. A stage whose runs are not known yet is taken to cost as much per run as the others.
+    finished records. A stage whose runs are not known yet costs what runs alike cost, if it names some; otherwise it is
+    taken to cost as much per run as the others.
     """
     done = [record.seconds for standing in standings for record in standing.done]
     average = sum(done) / len(done) if done else math.nan
@@ -104,11 +105,19 @@ def seconds_left(experiment: Experiment, standings: Sequence[Standing]) -> list[
     for standing in standings:
         if standing.missing == 0:
             left.append(0.0)
-        elif isinstance(experiment, Priced) and standing.runs is not None and not isinstance(standing.stage, Search):
-            groups = unfinished_groups(experiment, standing)
+        elif isinstance(experiment, Priced) and (groups := _groups_left(experiment, standing)):
             left.append(sum(experiment.seconds_per_group(group) for group in groups))
             if not done:
                 average = left[-1] / sum(map(len, groups))
         else:
             left.append(standing.missing * average)
     return left
+
+
+def _groups_left(experiment: Experiment, standing: Standing) -> list[list[Config]]:
+    """What is left to compute, or groups that cost as much; nothing if neither is known."""
+    if isinstance(standing.stage, Search):
+        return []
+    if standing.runs is None:
+        return experiment.groups(list(standing.stage.alike))
+    return unfinished_groups(experiment, standing)

@@ -74,6 +74,8 @@ class Table:
             without any run.
         row_title: The heading of the rows; the key if empty.
         stages: The stages whose runs are shown.
+        where: Config keys and the values that they must have: other runs are left out.
+        optional: Leave the table out of the page where it has no runs at all.
         digits: Decimals in the table.
         paper: The paper's numbers: row -> column -> number, for as many as it has.
         reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
@@ -92,6 +94,8 @@ class Table:
     columns: tuple[str, ...]
     row_title: str = ""
     stages: tuple[str, ...] = ("final",)
+    where: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    optional: bool = False
     digits: int = 4
     paper: Mapping[Any, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     reference: str | None = None
@@ -152,14 +156,15 @@ def done_records(standings: Iterable[Standing], stages: Sequence[str] | None = N
 def fill(table: Table, standings: Iterable[Standing]) -> Numbers:
     """Collect the records that a table is about: its stages, its columns, its metric."""
     done = (record for record in done_records(standings, table.stages) if table.metric in record.metrics)
-    frame = records.frame(record for record in done if record.config.get(table.column) in table.all_columns)
+    shown = (record for record in done if table.where.items() <= record.config.items())
+    frame = records.frame(record for record in shown if record.config.get(table.column) in table.all_columns)
     if frame.empty:
         return Numbers(table, frame, [], {})
     cells = frame.groupby([f"config.{table.row}", f"config.{table.column}"])[f"metrics.{table.metric}"]
     samples = {(_plain(row), str(column)): Sample.of(list(values)) for (row, column), values in cells}
     present = tuple(column for column in table.columns if any(column == of for _, of in samples))
-    shown = dataclasses.replace(table, columns=present or table.columns)  # a small preset may lack some columns
-    return Numbers(shown, frame, sorted({row for row, _ in samples}, key=_order), samples)
+    filled = dataclasses.replace(table, columns=present or table.columns)  # a small preset may lack some columns
+    return Numbers(filled, frame, sorted({row for row, _ in samples}, key=_order), samples)
 
 
 def _plain(value: Any) -> Value:
@@ -205,7 +210,7 @@ def _section(numbers: Numbers, standings: Sequence[Standing], directory: Path) -
     table = numbers.table
     parts = [f"## {table.title}", _preliminary(table, standings)]
     if not numbers.rows:
-        return [*parts, "No record for this table yet."]
+        return [] if table.optional else [*parts, "No record for this table yet."]
     parts += [_main_table(numbers), _legend(numbers), table.note, _p_table(numbers), _chosen_table(numbers)]
     parts += [closeness(numbers), *claims(numbers)]
     images = {table.title: plots.plot_table(numbers, directory)}
