@@ -728,15 +728,11 @@ def _final(plan: Preset, records: pd.DataFrame) -> list[Config]:
 
 
 def _final_runs(plan: Preset, rate: Callable[[Cell, str], float]) -> list[Config]:
-    images = {"validation_images": plan.validation_images, "test_images": plan.test_images}
-    runs = []
-    for cell, name in itertools.product(plan.cells, plan.parameterizations):
-        best = rate(cell, name)
-        runs += [
-            config(cell, name, best, SEARCH_SEED + 1 + seed, steps=plan.steps, test_samples=plan.test_samples, **images)
-            for seed in range(plan.seeds)
-        ]
-    return runs
+    """Seed after seed, so that what is finished when the work is cut off compares them all."""
+    sizes = {name: getattr(plan, name) for name in ("steps", "validation_images", "test_images", "test_samples")}
+    best = [(*place, rate(*place)) for place in itertools.product(plan.cells, plan.parameterizations)]
+    seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
+    return [config(*chosen, seed, **sizes) for seed, chosen in itertools.product(seeds, best)]
 
 
 # ---- what the engine and the report take from this file --------------------------------------------------------------
