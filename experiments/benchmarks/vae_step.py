@@ -23,9 +23,10 @@ from torch.nn import functional as F
 
 from catnat_experiments import mnist, vae
 from catnat_experiments.parameterizations import parameterization
+from catnat_experiments.vae_experiment import Cell
 
 
-def straightforward(name: str, cell: vae.Cell) -> Callable[[], object]:
+def straightforward(name: str, cell: Cell) -> Callable[[], object]:
     """A step as one would write it: modules, ``torch.optim.Adam``, torch's random numbers."""
     kind, images = parameterization(name), mnist.load("binary")
     latents, classes, scores = cell.latents, cell.classes, kind.num_scores(cell.classes)
@@ -57,9 +58,9 @@ def straightforward(name: str, cell: vae.Cell) -> Callable[[], object]:
     return step
 
 
-def ours(name: str, cell: vae.Cell) -> Callable[[], object]:
+def ours(name: str, cell: Cell) -> Callable[[], object]:
     """A step of the experiment."""
-    return vae.Training(mnist.load("binary"), vae.config(cell, name, 0.003, 0)).advance
+    return vae.Training(mnist.load("binary"), vae.EXPERIMENT.config(cell, name, 0.003, 0, steps=vae.STEPS)).advance
 
 
 def main() -> None:
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="of every candidate in a round")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    cell = vae.Cell("adam", "binary", given.latents, given.classes)
+    cell = Cell("adam", "binary", given.latents, given.classes)
     names = ["softmax", *(name for name in given.parameterizations if name != "softmax")]
     candidates = {name: ours(name, cell) for name in names}
     candidates |= {f"{name}, plain": straightforward(name, cell) for name in names}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from memory import Memory
 from scipy import stats
 from torch import Tensor
 
-from catnat_experiments import gsl
+from catnat_experiments import gsl, loop
 from catnat_experiments.experiment import Config
 from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
 from catnat_experiments.records import run_id
@@ -28,26 +28,6 @@ def small(**changes: str | int | float) -> Config:
     """A run of seconds: the real graph, few data and steps."""
     run = gsl.config(0.75, "natural", 0.05, 1, steps=40)
     return {**run, "batch": 16, "graphs": 6, "graph_sets": 4, "pairs": 400, **changes}
-
-
-class Memory:
-    """A keeper in memory. It can break off a run right after a checkpoint."""
-
-    def __init__(self, state: Any = None, break_at: int | None = None) -> None:
-        self.state, self.break_at = state, break_at
-        self.seen: list[tuple[int, int, dict[str, float]]] = []
-
-    def load(self) -> Any:
-        return self.state
-
-    def save(self, state: Any, step: int, of: int) -> None:
-        assert 0 < step <= of
-        self.state = state
-        if step == self.break_at:
-            raise KeyboardInterrupt
-
-    def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
-        self.seen.append((run, step, dict(values)))
 
 
 # ---- data ----
@@ -488,8 +468,8 @@ def test_a_run_is_finite_and_complete_even_at_the_largest_rate(name: str) -> Non
     [outcome] = gsl.train([small(parameterization=name, rate=0.5)], Memory())
     assert set(outcome.metrics) == set(gsl.METRICS)
     assert all(math.isfinite(value) for value in outcome.metrics.values())
-    assert len(outcome.history["step"]) == gsl.LOG_POINTS
-    assert all(len(values) == gsl.LOG_POINTS for values in outcome.history.values())
+    assert len(outcome.history["step"]) == loop.LOG_POINTS
+    assert all(len(values) == loop.LOG_POINTS for values in outcome.history.values())
     assert outcome.history["step"][-1] == 40
     assert outcome.history["mae_theta"][-1] == outcome.metrics["mae_theta"]
 
@@ -525,7 +505,7 @@ def test_a_run_broken_off_goes_on_to_the_same_bits(name: str, step: int, monkeyp
     runs = [small(parameterization=name, seed=1), small(parameterization=name, seed=2, rate=0.2)]
     whole = Memory()
     wanted = gsl.train(runs, whole)
-    monkeypatch.setattr(gsl, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     first = Memory(break_at=step)
     with pytest.raises(KeyboardInterrupt):
         gsl.train(runs, first)
@@ -535,7 +515,7 @@ def test_a_run_broken_off_goes_on_to_the_same_bits(name: str, step: int, monkeyp
 
 
 def test_a_checkpoint_does_not_change_when_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gsl, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     states: list[Any] = []
     keeper = Memory()
     keeper.save = lambda state, step, of: states.append(state)  # type: ignore[method-assign]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +16,33 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from memory import Memory
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat_experiments import mnist, vae
+from catnat_experiments import loop, mnist, vae, vae_model, vae_training
 from catnat_experiments import vae_network as layers
 from catnat_experiments.experiment import Config
 from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
 from catnat_experiments.records import run_id
-from catnat_experiments.vae_network import Network
+from catnat_experiments.vae_experiment import Cell
+from catnat_experiments.vae_network import Convolutional
 
 FALSE_ALARM = 1e-6
+train, config = vae.EXPERIMENT.train_one, vae.EXPERIMENT.config
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _few_images_for_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vae, "LOOKED_AT", 50)
+    monkeypatch.setattr(vae_training, "LOOKED_AT", 50)
 
 
 def small(**changes: str | int | float) -> Config:
     """A run of a second: real images, small latents, few steps."""
-    run = vae.config(vae.Cell("adam", "binary", 3, 4), "natural", 0.01, 1, steps=20, test_images=20, test_samples=8)
+    run = config(Cell("adam", "binary", 3, 4), "natural", 0.01, 1, steps=20, test_images=20, test_samples=8)
     return {**run, "validation_images": 20, "validation_samples": 4, **changes}
-
-
-class Memory:
-    """A keeper in memory. It can break off a run right after a checkpoint."""
-
-    def __init__(self, state: Any = None, break_at: int | None = None) -> None:
-        self.state, self.break_at = state, break_at
-        self.seen: list[tuple[int, int, dict[str, float]]] = []
-
-    def load(self) -> Any:
-        return self.state
-
-    def save(self, state: Any, step: int, of: int) -> None:
-        assert 0 < step <= of
-        self.state = state
-        if step == self.break_at:
-            raise KeyboardInterrupt
-
-    def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
-        self.seen.append((run, step, dict(values)))
 
 
 def images(count: int) -> Tensor:
@@ -68,12 +50,12 @@ def images(count: int) -> Tensor:
     return data.floats(data.train[:count])
 
 
-def model(name: str, latents: int, classes: int, scale: float = 1.0, seed: int = 0) -> vae.Model:
+def model(name: str, latents: int, classes: int, scale: float = 1.0, seed: int = 0) -> vae_model.Model:
     """A random network whose posteriors are far from uniform if the scale is large."""
     kind = parameterization(name)
-    network = Network(latents, classes, kind.num_scores(classes))
-    one = vae.Model.of(network, kind, network.start(np.random.default_rng(seed)))
-    one.encoder.last.mul_(scale)
+    network = Convolutional(latents, classes, kind.num_scores(classes))
+    one = vae_model.Model.of(network, kind, network.start(np.random.default_rng(seed)))
+    one.encoder[-2].mul_(scale)
     return one
 
 
@@ -83,7 +65,7 @@ def model(name: str, latents: int, classes: int, scale: float = 1.0, seed: int =
 class Reference(nn.Module):
     """The network in modules of torch. Biases before batch normalization are 0: it would take them away."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Convolutional) -> None:
         super().__init__()
         self.network = network
         self.encoder = nn.Sequential(
@@ -110,7 +92,7 @@ class Reference(nn.Module):
         return (theirs.permute(1, 2, 3, 0) if transposed else theirs).reshape(shape)
 
     def copy_from(self, parameters: Tensor) -> None:
-        pieces = torch.split(parameters.detach(), self.network._sizes)
+        pieces = torch.split(parameters.detach(), self.network.sizes)
         for mine, piece, part in zip(self.ordered(), pieces, self.network.parts, strict=True):
             wanted = piece.view(part.shape)
             if mine.ndim == 4 and part.shape[0] == 9 * mine.shape[1]:
@@ -128,7 +110,7 @@ class Reference(nn.Module):
 
 def test_the_network_its_gradient_and_its_state_are_torchs() -> None:
     torch.manual_seed(0)
-    network = Network(3, 4, 3)
+    network = Convolutional(3, 4, 3)
     parameters = network.start(np.random.default_rng(0)).double().requires_grad_()
     state = network.start_state().double()
     reference = Reference(network).double()
@@ -136,7 +118,7 @@ def test_the_network_its_gradient_and_its_state_are_torchs() -> None:
     x = images(7).double()
     one_hot = F.one_hot(torch.randint(4, (7, 3)), 4).double().requires_grad_()
     weights = torch.randn(7, 3, 3, dtype=torch.float64), torch.randn(784, 7, dtype=torch.float64)
-    encoder, decoder = network.split(parameters)
+    decoder, encoder = network.split(parameters)
     ours = (
         network.encode(encoder, state, x.t().contiguous(), training=True),
         network.decode(decoder, state, one_hot, training=True),
@@ -176,12 +158,12 @@ def test_overlap_is_the_transpose_of_patches(side: int) -> None:
 
 
 def test_the_start_has_torchs_bounds_and_shares_all_but_the_last_layer() -> None:
-    networks = [Network(5, 8, scores) for scores in (8, 7)]
+    networks = [Convolutional(5, 8, scores) for scores in (8, 7)]
     starts = [network.start(np.random.default_rng(3)) for network in networks]
-    last = sum(networks[1]._sizes[-2:])
+    last = sum(networks[1].sizes[-2:])
     assert torch.equal(starts[0][: len(starts[1]) - last], starts[1][:-last])
     reference = Reference(networks[0])
-    pieces = torch.split(starts[0], networks[0]._sizes)
+    pieces = torch.split(starts[0], networks[0].sizes)
     for part, piece, theirs in zip(networks[0].parts, pieces, reference.ordered(), strict=True):
         assert piece.numel() == theirs.numel()
         if part.bound is None:
@@ -255,18 +237,18 @@ def test_the_loss_is_the_negative_bound_written_out(name: str) -> None:
 # ---- the likelihood ----
 
 
-def exact(one: vae.Model, x: Tensor) -> Tensor:
+def exact(one: vae_model.Model, x: Tensor) -> Tensor:
     """Every image's log-likelihood, by the sum over all K^N latents."""
     grid = torch.cartesian_prod(*[torch.arange(one.network.classes)] * one.network.latents)
-    logs = vae.log_likelihood(one, x, grid.expand(len(x), *grid.shape))
+    logs = vae_model.log_likelihood(one, x, grid.expand(len(x), *grid.shape))
     return logs.logsumexp(1) - math.log(len(grid))
 
 
-def sharpened(name: str) -> vae.Model:
+def sharpened(name: str) -> vae_model.Model:
     """A model whose latents matter: a strong decoder, posteriors far from uniform and from the true ones."""
     one = model(name, 3, 4, scale=30.0)
-    one.decoder.first.mul_(10.0)
-    one.decoder.last.mul_(2.0)
+    one.decoder[0].mul_(10.0)
+    one.decoder[-2].mul_(2.0)
     return one
 
 
@@ -276,7 +258,7 @@ def test_importance_weights_average_to_the_exact_likelihood(name: str) -> None:
     one, x = sharpened(name), images(4)
     with torch.no_grad():
         truth = exact(one, x)
-        weights = vae.log_weights(one, x, 2000, np.random.default_rng(0)).sub(truth.unsqueeze(1)).exp()
+        weights = vae_model.log_weights(one, x, 2000, np.random.default_rng(0)).sub(truth.unsqueeze(1)).exp()
     assert weights.std() > 0.3  # or it would be no test of the weights
     z = (weights.mean(1) - 1) / (weights.std(1) / math.sqrt(2000))
     assert z.abs().max() < stats.norm.isf(FALSE_ALARM / 2 / len(x))
@@ -287,16 +269,16 @@ def test_exact_zeros_leave_their_latents_out(name: str) -> None:
     """Then E w is the likelihood's part on the latents that can be drawn: less than the whole."""
     one, x = sharpened(name), images(4)
     # Class 0 of every variable is impossible, and for natural its sibling too: the first node answers yes.
-    bias = one.encoder.last_bias.view(3, -1)
+    bias = one.encoder[-1].view(3, -1)
     bias[:, 0] = 5.0 if name == "natural" else -5.0
     with torch.no_grad():
-        probs = one.kind.probs(vae.posterior(one, x))
+        probs = one.kind.probs(vae_model.posterior(one, x))
         assert (probs == 0).any()
         grid = torch.cartesian_prod(*[torch.arange(4)] * 3)
         possible = torch.stack([probs[:, n, grid[:, n]] > 0 for n in range(3)]).all(0)
-        logs = vae.log_likelihood(one, x, grid.expand(len(x), *grid.shape)).masked_fill(~possible, -math.inf)
+        logs = vae_model.log_likelihood(one, x, grid.expand(len(x), *grid.shape)).masked_fill(~possible, -math.inf)
         truth = logs.logsumexp(1) - math.log(len(grid))
-        weights = vae.log_weights(one, x, 2000, np.random.default_rng(0)).sub(truth.unsqueeze(1)).exp()
+        weights = vae_model.log_weights(one, x, 2000, np.random.default_rng(0)).sub(truth.unsqueeze(1)).exp()
         assert (truth < exact(one, x)).any()
     z = (weights.mean(1) - 1) / (weights.std(1) / math.sqrt(2000)).clamp(min=1e-6)
     assert z.abs().max() < stats.norm.isf(FALSE_ALARM / 2 / len(x))
@@ -306,7 +288,7 @@ def test_more_samples_give_a_lower_bound_nearer_to_the_likelihood() -> None:
     one, x = sharpened("natural-reflect"), images(5)
     with torch.no_grad():
         truth = -exact(one, x).mean()
-        weights = vae.log_weights(one, x, 3200, np.random.default_rng(0))
+        weights = vae_model.log_weights(one, x, 3200, np.random.default_rng(0))
     means, errors = [], []
     for samples in (1, 8, 64):
         estimates = -(weights.view(len(x), -1, samples).logsumexp(-1) - math.log(samples)).mean(0)
@@ -321,10 +303,10 @@ def test_more_samples_give_a_lower_bound_nearer_to_the_likelihood() -> None:
 
 def test_bounds_do_not_depend_on_how_they_are_chunked(monkeypatch: pytest.MonkeyPatch) -> None:
     one, data = sharpened("natural"), mnist.load("binary")
-    whole = vae.bounds(one, data, data.test[:10], 16, seed=1)
+    whole = vae_model.bounds(one, data, data.test[:10], 16, seed=1)
     assert whole.nll < whole.loss
-    monkeypatch.setattr(vae, "ROWS", 48)
-    assert vae.bounds(one, data, data.test[:10], 16, seed=1) == pytest.approx(whole, rel=1e-6)
+    monkeypatch.setattr(vae_model, "ROWS", 48)
+    assert vae_model.bounds(one, data, data.test[:10], 16, seed=1) == pytest.approx(whole, rel=1e-6)
 
 
 # ---- latents and pictures ----
@@ -332,8 +314,8 @@ def test_bounds_do_not_depend_on_how_they_are_chunked(monkeypatch: pytest.Monkey
 
 def test_latent_metrics_against_loops() -> None:
     one, x = model("natural", 3, 4, scale=400.0), images(40)
-    got = vae.latent_metrics(one, x)
-    scores = vae.posterior(one, x).detach()
+    got = vae_model.latent_metrics(one, x)
+    scores = vae_model.posterior(one, x).detach()
     probs = one.kind.probs(scores).double().numpy()
     entropies = [stats.entropy(probs[i, n]) for i in range(40) for n in range(3)]
     dead = np.abs(scores.numpy()) >= math.pi
@@ -352,14 +334,14 @@ def test_latent_metrics_against_loops() -> None:
 
 def test_pictures_survive_the_record() -> None:
     array = np.random.default_rng(0).integers(0, 16, 3000).astype(np.uint8)
-    packed = vae.pack(array)
+    packed = vae_model.pack(array)
     assert all(number == int(number) and number < 2**53 for number in packed)
-    assert np.array_equal(vae.unpack(packed), array)
+    assert np.array_equal(vae_model.unpack(packed), array)
     one = model("natural", 3, 4)
-    shown = vae.pictures(one, images(9))
-    originals = vae.unpack(shown["pictures.originals"]).reshape(-1, 784)
+    shown = vae_model.pictures(one, images(9))
+    originals = vae_model.unpack(shown["pictures.originals"]).reshape(-1, 784)
     assert np.array_equal(originals, 15 * images(8).numpy())
-    assert {len(vae.unpack(values)) for values in shown.values()} == {8 * 784}
+    assert {len(vae_model.unpack(values)) for values in shown.values()} == {8 * 784}
 
 
 # ---- runs ----
@@ -375,11 +357,11 @@ def test_the_schedules_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
 def test_a_run_is_finite_and_complete(name: str) -> None:
-    outcome = vae.train(small(parameterization=name), Memory())
-    assert set(outcome.metrics) == set(vae.METRICS)
+    outcome = train(small(parameterization=name), Memory())
+    assert set(outcome.metrics) == set(vae_model.METRICS)
     assert all(math.isfinite(value) for value in outcome.metrics.values())
     curves = {key: values for key, values in outcome.history.items() if not key.startswith("pictures.")}
-    assert {len(values) for values in curves.values()} == {vae.LOG_POINTS}
+    assert {len(values) for values in curves.values()} == {loop.LOG_POINTS}
     assert outcome.history["step"][-1] == 20
 
 
@@ -399,7 +381,7 @@ def test_training_takes_the_steps_of_the_optimizer_on_the_losses_gradient(optimi
         factor, temperature = 0.9**step, math.exp(-0.03 * step)  # 50 steps: the schedules move at each of them
         other.param_groups[0]["lr"] = 0.01 * factor
         other.zero_grad()
-        one = vae.Model.of(training.model.network, training.model.kind, parameters)._replace(state=state)
+        one = vae_model.Model.of(training.model.network, training.model.kind, parameters)._replace(state=state)
         vae.loss(one, x, vae.gumbel((300, 4), stream), temperature).total.backward()
         other.step()
     torch.testing.assert_close(training.parameters, parameters.detach(), rtol=0, atol=1e-5)
@@ -408,52 +390,52 @@ def test_training_takes_the_steps_of_the_optimizer_on_the_losses_gradient(optimi
 
 def test_training_learns() -> None:
     run = small(latents=5, classes=8, rate=0.01, steps=150, parameterization="softmax")
-    outcome = vae.train(run, Memory())
+    outcome = train(run, Memory())
     assert outcome.history["validation_loss"][-1] < 0.8 * outcome.history["validation_loss"][0]
     assert outcome.metrics["test_nll"] < 230  # all pixels alike cost 272 nats, and independent pixels 208
 
 
 def test_a_run_repeats_bit_by_bit() -> None:
-    assert vae.train(small(), Memory()) == vae.train(small(), Memory())
+    assert train(small(), Memory()) == train(small(), Memory())
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("step", [1, 13])
 def test_a_run_broken_off_goes_on_to_the_same_bits(step: int, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = small(optimizer=optimizer), Memory()
-    wanted = vae.train(run, whole)
-    monkeypatch.setattr(vae, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    wanted = train(run, whole)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     first = Memory(break_at=step)
     with pytest.raises(KeyboardInterrupt):
-        vae.train(run, first)
+        train(run, first)
     second = Memory(first.state)
-    assert vae.train(run, second) == wanted
+    assert train(run, second) == wanted
     assert first.seen + second.seen == whole.seen
 
 
 def test_a_run_killed_in_its_evaluation_has_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Memory(break_at=20)
     with pytest.raises(KeyboardInterrupt):
-        vae.train(small(), first)
+        train(small(), first)
     assert first.state["step"] == 20
-    assert vae.train(small(), Memory(first.state)) == vae.train(small(), Memory())
+    assert train(small(), Memory(first.state)) == train(small(), Memory())
 
 
 @pytest.mark.slow
 def test_a_run_killed_by_the_system_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """Real processes and SIGKILL, in the size of the evidence."""
-    cell = vae.Cell("adam", "binary", 20, 32)
+    cell = Cell("adam", "binary", 20, 32)
     sizes = {"steps": 300, "validation_images": 50, "test_images": 20, "test_samples": 64}
-    run = vae.config(cell, "natural", 0.0069, 1, **sizes)
+    run = config(cell, "natural", 0.0069, 1, **sizes)
     program = """
         import json, sys
         from pathlib import Path
-        from catnat_experiments import keeper, vae
+        from catnat_experiments import keeper, loop, vae
         from catnat_experiments.keeper import FileKeeper
         keeper.commit = lambda: None  # the repository may get a commit while this test runs
-        vae.SECONDS_BETWEEN_CHECKPOINTS = 0.5
+        loop.SECONDS_BETWEEN_CHECKPOINTS = 0.5
         run = json.loads(sys.argv[2])
-        outcome = vae.train(run, FileKeeper(Path(sys.argv[1]), [run], lambda progress: None))
+        outcome = vae.EXPERIMENT.train_one(run, FileKeeper(Path(sys.argv[1]), [run], lambda progress: None))
         print(json.dumps([outcome.metrics, outcome.history]))
     """
 
@@ -480,8 +462,8 @@ def test_a_run_killed_by_the_system_goes_on_to_the_same_bits(tmp_path: Path) -> 
 
 
 def test_a_diverged_run_ends_with_nan() -> None:
-    outcome = vae.train(small(optimizer="sgd", rate=1e6, parameterization="softmax"), Memory())
-    assert set(outcome.metrics) == set(vae.METRICS)
+    outcome = train(small(optimizer="sgd", rate=1e6, parameterization="softmax"), Memory())
+    assert set(outcome.metrics) == set(vae_model.METRICS)
     assert all(math.isnan(value) for value in outcome.metrics.values())
 
 
@@ -496,16 +478,17 @@ def records_of(runs: list[Config], score: Any) -> pd.DataFrame:
 
 @pytest.mark.parametrize("preset", vae.PRESETS)
 def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
-    records = NOTHING
+    records, tried = NOTHING, set[float]()
     for stage in vae.EXPERIMENT.stages(preset):
         runs = stage.runs(records)
         assert len(runs) == stage.expected_runs
         assert len({run_id(run) for run in runs}) == len(runs)
-        if stage.name == "final":
-            assert all(run["rate"] == 0.01 or 0.01 not in vae.PRESETS[preset].coarse for run in runs)
+        if stage.name in ("final", "beyond"):
+            assert all(run["rate"] == 0.01 or 0.01 not in tried for run in runs)
             assert {run["seed"] for run in runs} == set(range(1, vae.PRESETS[preset].seeds + 1))
         else:
             assert all((run["seed"], run["test_samples"]) == (0, 0) for run in runs)  # the test set is not looked at
+            tried = {float(run["rate"]) for run in runs}
         records = pd.concat([records, records_of(runs, lambda run: abs(math.log(0.01 / float(run["rate"]))))])
 
 
@@ -517,14 +500,64 @@ def test_the_paper_preset_is_the_papers_protocol() -> None:
     assert (run["steps"], run["batch"]) == (50_000, 100)
 
 
+def test_halving_keeps_the_better_half_of_each_rung() -> None:
+    stages = {stage.name: stage for stage in vae.EXPERIMENT.stages("evidence")}
+    rungs = [stages[f"rung {number}"] for number in (1, 2, 3)]
+    assert [stage.expected_runs for stage in rungs] == [20, 10, 5]
+
+    def score(run: Config) -> float:
+        """One arm is the worst of the first rung; another one is bad at 8,000 steps only."""
+        arm = [run["parameterization"], run["rate"]]
+        value = 100.0 + vae.BEYOND.index(str(run["parameterization"])) + 100 * float(run["rate"])
+        return value + 50 * (arm == ["natural-reflect", 0.003]) + 50 * (run["steps"] == 8000) * (arm[1] == 0.0056)
+
+    records = records_of(rungs[0].runs(NOTHING), score)
+    second = [(run["parameterization"], run["rate"]) for run in rungs[1].runs(records)]
+    assert ("natural-reflect", 0.003) not in second
+    assert second == [
+        ("natural-reflect", 0.0056),
+        *((name, rate) for name in vae.BEYOND[1:5] for rate in (0.003, 0.0056)),
+        (vae.BEYOND[5], 0.003),
+    ]
+    records = pd.concat([records, records_of(rungs[1].runs(records), score)])
+    third = rungs[2].runs(records)
+    assert [(run["parameterization"], run["rate"]) for run in third] == [(name, 0.003) for name in vae.BEYOND[1:6]]
+    assert {run["steps"] for run in third} == {16_000}
+    records = pd.concat([records, records_of(third, score)])
+    winner = stages["beyond"].runs(records)
+    assert {(run["parameterization"], run["rate"]) for run in winner} == {(vae.BEYOND[1], 0.003)}
+    assert [(run["seed"], run["steps"], run["test_samples"]) for run in winner] == [
+        (s, 50_000, 512) for s in range(1, 6)
+    ]
+
+
+def test_recipes_change_the_start_and_the_weight_of_the_divergence() -> None:
+    plain, spread, warm = (
+        vae.Training(mnist.load("binary"), small(parameterization=f"natural{recipe}", steps=100))
+        for recipe in ("", "+spread", "+warm-up")
+    )
+    for mine, theirs in zip(plain.model.encoder[-2:], spread.model.encoder[-2:], strict=True):
+        torch.testing.assert_close(theirs, 8 * mine)
+    assert all(a.equal(b) for a, b in zip(plain.model.encoder[:-2], spread.model.encoder[:-2], strict=True))
+    weights = []
+    for step in (0, 5, 10, 50):
+        warm.step = step
+        picked = warm.images.train[:100]
+        objective, found = warm.objective(picked)
+        weights.append(float(((objective - found.reconstruction) / found.kl).detach()))
+    assert weights == pytest.approx([0, 0.5, 1, 1], abs=0.01)  # differences of hundreds, in float32
+
+
 def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="'hot', but one of these is needed: warm-up, spread"):
+        train(small(parameterization="natural+hot"), Memory())
     with pytest.raises(ValueError, match="'huge', but vae has these: quick, laptop, evidence"):
         vae.EXPERIMENT.stages("huge")
     coarse, final = vae.EXPERIMENT.stages("quick")
     with pytest.raises(ValueError, match="No run of sparsemax has a finite validation NLL"):
         final.runs(records_of(coarse.runs(NOTHING), lambda run: math.nan))
     with pytest.raises(ValueError, match="one of these is needed: adam, sgd"):
-        vae.train(small(optimizer="lion"), Memory())
+        train(small(optimizer="lion"), Memory())
 
 
 def test_a_run_is_priced_by_steps_and_draws() -> None:
@@ -534,7 +567,7 @@ def test_a_run_is_priced_by_steps_and_draws() -> None:
 
 
 def test_every_table_of_the_report_is_of_a_metric_and_of_curves_that_runs_have() -> None:
-    outcome = vae.train(small(steps=3), Memory())
+    outcome = train(small(steps=3), Memory())
     for table in vae.TABLES:
         assert table.metric in outcome.metrics
         assert {table.row, table.column, *table.chosen, *table.where} <= set(small())
@@ -551,7 +584,7 @@ def test_every_figure_is_drawn(tmp_path: Path) -> None:
     rows = []
     for name in ("softmax", "natural"):
         run = small(parameterization=name, steps=5)
-        outcome = vae.train(run, Memory())
+        outcome = train(run, Memory())
         row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
         rows.append(row | {f"history.{key}": values for key, values in outcome.history.items()})
     drawn = vae.figures(pd.DataFrame(rows), tmp_path)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -35,6 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.loop import Printing, go_on
 from catnat_experiments.parameterizations import Parameterization, parameterization
 from catnat_experiments.records import run_id
 from catnat_experiments.report import Claim, Curve, Table
@@ -392,8 +392,6 @@ def _point_scores(predictions: Tensor, target: Tensor) -> tuple[Tensor, Tensor, 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
-SECONDS_BETWEEN_CHECKPOINTS = 10.0
-LOG_POINTS = 20
 LARGEST_START, SMALLEST_START = 0.1, 0.01
 """Of theta. The paper says U(0, 0.1), which has no inverse at 0. Natural's theta = 0.0001 is two steps of rate 0.02 off
 the edge, where it would stay 0 for good: ten runs at theta* = 0.75 lost 16 true edges to such starts, with 0.01 two."""
@@ -513,10 +511,7 @@ def train(runs: Sequence[Config], keeper: Keeper) -> list[Outcome]:
     kind = parameterization(str(shared["parameterization"]))
     rates, seeds = [float(run["rate"]) for run in runs], [int(run["seed"]) for run in runs]
     training = Training(data, kind, rates, seeds, shared)
-    saved = keeper.load()
-    if saved is not None:
-        training.restore(saved)
-    _run(training, keeper)
+    go_on(training, keeper)
     learned = _evaluated(theta_of(kind, training.scores), training.weight, data, shared)
     graph = graph_metrics(kind, training.scores, data.theta)
     return [Outcome({**a, **b}, history) for a, b, history in zip(learned, graph, training.history, strict=True)]
@@ -524,21 +519,6 @@ def train(runs: Sequence[Config], keeper: Keeper) -> list[Outcome]:
 
 def _shared(run: Config) -> Config:
     return {key: value for key, value in run.items() if key not in ("rate", "seed")}
-
-
-def _run(training: Training, keeper: Keeper) -> None:
-    """All steps that are left, with points of history and checkpoints on the way."""
-    points = [0, *(round(training.steps * (point + 1) / LOG_POINTS) for point in range(LOG_POINTS))]
-    since = {now: before for before, now in itertools.pairwise(points) if now > before}
-    saved = time.monotonic()
-    while training.step < training.steps:
-        training.advance()
-        if training.step in since:
-            for run, values in enumerate(training.log(since[training.step])):
-                keeper.scalars(run, training.step, values)
-        if time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
-            keeper.save(training.state(), training.step, training.steps)
-            saved = time.monotonic()
 
 
 def _evaluated(theta: Tensor, weight: Tensor, data: Data, sizes: Config) -> list[dict[str, float]]:
@@ -866,20 +846,6 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
 # ---- one run by hand -------------------------------------------------------------------------------------------------
 
 
-class _Printing:
-    """A keeper that keeps nothing and prints the points of history."""
-
-    def load(self) -> None:
-        return None
-
-    def save(self, state: Any, step: int, of: int) -> None:
-        pass
-
-    def scalars(self, run: int, step: int, values: Any) -> None:
-        shown = ("train_es", "mae_theta", "dead_zero", "dead_edge")
-        print(f"step {step:6}  " + "  ".join(f"{name} {values[name]:.4f}" for name in shown))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train one run and print its metrics beside those of the truth."""
     parser = argparse.ArgumentParser(prog="python -m catnat_experiments.gsl", description=main.__doc__)
@@ -891,9 +857,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     began = time.perf_counter()
     run = config(given.theta, given.parameterization, given.rate, given.seed, steps=given.steps)
-    [learned] = train([run], _Printing())
+    shown = Printing("train_es", "mae_theta", "dead_zero", "dead_edge")
+    [learned] = train([run], shown)
     seconds = time.perf_counter() - began
-    [optimal] = train([config(given.theta, OPTIMAL, 0.0, 0, steps=0)], _Printing())
+    [optimal] = train([config(given.theta, OPTIMAL, 0.0, 0, steps=0)], shown)
     print(f"\n{seconds:.1f} s\n{'':16}{given.parameterization:>12}{OPTIMAL:>12}")
     for name, about in METRICS.items():
         if name in learned.metrics:

@@ -21,6 +21,8 @@ import catnat.torch as ct
 
 SMALLEST_SPARSE = 1e-20
 """sparsemax has exact zeros: its logarithm is that of at least this."""
+DAMPING = 0.01
+"""Of the damped natural gradients: it leaves the first nodes alone, and bounds the steps of those below 1 in 100."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +32,12 @@ class Parameterization(abc.ABC):
     Attributes:
         name: What configs and records call it.
         natural_gradient: Whether :meth:`wrap` replaces the gradient of the scores by the natural gradient.
+        damping: Of the natural gradient; without it a node that is hardly reached takes giant steps.
     """
 
     name: str
     natural_gradient: bool = False
+    damping: float = 0.0
 
     @abc.abstractmethod
     def num_scores(self, num_classes: int) -> int:
@@ -97,7 +101,7 @@ class Softmax(Parameterization):
         return _dead_scores(self.probs(scores))
 
     def _natural(self, scores: Tensor) -> Tensor:
-        return ct.softmax_natural_gradient(scores)
+        return ct.softmax_natural_gradient(scores, damping=self.damping)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +166,7 @@ class Catnat(Parameterization):
         return ct.saturated(scores, activation=self.activation)
 
     def _natural(self, scores: Tensor) -> Tensor:
-        return ct.natural_gradient(scores, activation=self.activation)
+        return ct.natural_gradient(scores, activation=self.activation, damping=self.damping)
 
 
 PARAMETERIZATIONS: dict[str, Parameterization] = {
@@ -175,8 +179,11 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
         Catnat("natural-reflect", activation=ct.natural(boundary="reflect")),
         # Isotropic scaling narrows the bands of deep nodes, so the library advises the reflecting boundary with it.
         Catnat("natural-isotropic", activation=ct.natural(boundary="reflect", scaling="isotropic")),
+        Catnat("sigmoid-isotropic", activation=ct.sigmoid(scaling="isotropic")),
         Catnat("sigmoid-natural-gradient", natural_gradient=True, activation=ct.sigmoid()),
         Catnat("natural-natural-gradient", natural_gradient=True, activation=ct.natural()),
+        Catnat("sigmoid-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.sigmoid()),
+        Catnat("natural-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.natural()),
         Softmax("softmax-natural-gradient", natural_gradient=True),
     )
 }

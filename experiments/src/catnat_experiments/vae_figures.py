@@ -11,8 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from catnat_experiments import plots, vae
+from catnat_experiments.vae_experiment import Cell
+from catnat_experiments.vae_model import LEVELS, unpack
 
-_CELL = [f"config.{name}" for name in vae.Cell._fields]
+_CELL = [f"config.{name}" for name in Cell._fields]
 CURVES = {
     "validation_loss": "loss on validation images",
     "entropy": "entropy of a posterior, nats",
@@ -23,7 +25,7 @@ CURVES = {
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     """For every cell of the paper's tables: pictures of one final run of each parameterization, and curves of all."""
-    final = frame[frame["stage"] == "final"] if len(frame) else frame
+    final = frame[frame["stage"].isin(["final", "beyond"])] if len(frame) else frame
     drawn = []
     for cell, runs in final.groupby(_CELL) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
@@ -59,8 +61,8 @@ def _first(runs: pd.DataFrame, name: str) -> pd.Series:
 
 def _strip(axes: Axes, run: pd.Series, kind: str, label: str) -> None:
     """Pictures side by side."""
-    levels = vae.unpack(run[f"history.pictures.{kind}"]).reshape(-1, 28, 28)
-    axes.imshow(np.concatenate(list(levels), axis=1), cmap="Greys", vmin=0, vmax=vae.LEVELS)
+    levels = unpack(run[f"history.pictures.{kind}"]).reshape(-1, 28, 28)
+    axes.imshow(np.concatenate(list(levels), axis=1), cmap="Greys", vmin=0, vmax=LEVELS)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_ylabel(label, rotation=0, ha="right", va="center")

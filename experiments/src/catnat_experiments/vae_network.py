@@ -1,4 +1,4 @@
-"""The network of the main VAE, written as matrix products.
+"""The networks of the two VAEs, written as matrix products.
 
 A convolution with stride 2 and 3 x 3 weights is a product of its weights with the patches of its input, and the
 transposed convolution is its transpose: a product whose results are added up where patches overlap. With the batch on
@@ -9,6 +9,7 @@ and results they share (the tests compare them).
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -21,6 +22,8 @@ from torch.nn import functional as F
 
 FEATURES = 32 * 3 * 3
 HIDDEN = 128
+WIDTHS = 256, 512
+"""Of the second VAE's hidden layers, from the latents outwards."""
 MOMENTUM, EPSILON = 0.1, 1e-5
 """Of batch normalization, torch's defaults."""
 
@@ -178,7 +181,10 @@ def normalization(image: Tensor, weight: Tensor, bias: Tensor, state: Tensor, *,
     return (image * slope.view(-1, 1, 1, 1) + shift.view(-1, 1, 1, 1)).relu()
 
 
-# ---- the network -----------------------------------------------------------------------------------------------------
+# ---- networks --------------------------------------------------------------------------------------------------------
+
+
+Parts = tuple[Tensor, ...]
 
 
 class Part(NamedTuple):
@@ -205,8 +211,78 @@ def _transposed(inputs: int, outputs: int) -> Part:
     return Part((outputs * 9, inputs), 1 / math.sqrt(outputs * 9))  # torch counts what these put out
 
 
+@dataclasses.dataclass(frozen=True)
+class Network(abc.ABC):
+    """An encoder from images to scores and a decoder from one-hot classes to the log-odds of pixels.
+
+    All parameters lie in one vector, so that an optimizer has one tensor to update: first those of the decoder, then
+    those of the encoder, whose last layer depends on the parameterization. So what is drawn before it does not.
+
+    Attributes:
+        latents: The number N of latent variables.
+        classes: The number K of their classes.
+        scores: Scores of each variable: K or K - 1.
+    """
+
+    latents: int
+    classes: int
+    scores: int
+
+    @property
+    @abc.abstractmethod
+    def halves(self) -> tuple[list[Part], list[Part]]:
+        """The parts of the decoder and of the encoder."""
+
+    @abc.abstractmethod
+    def start_state(self) -> Tensor:
+        """What training changes beside the parameters: running means and variances, at the start."""
+
+    @abc.abstractmethod
+    def encode(self, parts: Parts, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
+        """Images (784, batch) to scores (batch, N, scores)."""
+
+    @abc.abstractmethod
+    def decode(self, parts: Parts, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
+        """One-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
+
+    @abc.abstractmethod
+    def decode_classes(self, parts: Parts, state: Tensor, classes: Tensor) -> Tensor:
+        """The same in evaluation mode for classes (batch, N)."""
+
+    @functools.cached_property
+    def parts(self) -> list[Part]:
+        """Of both halves."""
+        decoder, encoder = self.halves
+        return [*decoder, *encoder]
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """How many numbers each part has."""
+        return [math.prod(part.shape) for part in self.parts]
+
+    def start(self, stream: np.random.Generator) -> Tensor:
+        """The parameters that a run begins with."""
+        drawn = [
+            np.full(size, part.constant) if part.bound is None else stream.uniform(-part.bound, part.bound, size)
+            for part, size in zip(self.parts, self.sizes, strict=True)
+        ]
+        return torch.from_numpy(np.concatenate(drawn)).float()
+
+    def split(self, parameters: Tensor) -> tuple[Parts, Parts]:
+        """The parameters of the decoder and of the encoder, as views."""
+        pieces = torch.split(parameters, self.sizes)
+        shaped = tuple(piece.view(part.shape) for piece, part in zip(pieces, self.parts, strict=True))
+        decoder = len(self.halves[0])
+        return shaped[:decoder], shaped[decoder:]
+
+    def hidden_of_classes(self, classes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """What a linear layer makes of one-hot classes (batch, N), (outputs, batch): it adds up columns of weights."""
+        places = classes + torch.arange(0, self.latents * self.classes, self.classes)
+        return F.embedding_bag(places, weight.t().contiguous(), mode="sum").add_(bias).t()
+
+
 class Decoder(NamedTuple):
-    """The parts of the decoder."""
+    """The parts of the convolutional decoder."""
 
     first: Tensor
     first_bias: Tensor
@@ -223,7 +299,7 @@ class Decoder(NamedTuple):
 
 
 class Encoder(NamedTuple):
-    """The parts of the encoder."""
+    """The parts of the convolutional encoder."""
 
     first: Tensor
     first_bias: Tensor
@@ -238,64 +314,38 @@ class Encoder(NamedTuple):
     last_bias: Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """An encoder from images to scores and a decoder from one-hot classes to the log-odds of pixels.
+class Convolutional(Network):
+    """The network of the main VAE: three convolutions, a hidden layer, and back.
 
-    All parameters lie in one vector, so that an optimizer has one tensor to update. So do the running means and
-    variances of batch normalization, the state: of the decoder's first, of its second, of the encoder's.
-
-    Attributes:
-        latents: The number N of latent variables.
-        classes: The number K of their classes.
-        scores: Scores of each variable: K or K - 1.
+    Its state has the means and variances of the decoder's first normalization, of its second, of the encoder's.
     """
 
-    latents: int
-    classes: int
-    scores: int
-
-    @functools.cached_property
-    def parts(self) -> list[Part]:
-        """Decoder and encoder; the last layer depends on the parameterization, and what is drawn before it does not."""
-        return [
+    @property
+    def halves(self) -> tuple[list[Part], list[Part]]:
+        """Decoder and encoder."""
+        decoder = [
             *_linear(self.latents * self.classes, HIDDEN),
             *_linear(HIDDEN, FEATURES),
             *(_transposed(32, 16), *_normalized(16)),
             *(_transposed(16, 8), *_normalized(8)),
             *(_transposed(8, 1), Part((1,), 1 / math.sqrt(9))),
+        ]
+        encoder = [
             *_linear(9, 8),
             *(_linear(8 * 9, 16)[0], *_normalized(16)),
             *_linear(16 * 9, 32),
             *_linear(FEATURES, HIDDEN),
             *_linear(HIDDEN, self.latents * self.scores),
         ]
-
-    @functools.cached_property
-    def _sizes(self) -> list[int]:
-        return [math.prod(part.shape) for part in self.parts]
-
-    def start(self, stream: np.random.Generator) -> Tensor:
-        """The parameters that a run begins with."""
-        drawn = [
-            np.full(size, part.constant) if part.bound is None else stream.uniform(-part.bound, part.bound, size)
-            for part, size in zip(self.parts, self._sizes, strict=True)
-        ]
-        return torch.from_numpy(np.concatenate(drawn)).float()
+        return decoder, encoder
 
     def start_state(self) -> Tensor:
         """Means of 0 and variances of 1."""
         return torch.cat([torch.full((channels,), value) for channels in (16, 8, 16) for value in (0.0, 1.0)])
 
-    def split(self, parameters: Tensor) -> tuple[Encoder, Decoder]:
-        """The parameters of both halves, as views."""
-        pieces = torch.split(parameters, self._sizes)
-        shaped = [piece.view(part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
-        decoder = len(Decoder._fields)
-        return Encoder(*shaped[decoder:]), Decoder(*shaped[:decoder])
-
-    def encode(self, part: Encoder, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
+    def encode(self, parts: Parts, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
         """Images (784, batch) to scores (batch, N, scores)."""
+        part = Encoder(*parts)
         hidden = convolution(images.view(1, 28, 28, -1), part.first, part.first_bias)
         hidden = convolution(hidden, part.second)
         hidden = normalization(hidden, part.second_slope, part.second_shift, state[48:], training=training)
@@ -303,16 +353,16 @@ class Network:
         hidden = torch.addmm(part.fourth_bias.unsqueeze(1), part.fourth, hidden).relu_()
         return torch.addmm(part.last_bias, hidden.t(), part.last.t()).view(-1, self.latents, self.scores)
 
-    def decode(self, part: Decoder, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
+    def decode(self, parts: Parts, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
         """One-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
+        part = Decoder(*parts)
         hidden = torch.addmm(part.first_bias.unsqueeze(1), part.first, one_hot.flatten(1).t())
         return self._decode_hidden(part, state, hidden, training)
 
-    def decode_classes(self, part: Decoder, state: Tensor, classes: Tensor) -> Tensor:
-        """The same in evaluation mode for classes (batch, N): the first product only adds up columns of its weights."""
-        places = classes + torch.arange(0, self.latents * self.classes, self.classes)
-        hidden = F.embedding_bag(places, part.first.t().contiguous(), mode="sum").add_(part.first_bias)
-        return self._decode_hidden(part, state, hidden.t(), False)
+    def decode_classes(self, parts: Parts, state: Tensor, classes: Tensor) -> Tensor:
+        """The same in evaluation mode for classes (batch, N)."""
+        part = Decoder(*parts)
+        return self._decode_hidden(part, state, self.hidden_of_classes(classes, part.first, part.first_bias), False)
 
     def _decode_hidden(self, part: Decoder, state: Tensor, hidden: Tensor, training: bool) -> Tensor:
         hidden = torch.addmm(part.second_bias.unsqueeze(1), part.second, hidden.relu_()).relu_().view(32, 3, 3, -1)
@@ -321,3 +371,37 @@ class Network:
         hidden = transposed_convolution(hidden, part.fourth, 14)
         hidden = normalization(hidden, part.fourth_slope, part.fourth_shift, state[32:48], training=training)
         return transposed_convolution(hidden, part.last, 28).view(28 * 28, -1) + part.last_bias
+
+
+class Perceptrons(Network):
+    """The network of the second VAE: two hidden layers, and back. It has no state."""
+
+    @property
+    def halves(self) -> tuple[list[Part], list[Part]]:
+        """Decoder and encoder."""
+        inner, outer = WIDTHS
+        decoder = [*_linear(self.latents * self.classes, inner), *_linear(inner, outer), *_linear(outer, 28 * 28)]
+        encoder = [*_linear(28 * 28, outer), *_linear(outer, inner), *_linear(inner, self.latents * self.scores)]
+        return decoder, encoder
+
+    def start_state(self) -> Tensor:
+        """Nothing."""
+        return torch.empty(0)
+
+    def encode(self, parts: Parts, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
+        """Images (784, batch) to scores (batch, N, scores)."""
+        hidden = torch.addmm(parts[1].unsqueeze(1), parts[0], images).relu()
+        return self._two_layers(parts[2:], hidden).t().reshape(-1, self.latents, self.scores)
+
+    def decode(self, parts: Parts, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
+        """One-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
+        hidden = torch.addmm(parts[1].unsqueeze(1), parts[0], one_hot.flatten(1).t()).relu()
+        return self._two_layers(parts[2:], hidden)
+
+    def decode_classes(self, parts: Parts, state: Tensor, classes: Tensor) -> Tensor:
+        """The same for classes (batch, N)."""
+        return self._two_layers(parts[2:], self.hidden_of_classes(classes, parts[0], parts[1]).relu())
+
+    def _two_layers(self, parts: Parts, hidden: Tensor) -> Tensor:
+        hidden = torch.addmm(parts[1].unsqueeze(1), parts[0], hidden).relu()
+        return torch.addmm(parts[3].unsqueeze(1), parts[2], hidden)
