@@ -11,6 +11,7 @@ import catnat.torch as ct
 from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
 
 NAMES = list(PARAMETERIZATIONS)
+CLAMPED = ("natural", "natural-natural-gradient", "natural-damped-gradient")
 
 
 def drawn(name: str, classes: int, *batch: int, scale: float = 1.0) -> torch.Tensor:
@@ -27,8 +28,11 @@ def test_the_registry_has_the_names_of_the_plan() -> None:
         "natural",
         "natural-reflect",
         "natural-isotropic",
+        "sigmoid-isotropic",
         "sigmoid-natural-gradient",
         "natural-natural-gradient",
+        "sigmoid-damped-gradient",
+        "natural-damped-gradient",
         "softmax-natural-gradient",
     }
     assert all(entry.name == name for name, entry in PARAMETERIZATIONS.items())
@@ -100,13 +104,13 @@ def test_saturated_scores_are_those_without_gradient(name: str, classes: int) ->
     scores = drawn(name, classes, 500, scale=4.0)
     dead = kind.saturated(scores)
     assert dead.shape == scores.shape
-    if name in ("natural", "natural-natural-gradient"):  # a node that is not reached has no gradient either
+    if name in CLAMPED:  # a node that is not reached has no gradient either
         assert (expected_fisher(name, scores)[dead] == 0).all()
         reached = ct.reach(scores) > 0
         assert (expected_fisher(name, scores)[reached & ~dead] > 0).all()
     else:
         assert ((expected_fisher(name, scores) == 0) == dead).all()
-    can_die = name in ("natural", "natural-natural-gradient", "sparsemax")
+    can_die = name in (*CLAMPED, "sparsemax")
     assert dead.any() == can_die
     assert not dead.all()
 
@@ -131,7 +135,7 @@ def test_wrap_leaves_the_scores_and_only_natural_gradients_change_the_gradient(n
     leaf = scores.requires_grad_()
     (plain,) = torch.autograd.grad(kind.log_probs(leaf)[..., 0].sum(), leaf)
     (wrapped,) = torch.autograd.grad(kind.log_probs(kind.wrap(leaf))[..., 0].sum(), leaf)
-    assert torch.equal(plain, wrapped) != name.endswith("natural-gradient")
+    assert torch.equal(plain, wrapped) != kind.natural_gradient
 
 
 def test_sparsemax_has_no_natural_gradient() -> None:
