@@ -478,17 +478,17 @@ def records_of(runs: list[Config], score: Any) -> pd.DataFrame:
 
 @pytest.mark.parametrize("preset", vae.PRESETS)
 def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
-    records, tried = NOTHING, set[float]()
+    records = NOTHING
     for stage in vae.EXPERIMENT.stages(preset):
         runs = stage.runs(records)
         assert len(runs) == stage.expected_runs
         assert len({run_id(run) for run in runs}) == len(runs)
-        if stage.name in ("final", "beyond"):
-            assert all(run["rate"] == 0.01 or 0.01 not in tried for run in runs)
+        if stage.name == "final":
+            named = [run for run in runs if run["parameterization"] in vae.PRESETS[preset].parameterizations]
+            assert all(run["rate"] == 0.01 or 0.01 not in vae.PRESETS[preset].coarse for run in named)
             assert {run["seed"] for run in runs} == set(range(1, vae.PRESETS[preset].seeds + 1))
         else:
             assert all((run["seed"], run["test_samples"]) == (0, 0) for run in runs)  # the test set is not looked at
-            tried = {float(run["rate"]) for run in runs}
         records = pd.concat([records, records_of(runs, lambda run: abs(math.log(0.01 / float(run["rate"]))))])
 
 
@@ -506,10 +506,10 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     assert [stage.expected_runs for stage in rungs] == [20, 10, 5]
 
     def score(run: Config) -> float:
-        """One arm is the worst of the first rung; another one is bad at 8,000 steps only."""
+        """One arm is the worst of the first rung; another one is bad at 5,000 steps only."""
         arm = [run["parameterization"], run["rate"]]
         value = 100.0 + vae.BEYOND.index(str(run["parameterization"])) + 100 * float(run["rate"])
-        return value + 50 * (arm == ["natural-reflect", 0.003]) + 50 * (run["steps"] == 8000) * (arm[1] == 0.0056)
+        return value + 50 * (arm == ["natural-reflect", 0.003]) + 50 * (run["steps"] == 5000) * (arm[1] == 0.0056)
 
     records = records_of(rungs[0].runs(NOTHING), score)
     second = [(run["parameterization"], run["rate"]) for run in rungs[1].runs(records)]
@@ -522,9 +522,11 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     records = pd.concat([records, records_of(rungs[1].runs(records), score)])
     third = rungs[2].runs(records)
     assert [(run["parameterization"], run["rate"]) for run in third] == [(name, 0.003) for name in vae.BEYOND[1:6]]
-    assert {run["steps"] for run in third} == {16_000}
-    records = pd.concat([records, records_of(third, score)])
-    winner = stages["beyond"].runs(records)
+    assert {run["steps"] for run in third} == {10_000}
+    coarse = stages["coarse"].runs(NOTHING)
+    records = pd.concat([records, records_of(third, score), records_of(coarse, lambda run: 1.0)])
+    final = stages["final"].runs(records)
+    winner = [run for run in final if run["parameterization"] not in vae.IN_THE_PAPER]
     assert {(run["parameterization"], run["rate"]) for run in winner} == {(vae.BEYOND[1], 0.003)}
     assert [(run["seed"], run["steps"], run["test_samples"]) for run in winner] == [
         (s, 50_000, 512) for s in range(1, 6)

@@ -181,14 +181,15 @@ class _Stages(NamedTuple):
         if plan.refined:
             about = f"{len(plan.refined)} more rates, one seed, {plan.search_steps:,} steps"
             stages.append(Stage("refined", lambda _: self._searched(plan.refined), about, places * len(plan.refined)))
+        if plan.halving is not None:
+            stages += [self._rung(plan.halving, rung) for rung in range(len(plan.halving.rungs))]
         which = "the best rate by validation NLL" if plan.search else f"each of {len(plan.coarse)} rates"
         about = f"{plan.seeds} seeds at {which}, {plan.steps:,} steps"
         rates = plan.coarse[:1] if plan.search else plan.coarse
-        alike = self._repeated([(cell, (name, rate)) for cell, name in self._places() for rate in rates])
-        stages.append(Stage("final", self._final, about, len(alike), tuple(alike)))
-        if plan.halving is not None:
-            stages += self._rungs(plan.halving)
-        return stages
+        chosen = [(cell, (name, rate)) for cell, name in self._places() for rate in rates]
+        chosen += [(plan.cells[0], plan.halving.arms[0])] if plan.halving else []
+        alike = self._repeated(chosen)
+        return [*stages, Stage("final", self._final, about, len(alike), tuple(alike))]
 
     def _places(self) -> list[tuple[Cell, str]]:
         return list(itertools.product(self.plan.cells, self.plan.parameterizations))
@@ -206,11 +207,14 @@ class _Stages(NamedTuple):
         return self._search(cell, [(name, rate) for rate in rates], self.plan.search_steps)
 
     def _final(self, records: pd.DataFrame) -> list[Config]:
-        rates = (*self.plan.coarse, *self.plan.refined)
-        if not self.plan.search:
-            return self._repeated([(cell, (name, rate)) for cell, name in self._places() for rate in rates])
-        best = [(place[0], ranked(self._search_of(place, rates), records)[0]) for place in self._places()]
-        return self._repeated(best)
+        plan, rates = self.plan, (*self.plan.coarse, *self.plan.refined)
+        if plan.search:
+            chosen = [(place[0], ranked(self._search_of(place, rates), records)[0]) for place in self._places()]
+        else:
+            chosen = [(cell, (name, rate)) for cell, name in self._places() for rate in rates]
+        if plan.halving is not None:
+            chosen += [(plan.cells[0], arm) for arm in self._survivors(plan.halving, len(plan.halving.rungs), records)]
+        return self._repeated(chosen)
 
     def _repeated(self, chosen: Sequence[tuple[Cell, Arm]]) -> list[Config]:
         """Seed after seed, so that what is finished when the work is cut off compares them all."""
@@ -219,29 +223,23 @@ class _Stages(NamedTuple):
         seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
         return [self.config(cell, *arm, seed, **sizes) for seed, (cell, arm) in itertools.product(seeds, chosen)]
 
-    def _rungs(self, halving: Halving) -> list[Stage]:
-        """One stage for each rung, and one for the winner's final runs; all of the preset's first cell."""
-        cell, cells = self.plan.cells[0], self.plan.cells[:1]
+    def _rung(self, halving: Halving, rung: int) -> Stage:
+        """A stage for each rung; all are of the preset's first cell."""
+        steps = halving.rungs[rung]
+        alike = tuple(self._search(self.plan.cells[0], halving.arms[: halving.count(rung)], steps))
+        about = f"{len(alike)} variants beyond the paper, {steps:,} steps"
+        return Stage(
+            f"rung {rung + 1}", lambda records: self._climbing(halving, rung, records), about, len(alike), alike
+        )
 
-        def runs(rung: int, records: pd.DataFrame) -> list[Config]:
-            return self._search(cell, survivors(rung, records), halving.rungs[rung])
+    def _climbing(self, halving: Halving, rung: int, records: pd.DataFrame) -> list[Config]:
+        return self._search(self.plan.cells[0], self._survivors(halving, rung, records), halving.rungs[rung])
 
-        def survivors(rung: int, records: pd.DataFrame) -> list[Arm]:
-            if rung == 0:
-                return halving.arms
-            return ranked(runs(rung - 1, records), records)[: halving.count(rung)]
-
-        def winner(records: pd.DataFrame) -> list[Config]:
-            return self._repeated([*itertools.product(cells, survivors(len(halving.rungs), records))])
-
-        stages = []
-        for rung, steps in enumerate(halving.rungs):
-            alike = tuple(self._search(cell, halving.arms[: halving.count(rung)], steps))
-            about = f"{len(alike)} variants beyond the paper, {steps:,} steps"
-            stages.append(Stage(f"rung {rung + 1}", functools.partial(runs, rung), about, len(alike), alike))
-        alike = tuple(self._repeated([(cell, halving.arms[0])]))
-        about = f"{self.plan.seeds} seeds of the best variant, {self.plan.steps:,} steps"
-        return [*stages, Stage("beyond", winner, about, len(alike), alike)]
+    def _survivors(self, halving: Halving, rung: int, records: pd.DataFrame) -> list[Arm]:
+        """What a rung compares; after the last one, the winner."""
+        if rung == 0:
+            return halving.arms
+        return ranked(self._climbing(halving, rung - 1, records), records)[: halving.count(rung)]
 
 
 def ranked(runs: Sequence[Config], records: pd.DataFrame) -> list[Arm]:

@@ -25,7 +25,7 @@ CURVES = {
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     """For every cell of the paper's tables: pictures of one final run of each parameterization, and curves of all."""
-    final = frame[frame["stage"].isin(["final", "beyond"])] if len(frame) else frame
+    final = frame[frame["stage"] == "final"] if len(frame) else frame
     drawn = []
     for cell, runs in final.groupby(_CELL) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
