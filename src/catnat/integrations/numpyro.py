@@ -24,6 +24,7 @@ from numpyro.distributions.util import (  # type: ignore[import-untyped, import-
 )
 
 import catnat.jax as cj
+from catnat import _checks
 from catnat._activations import EdgeWarning
 from catnat._tree import Tree
 from catnat.jax import _dense, _laws, _plan
@@ -205,7 +206,7 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
 
     def __init__(self, tree: Tree, activation: cj.Activation | str = "natural") -> None:
         if not isinstance(tree, Tree):
-            raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
+            _checks.not_a_tree(tree)
         self.tree, self.activation = tree, resolve(activation)
         if isinstance(self.activation, cj.natural) and self.activation.boundary == "reflect":
             raise ValueError(

@@ -156,10 +156,7 @@ class Law:
     def fisher_diagonal(self) -> Array:
         """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
         if not self._is_pure:
-            raise ValueError(
-                "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
-                '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
-            )
+            _checks.not_diagonal()
         return _fisher.information(self.left)
 
     # ---- some classes ----
@@ -258,8 +255,7 @@ def _pick(values: Array, places: Array) -> Array:
 def law(nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | Array | None, unimix: float) -> Law:
     """The law of what the user passes, checked as far as values are known."""
     _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
-    if not 0 <= unimix < 1:
-        raise ValueError(f"`unimix` is {unimix}, but a share from 0 up to but not including 1 is needed.")
+    _checks.unimix(unimix)
     valid = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree)
@@ -274,7 +270,7 @@ def checked_temperature(temperature: float | Array | None, scores: Array) -> Arr
     """Temperatures in the batch shape and the dtype of ``scores``."""
     limits, batch = jnp.finfo(scores.dtype), scores.shape[:-1]
     heat = jnp.asarray(temperature, scores.dtype)
-    if heat.shape != () and not _broadcasts(heat.shape, batch):
+    if heat.shape != () and not _checks.broadcasts(heat.shape, batch):
         raise ValueError(
             f"`temperature` has shape {heat.shape}, but a number, or one per row in the batch shape {batch} is needed."
         )
@@ -285,10 +281,3 @@ def checked_temperature(temperature: float | Array | None, scores: Array) -> Arr
             f"`temperature` is {given}, but a positive, finite number is needed, at least {float(limits.tiny):.2g}."
         )
     return jnp.broadcast_to(heat, batch)
-
-
-def _broadcasts(shape: tuple[int, ...], batch: tuple[int, ...]) -> bool:
-    try:
-        return jnp.broadcast_shapes(shape, batch) == batch
-    except ValueError:
-        return False
