@@ -154,11 +154,7 @@ def _between_catnats(p: Catnat, q: Catnat) -> Array:
 def _between_categoricals(p: Any, q: Any) -> Array:
     """KL(p || q) over all classes, where one of them is NumPyro's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
-    if p_logs.shape[-1] != q_logs.shape[-1]:
-        raise ValueError(
-            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
-        )
-    return _laws._divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
+    return _laws.divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
 
 
 # ---- the bijection ----

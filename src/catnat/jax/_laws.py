@@ -150,7 +150,7 @@ class Law:
         same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
         if same and plain:
             return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
-        return _divergence(self.probs(), self.leaves(), other.leaves(), other.valid)
+        return divergence(self.probs(), self.leaves(), other.leaves(), other.valid)
 
     @jax.jit
     def fisher_diagonal(self) -> Array:
@@ -230,8 +230,12 @@ def _shallow(tree: Tree | Forest) -> Tree | Forest:
     return Forest(tree.sizes) if isinstance(tree, Forest) else balanced(tree.num_classes)
 
 
-def _divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None) -> Array:
+def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None) -> Array:
     """KL(p || q) class by class. One that p never takes counts nothing."""
+    if p_logs.shape[-1] != q_logs.shape[-1]:
+        raise ValueError(
+            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
+        )
     terms = probs * jnp.where(probs == 0, 0, p_logs - q_logs)
     if q_valid is not None:
         terms = jnp.where((probs > 0) & ~q_valid, jnp.inf, terms)
