@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out. One is left of each test, but not if Hypothesis makes many of it, or if rows take seconds."""
+    """Leave rows out. One is left of each test, but not if Hypothesis makes many of it, or if it is marked `dear`."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
@@ -41,8 +41,7 @@ def pytest_collection_modifyitems(config, items):
     left_out = set()
     for (_, group), rows in tests.items():
         share = len(rows) / ONE_ROW_IN.get(group, 1)
-        dear = group == "torch_compiled" or (group == "jax" and rows[0].path.name == "test_masks.py")
-        few = dear or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+        few = rows[0].get_closest_marker("dear") or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
         kept = math.floor(share) if few else math.ceil(share)
         # In the order of a checksum, so that a new row does not change which of the others run.
         left_out.update(sorted(rows, key=lambda row: zlib.crc32(row.name.encode()))[kept:])

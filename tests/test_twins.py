@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conformance import backend_jax, backend_torch
+from conformance import backends
 
 import catnat.jax
 import catnat.torch
@@ -115,8 +115,8 @@ def test_values_and_gradients(tree, activation):
     def bound(lib, *args):
         return {name: lambda s, f=f: f(lib, s, *args) for name, f in FUNCTIONS.items()}
 
-    found = in_jax(bound(catnat.jax, other, classes, case.tree, backend_jax.build_activation(row)), scores)
-    native = torch.tensor(other), torch.tensor(classes), case.tree, backend_torch.build_activation(row)
+    found = in_jax(bound(catnat.jax, other, classes, case.tree, backends.load("jax").build_activation(row)), scores)
+    native = torch.tensor(other), torch.tensor(classes), case.tree, backends.load("torch").build_activation(row)
     for name, function in bound(catnat.torch, *native).items():
         for one, twin in zip(in_torch(function, scores), found[name], strict=True):
             agree(one, twin)

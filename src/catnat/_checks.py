@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,6 +36,11 @@ def weights(values: ArrayLike, name: str, size: int | None = None) -> NDArray[np
     return array
 
 
+def not_a_tree(value: object, classes: int = 10) -> NoReturn:
+    """Say that a tree is needed, for example one over ``classes`` classes."""
+    raise TypeError(f"`tree` is {value!r}, but a catnat.Tree is needed, such as catnat.balanced({classes}).")
+
+
 def width_of_scores(got: int, classes: int) -> None:
     """Raise unless the last axis has one score per inner node."""
     if got == classes - 1:
@@ -49,6 +55,36 @@ def width_of_scores(got: int, classes: int) -> None:
     )
 
 
+def width_of_classes(got: int, name: str, classes: int) -> None:
+    """Raise unless the last axis of what is not scores has one entry per class."""
+    if got != classes:
+        raise ValueError(
+            f"`{name}` has {got} entries on its last axis, but the tree has {classes} classes. One value "
+            f"per class is needed here, not one per node: {classes} of them, or a tree over {got} classes."
+        )
+
+
+def width_of_mask(got: int, classes: int) -> None:
+    """Raise unless the last axis has one entry per class."""
+    if got != classes:
+        raise ValueError(
+            f"`mask` has {got} entries on its last axis, but one per class is needed: {classes}. "
+            "(Masks are over the K classes, not over the K - 1 nodes.)"
+        )
+
+
+def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    """Whether ``shape`` broadcasts against ``to`` and leaves it as it is."""
+    fits = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in fits)
+
+
+def shown(sizes: Sequence[int]) -> str:
+    """Numbers of classes for an error's text, the first few of many."""
+    first = ", ".join(map(str, sizes[:8]))
+    return first if len(sizes) <= 8 else f"{first}, ... ({len(sizes)} variables)"
+
+
 def listed(values: object, name: str) -> tuple[Any, ...]:
     """Return the entries of ``values``, or say that several are needed."""
     if not isinstance(values, Iterable):
@@ -60,3 +96,60 @@ def one_of(value: str, name: str, choices: Sequence[str]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise ValueError(f"`{name}` is {value!r}, but must be one of {', '.join(map(repr, choices))}.")
+
+
+def not_diagonal() -> NoReturn:
+    """Say why a law has no Fisher diagonal."""
+    raise ValueError(
+        "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
+        '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
+    )
+
+
+# ---- numbers ----
+
+
+def decay(value: float) -> None:
+    """Raise unless it is a share of an average to keep."""
+    if not 0 <= value < 1:
+        raise ValueError(f"`decay` is {value}, but a number from 0 to below 1 is needed, such as 0.99.")
+
+
+def unimix(value: float) -> None:
+    """Raise unless it is a share that leaves something of the other law."""
+    if not 0 <= value < 1:
+        raise ValueError(f"`unimix` is {value}, but a share from 0 up to but not including 1 is needed.")
+
+
+def label_smoothing(value: float) -> None:
+    """Raise unless it is a share."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"`label_smoothing` is {value}, but a share between 0 and 1 is needed.")
+
+
+def draws_for_baseline(num_samples: int, baseline: object) -> None:
+    """Raise unless there are draws, and enough for a baseline that has a name."""
+    if num_samples < 1:
+        raise ValueError(f"`num_samples` is {num_samples}, but at least 1 draw is needed.")
+    if isinstance(baseline, str):
+        if baseline != "leave-one-out":
+            raise ValueError(f'`baseline` is {baseline!r}, but the only baseline with a name is "leave-one-out".')
+        if num_samples < 2:
+            raise ValueError(
+                f'`baseline` is "leave-one-out", but `num_samples` is {num_samples}: there is no other draw. '
+                "Take num_samples=2 or more, or a MovingAverage() as the baseline."
+            )
+
+
+# The ratios of unordered_set are sums over all 2^k subsets of the classes drawn.
+MOST_DISTINCT = 8
+
+
+def distinct(k: int, classes: int) -> None:
+    """Raise unless a set of ``k`` classes can be drawn and its subsets listed."""
+    if not 1 <= operator.index(k) <= min(MOST_DISTINCT, classes):
+        raise ValueError(
+            f"`k` is {k}, but 1 to {min(MOST_DISTINCT, classes)} distinct classes of {classes} can be drawn: "
+            f"never more than {MOST_DISTINCT}, because the work grows with 2^k. For more evaluations take "
+            'score_function(..., num_samples=n, baseline="leave-one-out"), or enumerate_exactly for all classes.'
+        )

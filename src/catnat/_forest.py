@@ -133,3 +133,21 @@ class Forest:
 
     def __repr__(self) -> str:
         return f"<Forest: {len(self.trees)} trees, {self.num_classes} classes in all, depth {self.depth}>"
+
+
+# A layer asks for the same forest at every step.
+_kept = functools.lru_cache(maxsize=64)(Forest)
+
+
+def as_forest(trees: Forest | Iterable[Tree | int]) -> Forest:
+    """What users pass for the trees of several variables, as a forest."""
+    return trees if isinstance(trees, Forest) else _kept(_checks.listed(trees, "trees"))
+
+
+def check_width(got: int, forest: Forest) -> None:
+    """Raise unless the last axis has one score per inner node of every variable."""
+    if got != forest.num_nodes:
+        raise ValueError(
+            f"`scores` has {got} entries on its last axis, but trees over {_checks.shown(forest.sizes)} classes have "
+            f"{forest.num_nodes} nodes in all: K - 1 for every variable, not K."
+        )

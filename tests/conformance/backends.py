@@ -1,9 +1,7 @@
-"""The backends under test, by name. Each is a module `backend_<name>` with a class `Backend` like the one of torch."""
+"""The backends under test, by name. Each is a module `backend_<name>` with a class `Backend`, made of backend.py's."""
 
 import importlib
 from typing import Any
-
-NAMES = ("torch", "torch_compiled", "jax")
 
 
 def load(name: str) -> Any:

@@ -5,7 +5,7 @@ import pytest
 from conformance import backends
 
 
-@pytest.fixture(scope="session", params=backends.NAMES)
+@pytest.fixture(scope="session", params=["torch", pytest.param("torch_compiled", marks=pytest.mark.dear), "jax"])
 def backend(request):
     return backends.load(request.param)
 

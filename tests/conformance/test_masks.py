@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import catnat
 
+pytestmark = pytest.mark.dear
+
 LAWS, PRUNE, RENORMALIZE = cases.LAWS, cases.PRUNE, cases.RENORMALIZE
 MIXED = [law for law in LAWS.values() if law not in (PRUNE, RENORMALIZE)]
 SIGMOID_ISOTROPIC = cases.ACTIVATIONS["sigmoid-isotropic"]

@@ -18,9 +18,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 from conformance import checks
+from estimation import (
+    COSTS,
+    GRADIENT,
+    JACOBIAN,
+    SCORES,
+    VALUE,
+    K,
+    P,
+    all_sets,
+    all_tuples,
+    is_mean,
+    leave_one_out_gradient,
+    multinomial_law,
+    set_estimate,
+    total_variance,
+)
 from scipy import stats
 
 import catnat
@@ -29,16 +44,7 @@ from catnat.jax import _estimators
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
-K = 5
-SCORES = np.array([0.4, -0.9, 0.7, 1.1])
-COSTS = np.array([3.0, -0.5, 2.5, 6.0, 4.5])
 KEY = jax.random.key(0)
-
-MODEL = oracle.Model(oracle.balanced(K), (1.0,) * K, oracle.Natural())
-P = MODEL.probs(SCORES)
-JACOBIAN = oracle.jacobian(MODEL.probs, SCORES)  # classes x nodes
-VALUE = float(P @ COSTS)
-GRADIENT = COSTS @ JACOBIAN
 
 
 @dataclasses.dataclass
@@ -93,28 +99,15 @@ class Drawn:
     """A law with given draws in place of chance."""
 
     law: Any
-    draws: jax.Array
+    draws: Any
 
     def sample(self, _, *, key):
         del key
         hot = self.law.event_shape != ()
-        return jax.nn.one_hot(self.draws, K) if hot else self.draws
+        return jax.nn.one_hot(self.draws, K) if hot else jnp.asarray(self.draws)
 
     def log_prob(self, value):
         return self.law.log_prob(value)
-
-
-def is_mean(draws: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether the mean of the rows of ``draws`` may be ``wanted``: a z-test of every column, corrected for many."""
-    error = draws.std(0, ddof=1) / math.sqrt(len(draws))
-    z = np.abs(draws.mean(0) - wanted) / np.maximum(error, 1e-12)
-    return bool((z < stats.norm.isf(checks.FALSE_ALARM / 2 / z.size)).all())
-
-
-def total_variance(gradients: np.ndarray, chances: np.ndarray) -> float:
-    """The trace of the covariance of an estimator with these outcomes."""
-    mean = chances @ gradients
-    return float(chances @ ((gradients - mean) ** 2).sum(-1))
 
 
 def chi_square(classes: Any, law: Any) -> None:
@@ -124,12 +117,6 @@ def chi_square(classes: Any, law: Any) -> None:
 # ---- every outcome of an estimator, with its probability ----
 
 
-def all_tuples(count: int) -> tuple[jax.Array, np.ndarray]:
-    """All ordered draws with replacement, (count, K^count), and their probabilities."""
-    draws = np.array(list(itertools.product(range(K), repeat=count))).T
-    return jnp.asarray(draws), P[draws].prod(0)
-
-
 def outcomes_of_score_function(name: str, count: int, baseline: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     draws, chances = all_tuples(count)
     values, gradients = with_gradients(
@@ -137,15 +124,6 @@ def outcomes_of_score_function(name: str, count: int, baseline: Any) -> tuple[np
         repeated(draws.shape[1]),
     )
     return values, gradients, chances
-
-
-def all_sets(size: int) -> dict[tuple[int, ...], float]:
-    """All sets of distinct classes, and the probability that draws without replacement give them."""
-    law = oracle.plackett_luce(P, size)
-    return {
-        members: sum(law[order] for order in itertools.permutations(members))
-        for members in itertools.combinations(range(K), size)
-    }
 
 
 def outcomes_of_unordered_set(
@@ -227,16 +205,11 @@ def test_leave_one_out_is_unbiased(name, count):
 
 
 def test_leave_one_out_is_the_mean_of_the_others():
-    slopes = JACOBIAN / P[:, None]  # of log p
     for count in (2, 3):
         draws, _ = all_tuples(count)
         _, gradients, _ = outcomes_of_score_function("Catnat", count, "leave-one-out")
         for row, got in zip(draws.T.tolist(), gradients, strict=True):
-            wanted = np.zeros(K - 1)
-            for j, k in enumerate(row):
-                others = [COSTS[i] for i in row[:j] + row[j + 1 :]]
-                wanted += (COSTS[k] - sum(others) / len(others)) * slopes[k] / count
-            np.testing.assert_allclose(got, wanted, atol=1e-12)
+            np.testing.assert_allclose(got, leave_one_out_gradient(row), atol=1e-12)
 
 
 def test_a_baseline_per_row_stays_with_its_row():
@@ -343,32 +316,6 @@ def test_sets_are_unbiased(name, size, monkeypatch):
     assert math.isclose(chances.sum(), 1, rel_tol=1e-12)
     np.testing.assert_allclose(chances @ values, VALUE, atol=1e-12)
     np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
-
-
-def set_estimate(members: tuple[int, ...]) -> tuple[float, np.ndarray]:
-    """The paper's formulas with every ratio from the law of ordered draws: the value, and a weight per grad p_s."""
-
-    def chance(of: tuple[int, ...], left: list[int]) -> float:
-        """The probability that draws without replacement from the classes ``left`` give the set ``of``."""
-        mass = sum(P[j] for j in left)
-        law = oracle.plackett_luce([P[j] / mass for j in left], len(of)) if of else {(): 1.0}
-        return sum(law[tuple(left.index(j) for j in order)] for order in itertools.permutations(of))
-
-    def without(group, *taken):
-        return [j for j in group if j not in taken]
-
-    everyone = list(range(K))
-    whole = chance(members, everyone)
-    value, weights = 0.0, np.zeros(K)
-    for s in members:
-        alone = chance(tuple(without(members, s)), without(everyone, s))
-        baseline = 0.0
-        for t in members if len(members) > 1 else ():
-            pair = chance(tuple(without(members, s, t)), without(everyone, s, t))
-            baseline += P[t] * COSTS[t] * (1.0 if s == t else pair / alone)
-        value += P[s] * alone / whole * COSTS[s]
-        weights[s] = alone / whole * (COSTS[s] - baseline)
-    return value, weights
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -602,16 +549,6 @@ def test_shapes():
 
 
 # ---- sample_counts ----
-
-
-def multinomial_law(count: int) -> dict[tuple[int, ...], float]:
-    """Every vector of counts and its probability, from the factorials."""
-    law = {}
-    for cells in itertools.product(range(count + 1), repeat=K):
-        if sum(cells) == count:
-            ways = math.factorial(count) / math.prod(math.factorial(c) for c in cells)
-            law[cells] = ways * math.prod(q**c for q, c in zip(P, cells, strict=True))
-    return law
 
 
 @every_law

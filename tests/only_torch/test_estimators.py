@@ -11,12 +11,27 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
+import estimation
 import numpy as np
-import oracle
 import pytest
 import torch
 from conformance import checks
+from estimation import (
+    GRADIENT,
+    JACOBIAN,
+    VALUE,
+    K,
+    P,
+    all_sets,
+    all_tuples,
+    is_mean,
+    leave_one_out_gradient,
+    multinomial_law,
+    set_estimate,
+    total_variance,
+)
 from only_torch import rows
 from scipy import stats
 from torch import Tensor
@@ -27,15 +42,7 @@ import catnat.torch as ct
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
-K = 5
-SCORES = torch.tensor([0.4, -0.9, 0.7, 1.1], dtype=torch.float64)
-COSTS = torch.tensor([3.0, -0.5, 2.5, 6.0, 4.5], dtype=torch.float64)
-
-MODEL = oracle.Model(oracle.balanced(K), (1.0,) * K, oracle.Natural())
-P = MODEL.probs(SCORES.numpy())
-JACOBIAN = oracle.jacobian(MODEL.probs, SCORES.numpy())  # classes x nodes
-VALUE = float(P @ COSTS.numpy())
-GRADIENT = COSTS.numpy() @ JACOBIAN
+SCORES, COSTS = torch.tensor(estimation.SCORES), torch.tensor(estimation.COSTS)
 
 # Every kind of law that the estimators take, each with the same probabilities.
 LAWS: dict[str, Callable[[Tensor], td.Distribution]] = {
@@ -65,33 +72,14 @@ def gradient(value: Tensor, scores: Tensor) -> np.ndarray:
     return torch.autograd.grad(value.sum(), scores, retain_graph=True)[0].numpy()
 
 
-def with_draws(law: td.Distribution, draws: Tensor) -> td.Distribution:
+def with_draws(law: td.Distribution, draws: Any) -> td.Distribution:
     """The law, with these draws in place of chance."""
-    hot = isinstance(law, td.OneHotCategorical)
+    hot, draws = isinstance(law, td.OneHotCategorical), torch.as_tensor(draws)
     law.sample = lambda shape, **_: torch.nn.functional.one_hot(draws, K).to(COSTS) if hot else draws
     return law
 
 
-def is_mean(draws: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether the mean of the rows of ``draws`` may be ``wanted``: a z-test of every column, corrected for many."""
-    error = draws.std(0, ddof=1) / math.sqrt(len(draws))
-    z = np.abs(draws.mean(0) - wanted) / np.maximum(error, 1e-12)
-    return bool((z < stats.norm.isf(checks.FALSE_ALARM / 2 / z.size)).all())
-
-
-def total_variance(gradients: np.ndarray, chances: np.ndarray) -> float:
-    """The trace of the covariance of an estimator with these outcomes."""
-    mean = chances @ gradients
-    return float(chances @ ((gradients - mean) ** 2).sum(-1))
-
-
 # ---- every outcome of an estimator, with its probability ----
-
-
-def all_tuples(count: int) -> tuple[Tensor, np.ndarray]:
-    """All ordered draws with replacement, (count, K^count), and their probabilities."""
-    draws = np.array(list(itertools.product(range(K), repeat=count))).T
-    return torch.as_tensor(draws), P[draws].prod(0)
 
 
 def outcomes_of_score_function(name: str, count: int, baseline: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -100,15 +88,6 @@ def outcomes_of_score_function(name: str, count: int, baseline: object) -> tuple
     law = with_draws(LAWS[name](scores), draws)
     value = ct.score_function(cost, law, num_samples=count, baseline=baseline)
     return value.detach().numpy(), gradient(value, scores), chances
-
-
-def all_sets(size: int, p: np.ndarray = P) -> dict[tuple[int, ...], float]:
-    """All sets of distinct classes, and the probability that draws without replacement give them."""
-    law = oracle.plackett_luce(p, size)
-    return {
-        members: sum(law[order] for order in itertools.permutations(members))
-        for members in itertools.combinations(range(len(p)), size)
-    }
 
 
 def outcomes_of_unordered_set(
@@ -186,13 +165,8 @@ def test_leave_one_out_is_the_mean_of_the_others():
     for count in (2, 3):
         draws, _ = all_tuples(count)
         _, gradients, _ = outcomes_of_score_function("Catnat", count, "leave-one-out")
-        slopes = JACOBIAN / P[:, None]  # of log p
         for row, got in zip(draws.T.tolist(), gradients, strict=True):
-            wanted = np.zeros(K - 1)
-            for j, k in enumerate(row):
-                others = [float(COSTS[i]) for i in row[:j] + row[j + 1 :]]
-                wanted += (float(COSTS[k]) - sum(others) / len(others)) * slopes[k] / count
-            np.testing.assert_allclose(got, wanted, atol=1e-12)
+            np.testing.assert_allclose(got, leave_one_out_gradient(row), atol=1e-12)
 
 
 def test_a_baseline_per_row_stays_with_its_row():
@@ -303,37 +277,11 @@ def test_sets_are_unbiased(name, size, monkeypatch):
     np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
 
 
-def set_estimate(members: tuple[int, ...], p: np.ndarray) -> tuple[float, np.ndarray]:
-    """The paper's formulas with every ratio from the law of ordered draws: the value, and a weight per grad p_s."""
-
-    def chance(of: tuple[int, ...], left: list[int]) -> float:
-        """The probability that draws without replacement from the classes ``left`` give the set ``of``."""
-        mass = sum(p[j] for j in left)
-        law = oracle.plackett_luce([p[j] / mass for j in left], len(of)) if of else {(): 1.0}
-        return sum(law[tuple(left.index(j) for j in order)] for order in itertools.permutations(of))
-
-    def without(group, *taken):
-        return [j for j in group if j not in taken]
-
-    everyone, costs = list(range(len(p))), COSTS.numpy()
-    whole = chance(members, everyone)
-    value, weights = 0.0, np.zeros(len(p))
-    for s in members:
-        alone = chance(tuple(without(members, s)), without(everyone, s))
-        baseline = 0.0
-        for t in members if len(members) > 1 else ():
-            pair = chance(tuple(without(members, s, t)), without(everyone, s, t))
-            baseline += p[t] * costs[t] * (1.0 if s == t else pair / alone)
-        value += p[s] * alone / whole * costs[s]
-        weights[s] = alone / whole * (costs[s] - baseline)
-    return value, weights
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_every_set_gives_the_papers_estimate(size, monkeypatch):
     values, gradients, _ = outcomes_of_unordered_set("Catnat", size, monkeypatch)
     for members, value, got in zip(all_sets(size), values, gradients, strict=True):
-        wanted, weights = set_estimate(members, P)
+        wanted, weights = set_estimate(members)
         np.testing.assert_allclose(value, wanted, rtol=1e-11)
         np.testing.assert_allclose(got, weights @ JACOBIAN, rtol=1e-10, atol=1e-12)
 
@@ -602,21 +550,11 @@ def test_independent_can_be_relaxed():
 # ---- sample_counts ----
 
 
-def multinomial_law(p: np.ndarray, count: int) -> dict[tuple[int, ...], float]:
-    """Every vector of counts and its probability, from the factorials."""
-    law = {}
-    for cells in itertools.product(range(count + 1), repeat=len(p)):
-        if sum(cells) == count:
-            ways = math.factorial(count) / math.prod(math.factorial(c) for c in cells)
-            law[cells] = ways * math.prod(q**c for q, c in zip(p, cells, strict=True))
-    return law
-
-
 @every_law
 def test_counts_have_the_multinomial_law(name):
     counts = ct.sample_counts(LAWS[name](SCORES), 3, sample_shape=(20_000,), generator=rows.seeded(0))
     assert counts.dtype == torch.int64
-    law = multinomial_law(P, 3)
+    law = multinomial_law(3)
     assert math.isclose(sum(law.values()), 1)
     seen = dict.fromkeys(law, 0)
     for row in counts.tolist():

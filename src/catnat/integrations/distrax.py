@@ -237,12 +237,8 @@ def _between_catnats(p: _OfLaw, q: _OfLaw, *_: Any, **__: Any) -> Array:
 def _between_categoricals(p: Any, q: Any, *_: Any, **__: Any) -> Array:
     """KL(p || q) over all classes, where one of them is distrax's or TensorFlow Probability's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits_parameter(), -1) for each in (p, q))
-    if p_logs.shape[-1] != q_logs.shape[-1]:
-        raise ValueError(
-            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
-        )
     probs = p.probs if isinstance(p, _OfLaw) else jnp.exp(p_logs)
-    return _laws._divergence(probs, p_logs, q_logs, q._law.mask if isinstance(q, _OfLaw) else None)
+    return _laws.divergence(probs, p_logs, q_logs, q._law.mask if isinstance(q, _OfLaw) else None)
 
 
 tfp.distributions.RegisterKL(_OfLaw, _OfLaw)(_between_catnats)

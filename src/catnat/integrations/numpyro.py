@@ -24,6 +24,7 @@ from numpyro.distributions.util import (  # type: ignore[import-untyped, import-
 )
 
 import catnat.jax as cj
+from catnat import _checks
 from catnat._activations import EdgeWarning
 from catnat._tree import Tree
 from catnat.jax import _dense, _laws, _plan
@@ -153,11 +154,7 @@ def _between_catnats(p: Catnat, q: Catnat) -> Array:
 def _between_categoricals(p: Any, q: Any) -> Array:
     """KL(p || q) over all classes, where one of them is NumPyro's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
-    if p_logs.shape[-1] != q_logs.shape[-1]:
-        raise ValueError(
-            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
-        )
-    return _laws._divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
+    return _laws.divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
 
 
 # ---- the bijection ----
@@ -205,7 +202,7 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
 
     def __init__(self, tree: Tree, activation: cj.Activation | str = "natural") -> None:
         if not isinstance(tree, Tree):
-            raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
+            _checks.not_a_tree(tree)
         self.tree, self.activation = tree, resolve(activation)
         if isinstance(self.activation, cj.natural) and self.activation.boundary == "reflect":
             raise ValueError(

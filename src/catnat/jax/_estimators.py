@@ -7,8 +7,6 @@ probability 0 is never drawn, and contributes nothing.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -19,16 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
-from numpy.typing import NDArray
 
+from catnat import _checks, _tables
 from catnat.jax import _dense, _plan
 from catnat.jax._distributions import RelaxedOneHotCatnat
-from catnat.jax._laws import _broadcasts, gumbel_noise_on
+from catnat.jax._laws import gumbel_noise_on
 
 Costs = Callable[[Array], Array]
 
-# The ratios of unordered_set are sums over all 2^k subsets of the classes drawn.
-MOST_DISTINCT = 8
 # Counts are split by binomial draws, as floats. Above these, the draws of single precision no longer have the law, and
 # double precision does not hold every whole number.
 MOST_COUNTED = {np.dtype(np.float32): 2**20, np.dtype(np.float64): 2**53}
@@ -168,8 +164,7 @@ class MovingAverage:
     weight: Float[Array, ""] = dataclasses.field(default_factory=lambda: jnp.zeros(()))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"`decay` is {self.decay}, but a number from 0 to below 1 is needed, such as 0.99.")
+        _checks.decay(self.decay)
 
     @property
     def value(self) -> Float[Array, ""]:
@@ -237,17 +232,10 @@ def score_function(
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
     """Before anything is drawn: is this a baseline, and are there draws enough for it?"""
-    if num_samples < 1:
-        raise ValueError(f"`num_samples` is {num_samples}, but at least 1 draw is needed.")
-    if isinstance(baseline, str):
-        if baseline != "leave-one-out":
-            raise ValueError(f'`baseline` is {baseline!r}, but the only baseline with a name is "leave-one-out".')
-        if num_samples < 2:
-            raise ValueError(
-                f'`baseline` is "leave-one-out", but `num_samples` is {num_samples}: there is no other draw. '
-                "Take num_samples=2 or more, or a MovingAverage() as the baseline."
-            )
-    elif not (baseline is None or isinstance(baseline, (int, float, jax.Array, np.ndarray, np.generic, MovingAverage))):
+    _checks.draws_for_baseline(num_samples, baseline)
+    if not (
+        baseline is None or isinstance(baseline, (str, int, float, jax.Array, np.ndarray, np.generic, MovingAverage))
+    ):
         raise TypeError(
             f"`baseline` is a {type(baseline).__name__}, but None, a number, an array, a catnat.jax.MovingAverage or "
             '"leave-one-out" is needed.'
@@ -263,7 +251,7 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
     if isinstance(baseline, str):  # the mean of the others
         mean = costs.mean(0, keepdims=True)
         return mean - (costs - mean) / (costs.shape[0] - 1)
-    if not _broadcasts(np.shape(baseline), costs.shape):
+    if not _checks.broadcasts(np.shape(baseline), costs.shape):
         raise ValueError(
             f"`baseline` has shape {np.shape(baseline)}, but the costs have {costs.shape}: it must broadcast against "
             "them, one number for all, or one per row of the batch."
@@ -307,7 +295,7 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
     """
     given = _probs(distribution, "unordered_set")
     every = _plan.to_computing_dtype(given)
-    _check_distinct(k, every.shape[-1])
+    _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(lax.stop_gradient(every), k, key)
     probs = jnp.take_along_axis(every, classes, -1)
     possible = probs > 0
@@ -323,15 +311,6 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
     return _plan.saturate((chances * first * costs + advantage * (probs - chances)).sum(-1), dtype)
 
 
-def _check_distinct(k: int, num_classes: int) -> None:
-    if not 1 <= operator.index(k) <= min(MOST_DISTINCT, num_classes):
-        raise ValueError(
-            f"`k` is {k}, but 1 to {min(MOST_DISTINCT, num_classes)} distinct classes of {num_classes} can be drawn: "
-            f"never more than {MOST_DISTINCT}, because the work grows with 2^k. For more evaluations take "
-            'score_function(..., num_samples=n, baseline="leave-one-out"), or enumerate_exactly for all classes.'
-        )
-
-
 def _draw_distinct(probs: Array, k: int, key: Array) -> Array:
     """Draw k distinct classes one after the other, (*batch, k); impossible ones come last."""
     logs = jnp.where(probs > 0, jnp.log(jnp.where(probs > 0, probs, 1)), -math.inf)
@@ -345,7 +324,7 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
     first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
     nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
     """
-    levels, pairs = _subsets(probs.shape[-1])
+    levels, pairs = _tables.subsets(probs.shape[-1])
     chances = [jnp.ones_like(rest)]
     for members, larger in reversed(levels):
         left = probs[..., members]
@@ -361,25 +340,6 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
 def _quotient(above: Array, below: Array) -> Array:
     """A ratio of chances. Only underflow makes one 0: such a set is never drawn."""
     return above / jnp.where(below > 0, below, 1)
-
-
-@functools.cache
-def _subsets(k: int) -> tuple[list[tuple[NDArray[np.int32], NDArray[np.int32]]], NDArray[np.int32]]:
-    """For every size below k, its subsets U in order: who is not in U, and where U with that one stands a size up.
-
-    And for every two members where their pair stands, behind the k singles; on the diagonal the single itself.
-    """
-    place = {subset: i for m in range(k + 1) for i, subset in enumerate(itertools.combinations(range(k), m))}
-    levels = []
-    for m in range(k):
-        subsets = list(itertools.combinations(range(k), m))
-        members = [[s for s in range(k) if s not in subset] for subset in subsets]
-        larger = [
-            [place[tuple(sorted((*subset, s)))] for s in left] for subset, left in zip(subsets, members, strict=True)
-        ]
-        levels.append((np.array(members, np.int32), np.array(larger, np.int32)))
-    pairs = [[s if s == t else k + place[min(s, t), max(s, t)] for t in range(k)] for s in range(k)]
-    return levels, np.array(pairs, np.int32)
 
 
 def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*batch"]:
@@ -469,7 +429,7 @@ def _total_count(total_count: int | Array, probs: Array) -> Array:
     if not jnp.issubdtype(kind, jnp.integer):
         raise TypeError(f"`total_count` has dtype {kind}, but a number of draws is a whole number: use .astype(int).")
     batch, most = probs.shape[:-1], MOST_COUNTED[probs.dtype]
-    if not _broadcasts(np.shape(total_count), batch):
+    if not _checks.broadcasts(np.shape(total_count), batch):
         raise ValueError(
             f"`total_count` has shape {np.shape(total_count)}, but the distribution's batch shape is {batch}: give one "
             "number for all rows, or one per row."

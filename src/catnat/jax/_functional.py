@@ -347,8 +347,7 @@ def cross_entropy(
         2.3026
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"`label_smoothing` is {label_smoothing}, but a share between 0 and 1 is needed.")
+    _checks.label_smoothing(label_smoothing)
     nodes, target = ask(scores, tree, activation), _plan.check_array(target, "target")
     num_classes = nodes.tree.num_classes
     if weight is not None and weight.shape != (num_classes,):

@@ -150,16 +150,13 @@ class Law:
         same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
         if same and plain:
             return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
-        return _divergence(self.probs(), self.leaves(), other.leaves(), other.valid)
+        return divergence(self.probs(), self.leaves(), other.leaves(), other.valid)
 
     @jax.jit
     def fisher_diagonal(self) -> Array:
         """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
         if not self._is_pure:
-            raise ValueError(
-                "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
-                '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
-            )
+            _checks.not_diagonal()
         return _fisher.information(self.left)
 
     # ---- some classes ----
@@ -233,8 +230,12 @@ def _shallow(tree: Tree | Forest) -> Tree | Forest:
     return Forest(tree.sizes) if isinstance(tree, Forest) else balanced(tree.num_classes)
 
 
-def _divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None) -> Array:
+def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None) -> Array:
     """KL(p || q) class by class. One that p never takes counts nothing."""
+    if p_logs.shape[-1] != q_logs.shape[-1]:
+        raise ValueError(
+            f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
+        )
     terms = probs * jnp.where(probs == 0, 0, p_logs - q_logs)
     if q_valid is not None:
         terms = jnp.where((probs > 0) & ~q_valid, jnp.inf, terms)
@@ -258,8 +259,7 @@ def _pick(values: Array, places: Array) -> Array:
 def law(nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | Array | None, unimix: float) -> Law:
     """The law of what the user passes, checked as far as values are known."""
     _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
-    if not 0 <= unimix < 1:
-        raise ValueError(f"`unimix` is {unimix}, but a share from 0 up to but not including 1 is needed.")
+    _checks.unimix(unimix)
     valid = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree)
@@ -274,7 +274,7 @@ def checked_temperature(temperature: float | Array | None, scores: Array) -> Arr
     """Temperatures in the batch shape and the dtype of ``scores``."""
     limits, batch = jnp.finfo(scores.dtype), scores.shape[:-1]
     heat = jnp.asarray(temperature, scores.dtype)
-    if heat.shape != () and not _broadcasts(heat.shape, batch):
+    if heat.shape != () and not _checks.broadcasts(heat.shape, batch):
         raise ValueError(
             f"`temperature` has shape {heat.shape}, but a number, or one per row in the batch shape {batch} is needed."
         )
@@ -285,10 +285,3 @@ def checked_temperature(temperature: float | Array | None, scores: Array) -> Arr
             f"`temperature` is {given}, but a positive, finite number is needed, at least {float(limits.tiny):.2g}."
         )
     return jnp.broadcast_to(heat, batch)
-
-
-def _broadcasts(shape: tuple[int, ...], batch: tuple[int, ...]) -> bool:
-    try:
-        return jnp.broadcast_shapes(shape, batch) == batch
-    except ValueError:
-        return False

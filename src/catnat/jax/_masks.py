@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Bool, Shaped
-from numpy.typing import NDArray
 
+from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.jax import _plan
@@ -72,11 +70,7 @@ def _as_boolean(mask: Array, num_classes: int) -> Array:
         )
     if whole:
         return _from_indices(mask, num_classes)
-    if mask.shape[-1] != num_classes:
-        raise ValueError(
-            f"`mask` has {mask.shape[-1]} entries on its last axis, but one per class is needed: {num_classes}. "
-            "(Masks are over the K classes, not over the K - 1 nodes.)"
-        )
+    _checks.width_of_mask(mask.shape[-1], num_classes)
     return mask
 
 
@@ -94,21 +88,9 @@ def _from_indices(indices: Array, num_classes: int) -> Array:
     return jnp.put_along_axis(valid, padding, True, -1, inplace=False, mode="drop")
 
 
-# ---- the variables of a forest ----
-
-
-@functools.lru_cache(maxsize=64)
-def _stacking(forest: Forest) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Where the classes of every variable stand, (N, largest K); which places are empty; and the way back."""
-    sizes, places = np.array(forest.sizes)[:, None], np.arange(max(forest.sizes))
-    table = forest.first_classes[:, None] + np.minimum(places, sizes - 1)
-    empty = places >= sizes
-    return table.astype(np.int32), empty, np.flatnonzero(~empty).astype(np.int32)
-
-
 def stack(values: Array, forest: Forest, fill: float | bool) -> Array:
     """Values of all classes of a forest, (..., sum of K), one variable a row: (..., N, largest K)."""
-    table, empty, _ = _stacking(forest)
+    table, empty = _plan.stacking(forest)
     return jnp.where(empty, fill, values.at[..., table].get(mode="promise_in_bounds"))
 
 
@@ -116,4 +98,4 @@ def unstack(values: Array, forest: Forest) -> Array:
     """The inverse of :func:`stack`."""
     *batch, variables, largest = values.shape
     flat = values.reshape(*batch, variables * largest)
-    return flat.at[..., _stacking(forest)[2]].get(mode="promise_in_bounds")
+    return flat.at[..., _plan.unstacking(forest)].get(mode="promise_in_bounds")

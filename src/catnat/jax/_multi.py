@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -11,7 +10,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from catnat import _checks
-from catnat._forest import Forest
+from catnat._forest import Forest, as_forest, check_width
 from catnat._tree import Tree
 from catnat.jax import _laws, _plan
 from catnat.jax._activations import Activation, resolve
@@ -65,13 +64,9 @@ class MultiCatnat(OfClasses):
         temperature: float | Float[Array, "*#batch"] | None = 1.0,
         unimix: float = 0.0,
     ) -> None:
-        forest = trees if isinstance(trees, Forest) else _forest(_checks.listed(trees, "trees"))
+        forest = as_forest(trees)
         scores = _plan.check_scores(scores)
-        if scores.shape[-1] != forest.num_nodes:
-            raise ValueError(
-                f"`scores` has {scores.shape[-1]} entries on its last axis, but trees over {_listed(forest.sizes)} "
-                f"classes have {forest.num_nodes} nodes in all: K - 1 for every variable, not K."
-            )
+        check_width(scores.shape[-1], forest)
         if mask is not None:
             mask = _plan.check_array(mask, "mask")
             if mask.dtype != bool:
@@ -100,7 +95,7 @@ class MultiCatnat(OfClasses):
         if _plan.is_true(outside.any()):
             raise ValueError(
                 f"`value` holds {int(value[outside][0])} for a variable that has no such class: those of the variables "
-                f"are below {_listed(self.forest.sizes)}."
+                f"are below {_checks.shown(self.forest.sizes)}."
             )
         return jnp.clip(value, 0, sizes - 1)
 
@@ -122,12 +117,3 @@ class MultiCatnat(OfClasses):
         """Draw concatenated one-hot vectors whose gradient is that of the probabilities (straight-through)."""
         probs = self.probs
         return self.one_hot(self.sample(sample_shape, key=key)) + (probs - lax.stop_gradient(probs))
-
-
-# A layer asks for the same forest at every step.
-_forest = functools.lru_cache(maxsize=64)(Forest)
-
-
-def _listed(sizes: Sequence[int]) -> str:
-    shown = ", ".join(map(str, sizes[:8]))
-    return shown if len(sizes) <= 8 else f"{shown}, ... ({len(sizes)} variables)"

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from catnat import _checks
+from catnat import _checks, _tables
 from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
@@ -24,7 +24,7 @@ def prepare(scores: Array, tree: Tree | Forest | None, activation: Activation | 
     if tree is None:
         tree = _default_tree(scores.shape[-1])
     elif not isinstance(tree, Tree):
-        raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
+        _checks.not_a_tree(tree)
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
     return to_computing_dtype(scores), tree, resolve(activation)
 
@@ -107,22 +107,13 @@ def _default_tree(num_nodes: int) -> Tree:
 @_constant
 def _columns(tree: Tree | Forest, activation: Activation, dtype: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """The activation's constants, (rows, K-1); or those of every run of equal nodes, and where the runs start."""
-    if isinstance(tree, Forest):
-        tables = np.concatenate([_node_tables(each, activation, dtype) for each in tree.trees], axis=1)
-    else:
-        tables = _node_tables(tree, activation, dtype)
+    tables = _tables.node_tables(tree, activation, dtype)
     if tables.shape[1] == 0:
         return tables, None
     starts = np.flatnonzero(np.append(True, (tables[:, 1:] != tables[:, :-1]).any(0)))
     if len(starts) == 1 or (tree.num_nodes > _LONG and len(starts) <= _FEW_RUNS):
         return tables[:, starts], starts.astype(np.int32)
     return tables, None
-
-
-def _node_tables(tree: Tree, activation: Activation, dtype: Any) -> NDArray[Any]:
-    """The plan's tables, with a column for every node even if all are alike."""
-    tables = activation.tables(tree, np.dtype(dtype))
-    return np.broadcast_to(tables, (len(tables), tree.num_nodes))
 
 
 def node_tables(tree: Tree | Forest, activation: Activation, dtype: Any) -> Tables:
@@ -164,13 +155,7 @@ def leaf_weights(tree: Tree | Forest, dtype: Any) -> NDArray[Any]:
 @_constant
 def path_matrix(tree: Tree | Forest, to: str, dtype: Any) -> NDArray[Any]:
     """Whether a no, then whether a yes, at a node lies on a path: 0/1, twice the nodes x leaves or x nodes."""
-    count = tree.num_nodes + tree.num_classes
-    answers = np.zeros((2, tree.num_nodes, count), dtype)
-    for node, (no, yes) in enumerate(tree.children):
-        answers[:, :, [no, yes]] = answers[:, :, [node]]
-        answers[0, node, no] = answers[1, node, yes] = 1
-    columns = slice(tree.num_nodes, count) if to == "leaves" else slice(0, tree.num_nodes)
-    return answers[:, :, columns].reshape(2 * tree.num_nodes, -1)
+    return _tables.path_answers(tree, to).astype(dtype).reshape(2 * tree.num_nodes, -1)
 
 
 @_constant
@@ -189,3 +174,16 @@ def children(tree: Tree | Forest) -> NDArray[np.int32]:
 def forest_table(forest: Forest, name: str) -> NDArray[np.int32]:
     """An integer table of a forest, by the name of its attribute."""
     return np.asarray(getattr(forest, name), dtype=np.int32)
+
+
+@_constant
+def stacking(forest: Forest) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Where the classes of every variable stand in a row of all classes, (N, largest K), and which places are empty."""
+    table, empty = _tables.stacking(forest)
+    return table.astype(np.int32), empty
+
+
+@_constant
+def unstacking(forest: Forest) -> NDArray[np.int32]:
+    """Where every class of a row of all classes stands in the flattened stack."""
+    return _tables.unstacking(forest).astype(np.int32)

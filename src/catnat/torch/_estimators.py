@@ -7,7 +7,6 @@ They take any distribution of the categorical family, ours or torch's own, and a
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -18,12 +17,11 @@ from torch import Size, Tensor, nn
 from torch import distributions as td
 from torch.nn import functional as F
 
+from catnat import _checks, _tables
 from catnat.torch import _dense, _paths, _plan
 
 Costs = Callable[[Tensor], Tensor]
 
-# The ratios of unordered_set are sums over all 2^k subsets of the classes drawn.
-MOST_DISTINCT = 8
 # Counts are split as float64, which holds every whole number up to here.
 MOST_COUNTED = 2**53
 
@@ -139,8 +137,7 @@ class MovingAverage(nn.Module):
 
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"`decay` is {decay}, but a number from 0 to below 1 is needed, such as 0.99.")
+        _checks.decay(decay)
         self.decay = decay
         self.register_buffer("total", torch.zeros(()))
         self.register_buffer("weight", torch.zeros(()))
@@ -209,17 +206,8 @@ def score_function(
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
     """Before anything is drawn: is this a baseline, and are there draws enough for it?"""
-    if num_samples < 1:
-        raise ValueError(f"`num_samples` is {num_samples}, but at least 1 draw is needed.")
-    if isinstance(baseline, str):
-        if baseline != "leave-one-out":
-            raise ValueError(f'`baseline` is {baseline!r}, but the only baseline with a name is "leave-one-out".')
-        if num_samples < 2:
-            raise ValueError(
-                f'`baseline` is "leave-one-out", but `num_samples` is {num_samples}: there is no other draw. '
-                "Take num_samples=2 or more, or a MovingAverage() as the baseline."
-            )
-    elif not (baseline is None or isinstance(baseline, (int, float, Tensor, MovingAverage))):
+    _checks.draws_for_baseline(num_samples, baseline)
+    if not (baseline is None or isinstance(baseline, (str, int, float, Tensor, MovingAverage))):
         raise TypeError(
             f"`baseline` is a {type(baseline).__name__}, but None, a number, a tensor, a catnat.torch.MovingAverage "
             'or "leave-one-out" is needed.'
@@ -237,7 +225,7 @@ def _baseline(baseline: float | Tensor | MovingAverage | str | None, costs: Tens
         return mean - (costs - mean) / (costs.shape[0] - 1)
     if not isinstance(baseline, Tensor):
         return baseline
-    if not _plan.broadcasts(baseline.shape, costs.shape):
+    if not _checks.broadcasts(baseline.shape, costs.shape):
         raise ValueError(
             f"`baseline` has shape {tuple(baseline.shape)}, but the costs have {tuple(costs.shape)}: it must broadcast "
             "against them, one number for all, or one per row of the batch."
@@ -284,7 +272,7 @@ def unordered_set(
     """
     law = _law(distribution, "unordered_set")
     every = _plan.to_computing_dtype(law.probs)
-    _check_distinct(k, every.shape[-1])
+    _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(law, k, generator)
     probs = every.gather(-1, classes)
     possible = probs > 0
@@ -299,15 +287,6 @@ def unordered_set(
     advantage = first * (costs.detach() - baseline)
     estimate = (probs.detach() * first * costs + advantage * (probs - probs.detach())).sum(-1)
     return _plan.saturate(estimate, dtype)
-
-
-def _check_distinct(k: int, num_classes: int) -> None:
-    if not 1 <= operator.index(k) <= min(MOST_DISTINCT, num_classes):
-        raise ValueError(
-            f"`k` is {k}, but 1 to {min(MOST_DISTINCT, num_classes)} distinct classes of {num_classes} can be drawn: "
-            f"never more than {MOST_DISTINCT}, because the work grows with 2^k. For more evaluations take "
-            'score_function(..., num_samples=n, baseline="leave-one-out"), or enumerate_exactly for all classes.'
-        )
 
 
 def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
@@ -342,21 +321,12 @@ def _quotient(above: Tensor, below: Tensor) -> Tensor:
 
 @_plan._constant
 def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """For every size below k, its subsets U in order: who is not in U, and where U with that one stands a size up.
-
-    And for every two members where their pair stands, behind the k singles; on the diagonal the single itself.
-    """
-    place = {subset: i for m in range(k + 1) for i, subset in enumerate(itertools.combinations(range(k), m))}
-    levels = []
-    for m in range(k):
-        subsets = list(itertools.combinations(range(k), m))
-        members = [[s for s in range(k) if s not in subset] for subset in subsets]
-        larger = [
-            [place[tuple(sorted((*subset, s)))] for s in left] for subset, left in zip(subsets, members, strict=True)
-        ]
-        levels.append((torch.tensor(members, device=device), torch.tensor(larger, device=device)))
-    pairs = [[s if s == t else k + place[min(s, t), max(s, t)] for t in range(k)] for s in range(k)]
-    return levels, torch.tensor(pairs, device=device)
+    """:func:`catnat._tables.subsets` as tensors."""
+    levels, pairs = _tables.subsets(k)
+    both = [
+        (torch.as_tensor(members, device=device), torch.as_tensor(larger, device=device)) for members, larger in levels
+    ]
+    return both, torch.as_tensor(pairs, device=device)
 
 
 def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, "*batch"]:
@@ -442,7 +412,7 @@ def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -
     if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
         raise TypeError(f"`total_count` has dtype {count.dtype}, but a number of draws is a whole number: use .long().")
     count = count.long()
-    if not _plan.broadcasts(count.shape, batch):
+    if not _checks.broadcasts(count.shape, batch):
         raise ValueError(
             f"`total_count` has shape {tuple(count.shape)}, but the distribution's batch shape is {tuple(batch)}: give "
             "one number for all rows, or one per row."

@@ -343,8 +343,7 @@ def cross_entropy(
         tensor(2.3026)
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"`label_smoothing` is {label_smoothing}, but a share between 0 and 1 is needed.")
+    _checks.label_smoothing(label_smoothing)
     _plan.check_tensor(scores, "scores")
     _plan.check_tensor(target, "target")
     class_dim = 1 if scores.ndim > 1 else 0

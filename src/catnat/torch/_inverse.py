@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from catnat import _checks
 from catnat._tree import Tree
 from catnat.torch import _dense, _plan
 from catnat.torch._activations import Activation, resolve
@@ -92,12 +93,8 @@ def _prepare(
     if tree is None:
         tree = _plan._default_tree(width - 1)
     elif not isinstance(tree, Tree):
-        raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced({width}).")
-    if width != tree.num_classes:
-        raise ValueError(
-            f"`{name}` has {width} entries on its last axis, but the tree has {tree.num_classes} classes. One value "
-            f"per class is needed here, not one per node: {tree.num_classes} of them, or a tree over {width} classes."
-        )
+        _checks.not_a_tree(tree, width)
+    _checks.width_of_classes(width, name, tree.num_classes)
     return _plan.to_computing_dtype(values), tree, resolve(activation)
 
 

@@ -182,10 +182,7 @@ class Law:
     def fisher_diagonal(self) -> Tensor:
         """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
         if not self._is_pure:
-            raise ValueError(
-                "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
-                '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
-            )
+            _checks.not_diagonal()
         return _fisher.information(self.nodes)
 
     # ---- some classes ----
@@ -265,8 +262,7 @@ def law(
 ) -> Law:
     """The law of what the user passes; ``check`` the entries of tensors, too, where they can be read."""
     _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
-    if not 0 <= unimix < 1:
-        raise ValueError(f"`unimix` is {unimix}, but a share from 0 up to but not including 1 is needed.")
+    _checks.unimix(unimix)
     valid = paths = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree, check=check)
@@ -286,7 +282,7 @@ def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: 
                 f"`temperature` is {temperature}, but a positive, finite number is needed, at least {limits.tiny:.2g}."
             )
         return float(temperature)
-    if not _plan.broadcasts(temperature.shape, batch):
+    if not _checks.broadcasts(temperature.shape, batch):
         raise ValueError(
             f"`temperature` has shape {tuple(temperature.shape)}, but a number, or one per row in the batch shape "
             f"{tuple(batch)} is needed."

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
+from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch import _plan
@@ -71,11 +72,7 @@ def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
         )
     if mask.dtype != torch.bool:
         return _from_indices(mask, num_classes)
-    if mask.shape[-1] != num_classes:
-        raise ValueError(
-            f"`mask` has {mask.shape[-1]} entries on its last axis, but one per class is needed: {num_classes}. "
-            "(Masks are over the K classes, not over the K - 1 nodes.)"
-        )
+    _checks.width_of_mask(mask.shape[-1], num_classes)
     return mask
 
 

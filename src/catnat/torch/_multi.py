@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -11,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Size, Tensor
 from torch.distributions import constraints
 
-from catnat import _checks
-from catnat._forest import Forest
+from catnat._forest import Forest, as_forest, check_width
 from catnat._tree import Tree
 from catnat.torch import _laws, _plan
 from catnat.torch._activations import Activation, resolve
@@ -80,15 +78,10 @@ class MultiCatnat(ByLaw):
         unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        self.forest = trees if isinstance(trees, Forest) else _forest(_checks.listed(trees, "trees"))
+        self.forest = as_forest(trees)
         self.activation = resolve(activation)
         _plan.check_scores(scores)
-        if scores.shape[-1] != self.forest.num_nodes:
-            raise ValueError(
-                f"`scores` has {scores.shape[-1]} entries on its last axis, but trees over "
-                f"{_listed(self.forest.sizes)} classes have {self.forest.num_nodes} nodes in all: K - 1 for every "
-                "variable, not K."
-            )
+        check_width(scores.shape[-1], self.forest)
         if mask is not None:
             _plan.check_tensor(mask, "mask")
             if mask.dtype != torch.bool:
@@ -134,12 +127,3 @@ class MultiCatnat(ByLaw):
         """Draw concatenated one-hot vectors whose gradient is that of the probabilities (straight-through)."""
         probs = self.probs
         return self.one_hot(self.sample(sample_shape, generator=generator)) + (probs - probs.detach())
-
-
-# A layer asks for the same forest at every step.
-_forest = functools.lru_cache(maxsize=64)(Forest)
-
-
-def _listed(sizes: Sequence[int]) -> str:
-    shown = ", ".join(map(str, sizes[:8]))
-    return shown if len(sizes) <= 8 else f"{shown}, ... ({len(sizes)} variables)"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from catnat import _checks
+from catnat import _checks, _tables
 from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
@@ -32,7 +31,7 @@ def prepare(
     if tree is None:
         tree = _default_tree(operator.index(scores.shape[-1]))  # the index makes the compiler take it as a constant
     elif not isinstance(tree, Tree):
-        raise TypeError(f"`tree` is {tree!r}, but a catnat.Tree is needed, such as catnat.balanced(10).")
+        _checks.not_a_tree(tree)
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
     return to_computing_dtype(scores), tree, resolve(activation)
 
@@ -59,12 +58,6 @@ def is_true(condition: Tensor) -> bool:
         return bool(condition)
     except (RuntimeError, NotImplementedError):
         return False
-
-
-def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether ``shape`` broadcasts against ``to`` and leaves it as it is."""
-    fits = zip(reversed(shape), reversed(to), strict=False)
-    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in fits)
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:
@@ -183,8 +176,7 @@ def _default_tree(num_nodes: int) -> Tree:
 def node_tables(tree: Tree | Forest, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tables:
     """The activation's constants at every node: tensors (K-1,), or floats if all nodes are alike and symmetric."""
     if isinstance(tree, Forest):
-        every = [_node_tables(each, activation, dtype) for each in tree.trees]
-        return tuple(torch.as_tensor(np.concatenate(every, axis=1), device=device))
+        return tuple(torch.as_tensor(_tables.node_tables(tree, activation, numpy_dtype(dtype)), device=device))
     tables = activation.tables(tree, numpy_dtype(dtype))
     if tree.is_symmetric and tables.shape[1] == 1:
         return tuple(float(row[0]) for row in tables)
@@ -197,12 +189,6 @@ def node_rows(tree: Tree | Forest, activation: Activation, device: torch.device,
     return torch.stack(node_tables(tree, activation, device, dtype), -1)  # type: ignore[arg-type]
 
 
-def _node_tables(tree: Tree, activation: Activation, dtype: torch.dtype) -> NDArray[Any]:
-    """The plan's tables, with a column for every node even if all are alike."""
-    tables = activation.tables(tree, numpy_dtype(dtype))
-    return np.broadcast_to(tables, (len(tables), tree.num_nodes))
-
-
 @_constant
 def leaf_weights(tree: Tree | Forest, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The prior, any multiple of it, with no class at zero: one that underflowed is still a class."""
@@ -213,13 +199,8 @@ def leaf_weights(tree: Tree | Forest, device: torch.device, dtype: torch.dtype) 
 @_constant
 def path_matrices(tree: Tree | Forest, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Whether a no, and whether a yes, at a node lies on a path: 0/1 matrices, nodes x leaves or nodes x nodes."""
-    count = tree.num_nodes + tree.num_classes
-    answers = np.zeros((2, tree.num_nodes, count))
-    for node, (no, yes) in enumerate(tree.children):
-        answers[:, :, [no, yes]] = answers[:, :, [node]]
-        answers[0, node, no] = answers[1, node, yes] = 1
-    columns = slice(tree.num_nodes, count) if to == "leaves" else slice(0, tree.num_nodes)
-    no, yes = (torch.as_tensor(side[:, columns], dtype=dtype, device=device).contiguous() for side in answers)
+    sides = _tables.path_answers(tree, to)
+    no, yes = (torch.as_tensor(side, dtype=dtype, device=device).contiguous() for side in sides)
     return no, yes
 
 
@@ -264,14 +245,11 @@ def class_counts(tree: Tree | Forest, device: torch.device) -> Tensor:
 @_constant
 def stacking(forest: Forest, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where the classes of every variable stand in a row of all classes, (N, largest K), and which places are empty."""
-    sizes, places = np.array(forest.sizes)[:, None], np.arange(max(forest.sizes))
-    table = forest.first_classes[:, None] + np.minimum(places, sizes - 1)
-    return torch.as_tensor(table, device=device), torch.as_tensor(places >= sizes, device=device)
+    table, empty = _tables.stacking(forest)
+    return torch.as_tensor(table, device=device), torch.as_tensor(empty, device=device)
 
 
 @_constant
 def unstacking(forest: Forest, device: torch.device) -> Tensor:
     """Where every class of a row of all classes stands in the flattened stack."""
-    largest = max(forest.sizes)
-    places = [n * largest + np.arange(size) for n, size in enumerate(forest.sizes)]
-    return torch.as_tensor(np.concatenate(places), device=device)
+    return torch.as_tensor(_tables.unstacking(forest), device=device)

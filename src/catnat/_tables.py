@@ -1,0 +1,62 @@
+"""Tables that all backends compute with, as NumPy arrays: of paths, of the variables of a forest, of subsets."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catnat._activations import ActivationPlan
+from catnat._forest import Forest
+from catnat._tree import Ints, Tree
+
+
+def node_tables(tree: Tree | Forest, activation: ActivationPlan, dtype: Any) -> NDArray[Any]:
+    """The activation's tables, with a column for every node even if all are alike."""
+    if isinstance(tree, Forest):
+        return np.concatenate([node_tables(each, activation, dtype) for each in tree.trees], axis=1)
+    tables = activation.tables(tree, np.dtype(dtype))
+    return np.broadcast_to(tables, (len(tables), tree.num_nodes))
+
+
+def path_answers(tree: Tree | Forest, to: str) -> NDArray[np.float64]:
+    """Whether a no, and whether a yes, at a node lies on a path: 0/1, (2, nodes, leaves) or (2, nodes, nodes)."""
+    count = tree.num_nodes + tree.num_classes
+    answers = np.zeros((2, tree.num_nodes, count))
+    for node, (no, yes) in enumerate(tree.children):
+        answers[:, :, [no, yes]] = answers[:, :, [node]]
+        answers[0, node, no] = answers[1, node, yes] = 1
+    return answers[:, :, tree.num_nodes :] if to == "leaves" else answers[:, :, : tree.num_nodes]
+
+
+def stacking(forest: Forest) -> tuple[Ints, NDArray[np.bool_]]:
+    """Where the classes of every variable stand in a row of all classes, (N, largest K), and which places are empty."""
+    sizes, places = np.array(forest.sizes)[:, None], np.arange(max(forest.sizes))
+    return forest.first_classes[:, None] + np.minimum(places, sizes - 1), places >= sizes
+
+
+def unstacking(forest: Forest) -> Ints:
+    """Where every class of a row of all classes stands in the flattened stack."""
+    return np.flatnonzero(~stacking(forest)[1])
+
+
+@functools.cache
+def subsets(k: int) -> tuple[list[tuple[Ints, Ints]], Ints]:
+    """For every size below k, its subsets U in order: who is not in U, and where U with that one stands a size up.
+
+    And for every two members where their pair stands, behind the k singles; on the diagonal the single itself.
+    """
+    place = {subset: i for m in range(k + 1) for i, subset in enumerate(itertools.combinations(range(k), m))}
+    levels = []
+    for m in range(k):
+        some = list(itertools.combinations(range(k), m))
+        members = [[s for s in range(k) if s not in subset] for subset in some]
+        larger = [
+            [place[tuple(sorted((*subset, s)))] for s in left] for subset, left in zip(some, members, strict=True)
+        ]
+        levels.append((np.array(members), np.array(larger)))
+    pairs = [[s if s == t else k + place[min(s, t), max(s, t)] for t in range(k)] for s in range(k)]
+    return levels, np.array(pairs)

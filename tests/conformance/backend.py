@@ -1,0 +1,399 @@
+"""What a backend is to the checks: the library as functions of NumPy arrays, which keep their dtype in and out.
+
+No framework is imported here. A subclass names its library and says how arrays, chance and derivatives are done in it.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from cases import PRUNE, ActivationCase, LawCase
+
+import catnat
+
+Array = np.ndarray
+Activation = ActivationCase | str
+
+
+def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Ignore the warning about edges near zero: some rows are that case on purpose, and one test is about it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", catnat.EdgeWarning)
+            return function(*args, **kwargs)
+
+    return call
+
+
+def facts_of(law: Any) -> dict[str, Any]:
+    """What a distribution says about itself, in native arrays."""
+    facts = {"probs": law.probs, "logits": law.logits, "entropy": law.entropy(), "mode": law.mode}
+    return {**facts, "mean": law.mean, "variance": law.variance} if law.event_shape else facts
+
+
+def fact_of(law: Any, name: str, classes: Any) -> Any:
+    """One fact; "log_prob" is that of ``classes``."""
+    found = getattr(law, name)
+    if classes is not None:
+        return found(classes)
+    return found() if callable(found) else found
+
+
+class Backend(abc.ABC):
+    name: str
+    lib: Any
+    numpy_like: ModuleType
+    """The framework's functions of arrays, for a network that is written for any."""
+    axis: str
+    """What the library calls the axis of a tensor."""
+    own_activation: type
+    """A user's own activation, written against the documented protocol and nothing else."""
+
+    # ---- the framework ----
+
+    @abc.abstractmethod
+    def array(self, values: Any) -> Any:
+        """A native array."""
+
+    @abc.abstractmethod
+    def numpy(self, value: Any) -> Array:
+        """The way back."""
+
+    @abc.abstractmethod
+    def chance(self, seed: int) -> dict[str, Any]:
+        """The argument by which a random function takes its chance."""
+
+    def seeded(self, seed: int) -> dict[str, Any]:
+        """The same where the function may be compiled."""
+        return self.chance(seed)
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of native arrays; another backend compiles it first."""
+        return function(*args)
+
+    @abc.abstractmethod
+    def value_and_gradient(self, function: Callable[[Any], Any], x: Array, cotangent: Array) -> tuple[Array, Array]:
+        """The value of a function of native arrays at ``x``, and the gradient of sum(cotangent * value)."""
+
+    @abc.abstractmethod
+    def jacobian(self, function: Callable[[Any], Any], x: Array) -> Array:
+        """The Jacobian of a function of native arrays, at ``x``."""
+
+    def facts(self, build: Callable[[Any], Any], scores: Array) -> dict[str, Any]:
+        """The facts about the distribution that ``build`` makes of its scores."""
+        return self.run(lambda leaf: facts_of(build(leaf)), self.array(scores))
+
+    def gradient_of_fact(
+        self, build: Callable[[Any], Any], scores: Array, name: str, classes: Any, cotangent: Array
+    ) -> Array:
+        return self.value_and_gradient(lambda leaf: fact_of(build(leaf), name, classes), scores, cotangent)[1]
+
+    @abc.abstractmethod
+    def kl(self, p: Any, q: Any) -> Any:
+        """KL(p || q) of two distributions."""
+
+    # ---- arguments ----
+
+    def build_activation(self, case: Activation) -> Any:
+        return _built(self.lib, self.own_activation, case)
+
+    def native(self, argument: Any) -> Any:
+        """What the library takes for an argument of a check."""
+        if isinstance(argument, np.ndarray):
+            return self.array(argument)
+        return self.build_activation(argument) if isinstance(argument, ActivationCase) else argument
+
+    # ---- values ----
+
+    @quietly
+    def _value(self, name: str, *args: Any, **more: Any) -> Array:
+        return self.numpy(self.run(functools.partial(getattr(self.lib, name), **more), *map(self.native, args)))
+
+    def catnat(self, scores: Array, tree: Any, activation: Activation, axis: int = -1) -> Array:
+        return self._value("catnat", scores, tree, activation, **{self.axis: axis})
+
+    def log_catnat(self, scores: Array, tree: Any, activation: Activation, axis: int = -1) -> Array:
+        return self._value("log_catnat", scores, tree, activation, **{self.axis: axis})
+
+    def log_prob(self, scores: Array, classes: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("log_prob", scores, np.asarray(classes), tree, activation)
+
+    def mode(self, scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("mode", scores, tree, activation)
+
+    def entropy(self, scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("entropy", scores, tree, activation)
+
+    def kl_divergence(self, p_scores: Array, q_scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("kl_divergence", p_scores, q_scores, tree, activation)
+
+    def reach(self, scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("reach", scores, tree, activation)
+
+    def saturated(self, scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("saturated", scores, tree, activation)
+
+    def fisher_diagonal(self, scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("fisher_diagonal", scores, tree, activation)
+
+    def kl_step(self, scores: Array, gradient: Array, kl: Any, tree: Any, activation: Activation) -> Array:
+        return self._value("kl_step", scores, gradient, kl, tree, activation)
+
+    def fisher_rao_distance(self, p_scores: Array, q_scores: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("fisher_rao_distance", p_scores, q_scores, tree, activation)
+
+    def scores_from_probs(self, probs: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("scores_from_probs", probs, tree, activation)
+
+    def scores_from_logits(self, logits: Array, tree: Any, activation: Activation) -> Array:
+        return self._value("scores_from_logits", logits, tree, activation)
+
+    @quietly
+    def natural_gradient(
+        self, scores: Array, gradient: Array, tree: Any, activation: Activation, damping: float = 0.0
+    ) -> tuple[Array, Array]:
+        """The value of ``natural_gradient``, and what becomes of ``gradient`` on the way back through it."""
+        kind, function = self.build_activation(activation), self.lib.natural_gradient
+        return self.value_and_gradient(lambda leaf: function(leaf, tree, kind, damping=damping), scores, gradient)
+
+    def loudly(self, name: str, scores: Array, tree: Any, activation: Activation) -> None:
+        """Call a function and let its warnings through."""
+        getattr(self.lib, name)(self.array(scores), tree, self.build_activation(activation))
+
+    # ---- random ----
+
+    @quietly
+    def sample(
+        self, scores: Array, tree: Any, activation: Activation, sample_shape: tuple[int, ...] = (), seed: int = 0
+    ) -> Array:
+        kind, more = self.build_activation(activation), self.chance(seed)
+        return self.numpy(self.lib.sample(self.array(scores), tree, kind, sample_shape=sample_shape, **more))
+
+    @quietly
+    def sample_without_replacement(
+        self, scores: Array, k: int, tree: Any, activation: Activation, seed: int = 0
+    ) -> Array:
+        kind, more = self.build_activation(activation), self.chance(seed)
+        return self.numpy(self.lib.sample_without_replacement(self.array(scores), k, tree, kind, **more))
+
+    # ---- derivatives ----
+
+    @quietly
+    def grad(self, name: str, cotangent: Array, *args: Any, argnum: int = 0) -> Array:
+        """The gradient of sum(cotangent * function) in one of the function's arguments, by default the scores."""
+        function, taken = getattr(self.lib, name), [self.native(argument) for argument in args]
+        before, after = taken[:argnum], taken[argnum + 1 :]
+        return self.value_and_gradient(lambda x: function(*before, x, *after), args[argnum], cotangent)[1]
+
+    @quietly
+    def class_jacobian(self, scores: Array, tree: Any, activation: Activation) -> Array:
+        """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
+        kind, log_catnat = self.build_activation(activation), self.lib.log_catnat
+        return self.jacobian(lambda s: log_catnat(s, tree, kind), scores)
+
+    @quietly
+    def network_jacobians(
+        self, network: Callable[[Any, Any], Any], theta: Array, tree: Any, activation: Activation
+    ) -> tuple[Array, Array]:
+        """d scores / d theta and d log p / d theta of ``network(array namespace, theta)`` followed by catnat."""
+        kind, log_catnat, xp = self.build_activation(activation), self.lib.log_catnat, self.numpy_like
+        inner = self.jacobian(lambda t: network(xp, t), theta)
+        return inner, self.jacobian(lambda t: log_catnat(network(xp, t), tree, kind), theta)
+
+    # ---- distributions ----
+
+    @quietly
+    def distribution(self, scores: Array, tree: Any, activation: Activation) -> dict[str, Array]:
+        """What the categorical and the one-hot distribution say about themselves."""
+        kind = self.build_activation(activation)
+        flat, hot = (
+            self.facts(lambda leaf, each=each: each(leaf, tree, kind), scores)
+            for each in (self.lib.Catnat, self.lib.OneHotCatnat)
+        )
+        facts = {**flat, **{f"one_hot_{name}": fact for name, fact in hot.items()}}
+        return {name: self.numpy(fact) for name, fact in facts.items()}
+
+    @quietly
+    def distribution_sample(
+        self, scores: Array, tree: Any, activation: Activation, sample_shape: tuple[int, ...], seed: int = 0
+    ) -> tuple[Array, Array, Array, Array]:
+        """Draws of the categorical and of the one-hot distribution, each with its log-probabilities."""
+        args = self.array(scores), tree, self.build_activation(activation)
+        flat, hot = self.lib.Catnat(*args), self.lib.OneHotCatnat(*args)
+        classes = flat.sample(sample_shape, **self.chance(seed))
+        rows = hot.sample(sample_shape, **self.chance(seed + 1))
+        found = classes, flat.log_prob(classes), rows, hot.log_prob(rows)
+        classes, log_prob, rows, one_hot_log_prob = map(self.numpy, found)
+        return classes, log_prob, rows, one_hot_log_prob
+
+    def straight_through(
+        self, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
+    ) -> tuple[Array, Array]:
+        """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
+        return self.law_straight_through(scores, tree, activation, PRUNE, None, cotangent, seed)
+
+    def relaxed(
+        self, temperature: float, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
+    ) -> tuple[Array, Array]:
+        """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
+        return self.law_relaxed(temperature, scores, tree, activation, PRUNE, None, cotangent, seed)
+
+    def relaxed_log_prob(
+        self, temperature: float, scores: Array, value: Array, tree: Any, activation: Activation
+    ) -> Array:
+        return self.law_relaxed_log_prob(temperature, scores, value, tree, activation, PRUNE, None)
+
+    # ---- masks, temperatures, mixtures ----
+
+    def _options(self, law: LawCase, mask: Array | None) -> dict[str, Any]:
+        valid = None if mask is None else self.array(mask)
+        return {"mask": valid, "mask_mode": law.mask_mode, "unimix": law.unimix}
+
+    def _law(
+        self, tree: Any, activation: Activation, law: LawCase, mask: Array | None, kind: str = "Catnat"
+    ) -> Callable[[Any], Any]:
+        """The law as a function of its scores."""
+        args, made = (tree, self.build_activation(activation)), getattr(self.lib, kind)
+        options = {"temperature": law.temperature, **self._options(law, mask)}
+        return lambda leaf: made(leaf, *args, **options)
+
+    def _relaxed(
+        self, temperature: float, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    ) -> Callable[[Any], Any]:
+        args, made = (tree, self.build_activation(activation)), self.lib.RelaxedOneHotCatnat
+        options = self._options(law, mask)
+        return lambda leaf: made(temperature, leaf, *args, **options)
+
+    @quietly
+    def law(
+        self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    ) -> dict[str, Array]:
+        """What the distribution says about itself."""
+        facts = self.facts(self._law(tree, activation, law, mask), scores)
+        return {name: self.numpy(fact) for name, fact in facts.items()}
+
+    @quietly
+    def law_log_prob(
+        self, scores: Array, classes: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    ) -> Array:
+        build = self._law(tree, activation, law, mask)
+        native = self.array(scores), self.array(classes)
+        return self.numpy(self.run(lambda leaf, at: build(leaf).log_prob(at), *native))
+
+    @quietly
+    def law_sample(
+        self,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        sample_shape: tuple[int, ...] = (),
+        seed: int = 0,
+    ) -> Array:
+        found = self._law(tree, activation, law, mask)(self.array(scores))
+        return self.numpy(found.sample(sample_shape, **self.chance(seed)))
+
+    @quietly
+    def law_grad(
+        self,
+        name: str,
+        cotangent: Array,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        classes: Array | None = None,
+    ) -> Array:
+        """The gradient of sum(cotangent * fact) in the scores; the fact "log_prob" is that of ``classes``."""
+        build, given = self._law(tree, activation, law, mask), None if classes is None else self.array(classes)
+        return self.gradient_of_fact(build, scores, name, given, cotangent)
+
+    @quietly
+    def law_jacobian(self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array) -> Array:
+        """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
+        build = self._law(tree, activation, law, mask)
+        return self.jacobian(lambda leaf: build(leaf).logits, scores)
+
+    @quietly
+    def law_fisher(self, scores: Array, tree: Any, activation: Activation, mask: Array) -> tuple[Array, Array]:
+        """The Fisher diagonal of a pruned tree, from the distribution and from the function."""
+        args, valid, lib = (tree, self.build_activation(activation)), self.array(mask), self.lib
+        functions = (
+            lambda leaf: lib.Catnat(leaf, *args, mask=valid).fisher_diagonal(),
+            lambda leaf: lib.fisher_diagonal(leaf, *args, mask=valid),
+        )
+        first, second = (self.numpy(self.run(function, self.array(scores))) for function in functions)
+        return first, second
+
+    @quietly
+    def law_kl(self, p: tuple[Any, ...], q: tuple[Any, ...]) -> Array:
+        """KL(p || q) of two laws, each given as (scores, tree, activation, law, mask)."""
+        first, second = (self._law(*rest)(self.array(scores)) for scores, *rest in (p, q))
+        return self.numpy(self.kl(first, second))
+
+    @quietly
+    def law_straight_through(
+        self,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        cotangent: Array,
+        seed: int = 0,
+    ) -> tuple[Array, Array]:
+        """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
+        build, more = self._law(tree, activation, law, mask, "OneHotCatnatStraightThrough"), self.seeded(seed)
+        return self.value_and_gradient(lambda leaf: build(leaf).rsample(**more), scores, cotangent)
+
+    @quietly
+    def law_relaxed(
+        self,
+        temperature: float,
+        scores: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+        cotangent: Array,
+        seed: int = 0,
+    ) -> tuple[Array, Array]:
+        """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
+        build, more = self._relaxed(temperature, tree, activation, law, mask), self.seeded(seed)
+        return self.value_and_gradient(lambda leaf: build(leaf).rsample(**more), scores, cotangent)
+
+    @quietly
+    def law_relaxed_log_prob(
+        self,
+        temperature: float,
+        scores: Array,
+        value: Array,
+        tree: Any,
+        activation: Activation,
+        law: LawCase,
+        mask: Array | None,
+    ) -> Array:
+        build, native = self._relaxed(temperature, tree, activation, law, mask), (self.array(scores), self.array(value))
+        return self.numpy(self.run(lambda leaf, at: build(leaf).log_prob(at), *native))
+
+
+@functools.cache
+def _built(lib: Any, own_activation: type, case: Activation) -> Any:
+    if isinstance(case, str):
+        return case
+    if case.kind == "sigmoid":
+        return lib.sigmoid(scaling=case.scaling)
+    if case.kind == "natural":
+        boundary = "clamp" if case.clamps else "reflect"
+        return lib.natural(width=case.width, boundary=boundary, scaling=case.scaling)
+    return own_activation(scaling=case.scaling)
