@@ -267,7 +267,7 @@ PRESETS = {
     "quick": Preset(
         cells=(Cell("adam", "binary", 10, 8),),
         parameterizations=IN_THE_PAPER,
-        coarse=(0.003, 0.01),
+        coarse=(0.001, 0.003),
         search_steps=1000,
         seeds=2,
         steps=2500,
@@ -279,9 +279,8 @@ PRESETS = {
     "laptop": Preset(
         cells=(Cell("adam", "binary", 10, 8), _EVIDENCE),
         parameterizations=IN_THE_PAPER,
-        coarse=(0.003, 0.0056, 0.01),
+        coarse=(0.0003, 0.001, 0.003, 0.0056),
         search_steps=5000,
-        seeds=3,
         steps=10_000,
     ),
     # One cell of the paper with as many seeds, its rates selected by shorter runs, and the best of what lies beyond.
