@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("catnat")
 
 # Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
 # running it.
-ONE_ROW_IN = {"torch_compiled": 250, "jax": 80, "only_jax": 4}
+ONE_ROW_IN = {"torch_compiled": 250, "jax": 80, "only_jax": 12}
 
 
 def pytest_addoption(parser):
@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out. One is left of each test, but not if Hypothesis makes many of it, or if it is marked `dear`."""
+    """Leave rows out, those marked `dear` first. One is left of a test unless all are dear or Hypothesis makes many."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
@@ -41,12 +41,16 @@ def pytest_collection_modifyitems(config, items):
     left_out = set()
     for (_, group), rows in tests.items():
         share = len(rows) / ONE_ROW_IN.get(group, 1)
-        few = rows[0].get_closest_marker("dear") or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+        few = all(map(_is_dear, rows)) or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
         kept = math.floor(share) if few else math.ceil(share)
         # In the order of a checksum, so that a new row does not change which of the others run.
-        left_out.update(sorted(rows, key=lambda row: zlib.crc32(row.name.encode()))[kept:])
+        left_out.update(sorted(rows, key=lambda row: (_is_dear(row), zlib.crc32(row.name.encode())))[kept:])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _is_dear(item):
+    return item.get_closest_marker("dear") is not None
 
 
 def _group(item):
