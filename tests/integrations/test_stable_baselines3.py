@@ -121,6 +121,18 @@ def test_draws(kind, activation):
         assert scipy.stats.chisquare(found, p / p.sum() * column.size).pvalue > 1e-6
 
 
+def test_extreme_scores_are_harmless(kind, activation):
+    """Finite values and gradients where the network has gone far out of the natural activation's band."""
+    scores = (1e4 * scores_for(kind)).float().requires_grad_()
+    cls = CatnatDistribution if kind == "discrete" else MultiCatnatDistribution
+    mine = cls(TREES[kind], activation).proba_distribution(scores)
+    other = mine.mode().flip(0)
+    assert (mine.entropy().abs() < 1e-4).all()
+    (mine.log_prob(other) + mine.entropy()).sum().backward()
+    assert mine.log_prob(other).isfinite().all()
+    assert scores.grad.isfinite().all()
+
+
 def test_from_parameters(kind):
     mine, _ = ours_and_theirs(kind, "natural", scores_for(kind))
     other = scores_for(kind, seed=3)

@@ -76,9 +76,13 @@ class ByTree(Distribution):
         return self
 
     def _law(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
+        law: ct.Catnat | ct.MultiCatnat
         if isinstance(self.tree, Forest):
-            return ct.MultiCatnat(scores, self.tree, self.activation, **options)
-        return ct.Catnat(scores, self.tree, self.activation, **options)
+            law = ct.MultiCatnat(scores, self.tree, self.activation, **options)
+        else:
+            law = ct.Catnat(scores, self.tree, self.activation, **options)
+        law._validate_args = False  # actions are the law's own draws: to check each of them takes as long as to draw it
+        return law
 
     def _hold(self, law: ct.Catnat | ct.MultiCatnat) -> None:
         """Keep the law, and put it where SB3 looks for it: its divergence reads several variables from a list."""
@@ -90,8 +94,9 @@ class ByTree(Distribution):
         return self.law.log_prob(actions)
 
     def entropy(self) -> Float[Tensor, "batch"]:
-        """The entropy in nats."""
-        return self.law.entropy()
+        """The entropy in nats, from the log-probabilities that an update has computed already, with their floor."""
+        logits = self.law.logits
+        return -(logits.exp() * logits).sum(-1)
 
     def sample(self) -> Int[Tensor, "..."]:
         """Draw actions."""
