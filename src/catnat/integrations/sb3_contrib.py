@@ -1,0 +1,171 @@
+"""Policies for sb3-contrib's MaskablePPO with scores on a tree: an action that a mask rules out is never taken.
+
+They are the policies of :mod:`catnat.integrations.stable_baselines3` with masks, and take the same arguments. TRPO has
+no masks, and takes those policies as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+try:
+    from sb3_contrib.common.maskable.distributions import (
+        MaskableCategoricalDistribution,
+        MaskableDistribution,
+        MaskableMultiCategoricalDistribution,
+    )
+    from sb3_contrib.common.maskable.policies import (
+        MaskableActorCriticCnnPolicy,
+        MaskableActorCriticPolicy,
+        MaskableMultiInputActorCriticPolicy,
+    )
+except ImportError as error:
+    raise ImportError('catnat.integrations.sb3_contrib needs sb3-contrib: pip install "catnat[sb3]".') from error
+
+import torch
+from jaxtyping import Shaped
+
+import catnat.torch as ct
+from catnat import _checks
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.integrations.stable_baselines3 import ByTree, OnTree
+
+__all__ = [
+    "MaskableCatnatCnnPolicy",
+    "MaskableCatnatDistribution",
+    "MaskableCatnatMultiInputPolicy",
+    "MaskableCatnatPolicy",
+    "MaskableMultiCatnatDistribution",
+]
+
+
+# ---- distributions of actions ----
+
+
+class MaskedByTree(ByTree, MaskableDistribution):
+    """The same with masks, which build the law anew from its scores."""
+
+    def __init__(
+        self,
+        tree: Tree | Forest,
+        activation: ct.Activation | str = "natural",
+        mask_mode: Literal["prune", "renormalize"] = "prune",
+    ) -> None:
+        super().__init__(tree, activation)
+        _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
+        self.mask_mode = mask_mode
+
+    def apply_masking(self, masks: Shaped[Any, "..."] | None) -> None:
+        """Rule out the actions where ``masks`` is False, or none of them if it is None, whatever was masked before."""
+        scores = self.law.scores
+        if masks is None:
+            self._hold(self._law(scores))
+            return
+        valid = torch.as_tensor(masks, dtype=torch.bool, device=scores.device)
+        shape = (*scores.shape[:-1], self.tree.num_classes)
+        if valid.numel() != math.prod(shape):
+            raise ValueError(
+                f"`masks` has shape {tuple(valid.shape)}, but {shape} is needed: an entry for every action, "
+                "True where it is valid. Those of several variables are concatenated."
+            )
+        self._hold(self._law(scores, mask=valid.reshape(shape), mask_mode=self.mask_mode))
+
+
+class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
+    """sb3-contrib's ``MaskableCategoricalDistribution`` on a tree: ``distribution`` is a :class:`catnat.torch.Catnat`.
+
+    Args:
+        tree: The tree over the actions.
+        activation: "natural", "sigmoid", or an activation object.
+        mask_mode: "prune" or "renormalize", as for :class:`catnat.torch.Catnat`.
+
+    Example:
+        >>> import catnat, torch
+        >>> from catnat.integrations.sb3_contrib import MaskableCatnatDistribution
+        >>> actions = MaskableCatnatDistribution(catnat.balanced(4)).proba_distribution(torch.zeros(1, 3))
+        >>> actions.apply_masking([True, False, True, True])
+        >>> actions.distribution.probs
+        tensor([[0.3333, 0.0000, 0.3333, 0.3333]])
+        >>> actions.apply_masking(None)
+        >>> actions.distribution.probs
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+
+
+class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDistribution):
+    """sb3-contrib's ``MaskableMultiCategoricalDistribution`` on trees, without a loop over variables.
+
+    ``distributions`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the law of all variables.
+
+    Args:
+        tree: The trees of the variables, a :class:`catnat.Forest`.
+        activation: "natural", "sigmoid", or an activation object.
+        mask_mode: "prune" or "renormalize", as for :class:`catnat.torch.Catnat`.
+
+    Example:
+        >>> import catnat, torch
+        >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
+        >>> actions = MaskableMultiCatnatDistribution(catnat.Forest([3, 2])).proba_distribution(torch.zeros(1, 3))
+        >>> actions.apply_masking([True, False, True, False, True])  # those of both variables, one after the other
+        >>> actions.law.probs
+        tensor([[0.5000, 0.0000, 0.5000, 0.0000, 1.0000]])
+    """
+
+    distributions: Any
+
+    def _hold(self, law: ct.Catnat | ct.MultiCatnat) -> None:
+        super()._hold(law)
+        self.distributions = self.distribution  # where sb3-contrib keeps them
+
+
+# ---- policies ----
+
+
+class MaskedOnTree(OnTree):
+    """The same for maskable policies, with one option more."""
+
+    _distributions: ClassVar[tuple[type[ByTree], type[ByTree]]] = (
+        MaskableCatnatDistribution,
+        MaskableMultiCatnatDistribution,
+    )
+
+    def __init__(self, *args: Any, mask_mode: Literal["prune", "renormalize"] = "prune", **kwargs: Any) -> None:
+        self.mask_mode = mask_mode  # before the constructor that calls `_build`
+        super().__init__(*args, **kwargs)
+
+    def _law_options(self) -> dict[str, Any]:
+        return super()._law_options() | {"mask_mode": self.mask_mode}
+
+
+class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
+    """The ``MlpPolicy`` of sb3-contrib's MaskablePPO, with its actions on a tree.
+
+    A masked action has probability exactly 0. A row of a mask with no valid action raises.
+
+    Args:
+        args: Spaces and schedule, as SB3 gives them, and all other arguments of SB3's.
+        mask_mode: What a mask leaves of the tree. "prune": a question of which one side is masked is not asked.
+            "renormalize": the probabilities without the mask, divided by their sum over the valid actions, which is
+            what masked logits give.
+        kwargs: ``tree`` and ``activation``, as for :class:`catnat.integrations.stable_baselines3.CatnatPolicy`, and all
+            other arguments of SB3's.
+
+    Example:
+        >>> from sb3_contrib import MaskablePPO
+        >>> from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+        >>> from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
+        >>> env = InvalidActionEnvDiscrete(dim=10, n_invalid_actions=6)
+        >>> model = MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs={"mask_mode": "renormalize"}, device="cpu")
+        >>> model.policy.action_net
+        ScoreLayer(in_features=64, out_features=9, bias=True)
+    """
+
+
+class MaskableCatnatCnnPolicy(MaskedOnTree, MaskableActorCriticCnnPolicy):
+    """sb3-contrib's ``CnnPolicy`` with its actions on a tree; see :class:`MaskableCatnatPolicy`."""
+
+
+class MaskableCatnatMultiInputPolicy(MaskedOnTree, MaskableMultiInputActorCriticPolicy):
+    """The same for observations that are a dictionary, ``MultiInputPolicy``; see :class:`MaskableCatnatPolicy`."""

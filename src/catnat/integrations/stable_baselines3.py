@@ -1,0 +1,257 @@
+"""Policies of Stable-Baselines3 with scores on a tree in place of logits, for PPO, A2C and sb3-contrib's TRPO.
+
+They are SB3's own actor-critic policies with another distribution of actions: ``Discrete`` actions are a
+:class:`catnat.torch.Catnat`, ``MultiDiscrete`` actions a :class:`catnat.torch.MultiCatnat`, all variables at once.
+:mod:`catnat.integrations.sb3_contrib` has their maskable twins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeVar
+
+try:
+    from gymnasium import spaces
+    from stable_baselines3.common.distributions import (
+        CategoricalDistribution,
+        Distribution,
+        MultiCategoricalDistribution,
+    )
+    from stable_baselines3.common.policies import (
+        ActorCriticCnnPolicy,
+        ActorCriticPolicy,
+        BasePolicy,
+        MultiInputActorCriticPolicy,
+    )
+except ImportError as error:
+    raise ImportError(
+        'catnat.integrations.stable_baselines3 needs Stable-Baselines3: pip install "catnat[sb3]".'
+    ) from error
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+import catnat.torch as ct
+from catnat import _checks
+from catnat._builders import balanced
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.torch._activations import resolve
+
+__all__ = [
+    "CatnatCnnPolicy",
+    "CatnatDistribution",
+    "CatnatMultiInputPolicy",
+    "CatnatPolicy",
+    "MultiCatnatDistribution",
+]
+
+
+_Self = TypeVar("_Self", bound="ByTree")
+
+
+# ---- distributions of actions ----
+
+
+class ByTree(Distribution):
+    """What SB3 asks of a distribution of actions, answered by a law on a tree, or on a forest of them."""
+
+    law: ct.Catnat | ct.MultiCatnat
+    """The distribution of :mod:`catnat.torch` that the last scores gave."""
+
+    def __init__(self, tree: Tree | Forest, activation: ct.Activation | str = "natural") -> None:
+        # The next constructor is that of SB3's own class: it wants the number of actions, or the list of them.
+        super().__init__(list(tree.sizes) if isinstance(tree, Forest) else tree.num_classes)  # type: ignore[call-arg]
+        self.tree, self.activation = tree, resolve(activation)
+
+    def proba_distribution_net(self, latent_dim: int) -> nn.Module:
+        """The layer that makes the scores, one for every inner node."""
+        if isinstance(self.tree, Forest):
+            return nn.Linear(latent_dim, self.tree.num_nodes)
+        return ct.ScoreLayer(latent_dim, self.tree, self.activation)
+
+    def proba_distribution(self: _Self, action_logits: Float[Tensor, "batch nodes"]) -> _Self:
+        """Set the scores. The argument's name is SB3's."""
+        self._hold(self._law(action_logits))
+        return self
+
+    def _law(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
+        law: ct.Catnat | ct.MultiCatnat
+        if isinstance(self.tree, Forest):
+            law = ct.MultiCatnat(scores, self.tree, self.activation, **options)
+        else:
+            law = ct.Catnat(scores, self.tree, self.activation, **options)
+        law._validate_args = False  # actions are the law's own draws: to check each of them takes as long as to draw it
+        return law
+
+    def _hold(self, law: ct.Catnat | ct.MultiCatnat) -> None:
+        """Keep the law, and put it where SB3 looks for it: its divergence reads several variables from a list."""
+        self.law = law
+        self.distribution = [law] if isinstance(law, ct.MultiCatnat) else law
+
+    def log_prob(self, actions: Int[Tensor, "..."]) -> Float[Tensor, "batch"]:
+        """The log-probability of actions."""
+        return self.law.log_prob(actions)
+
+    def entropy(self) -> Float[Tensor, "batch"]:
+        """The entropy in nats, from the log-probabilities that an update has computed already, with their floor."""
+        logits = self.law.logits
+        return -(logits.exp() * logits).sum(-1)
+
+    def sample(self) -> Int[Tensor, "..."]:
+        """Draw actions."""
+        return self.law.sample()
+
+    def mode(self) -> Int[Tensor, "..."]:
+        """The most probable actions."""
+        return self.law.mode
+
+
+class CatnatDistribution(ByTree, CategoricalDistribution):
+    """SB3's ``CategoricalDistribution`` on a tree: ``distribution`` is a :class:`catnat.torch.Catnat`.
+
+    Args:
+        tree: The tree over the actions.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import catnat, torch
+        >>> from catnat.integrations.stable_baselines3 import CatnatDistribution
+        >>> actions = CatnatDistribution(catnat.balanced(4))
+        >>> actions.proba_distribution_net(64)
+        ScoreLayer(in_features=64, out_features=3, bias=True)
+        >>> actions.proba_distribution(torch.zeros(2, 3)).distribution.probs
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500],
+                [0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+
+
+class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
+    """SB3's ``MultiCategoricalDistribution`` on trees, without a loop over variables.
+
+    ``distribution`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the law of all variables.
+
+    Args:
+        tree: The trees of the variables, a :class:`catnat.Forest`.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import catnat, torch
+        >>> from catnat.integrations.stable_baselines3 import MultiCatnatDistribution
+        >>> actions = MultiCatnatDistribution(catnat.Forest([3, 5]))
+        >>> actions.proba_distribution(torch.zeros(2, 2 + 4)).entropy().exp()  # 3 * 5 equally probable actions
+        tensor([15.0000, 15.0000])
+    """
+
+
+# ---- policies ----
+
+
+class OnTree(BasePolicy):
+    """What turns an actor-critic policy of SB3 into one on a tree: only its distribution of actions is another.
+
+    Args:
+        observation_space: SB3's.
+        action_space: ``Discrete`` or ``MultiDiscrete``.
+        args: All other arguments are SB3's.
+        tree: The tree over the actions; for ``MultiDiscrete`` a :class:`catnat.Forest`, or a tree or a number for every
+            variable. Balanced if not given.
+        activation: "natural", "sigmoid", or an activation object. (SB3's ``activation_fn`` is that of the hidden
+            layers.)
+        kwargs: All other arguments are SB3's.
+    """
+
+    action_dist: Any  # SB3's bases say which
+    # For Discrete, and for MultiDiscrete.
+    _distributions: ClassVar[tuple[type[ByTree], type[ByTree]]] = (CatnatDistribution, MultiCatnatDistribution)
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *args: Any,
+        tree: Tree | Forest | Iterable[Tree | int] | None = None,
+        activation: ct.Activation | str = "natural",
+        **kwargs: Any,
+    ) -> None:
+        # Before SB3's own constructor, which calls `_build`.
+        self.tree, self.activation = tree_of(action_space, tree), resolve(activation)
+        super().__init__(observation_space, action_space, *args, **kwargs)
+
+    def _law_options(self) -> dict[str, Any]:
+        """What the distribution is built from, and is saved with the policy."""
+        return {"tree": self.tree, "activation": self.activation}
+
+    def _build(self, lr_schedule: Any) -> None:
+        self.action_dist = self._distributions[isinstance(self.tree, Forest)](**self._law_options())
+        super()._build(lr_schedule)  # type: ignore[misc] # SB3's next class has it
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return super()._get_constructor_parameters() | self._law_options()
+
+
+class CatnatPolicy(OnTree, ActorCriticPolicy):
+    """SB3's ``MlpPolicy`` for PPO and A2C, and for sb3-contrib's TRPO, with its actions on a tree.
+
+    Args:
+        observation_space: SB3's.
+        action_space: ``Discrete`` or ``MultiDiscrete``.
+        args: All other arguments are SB3's.
+        tree: The tree over the actions; for ``MultiDiscrete`` a :class:`catnat.Forest`, or a tree or a number for every
+            variable. Balanced if not given.
+        activation: "natural", "sigmoid", or an activation object. (SB3's ``activation_fn`` is that of the hidden
+            layers.)
+        kwargs: All other arguments are SB3's.
+
+    Example:
+        >>> from stable_baselines3 import PPO
+        >>> from catnat.integrations.stable_baselines3 import CatnatPolicy
+        >>> model = PPO(CatnatPolicy, "CartPole-v1", policy_kwargs={"activation": "sigmoid"}, device="cpu")
+        >>> model.policy.action_net  # two actions: one score
+        ScoreLayer(in_features=64, out_features=1, bias=True)
+    """
+
+
+class CatnatCnnPolicy(OnTree, ActorCriticCnnPolicy):
+    """SB3's ``CnnPolicy`` with its actions on a tree; see :class:`CatnatPolicy`."""
+
+
+class CatnatMultiInputPolicy(OnTree, MultiInputActorCriticPolicy):
+    """SB3's ``MultiInputPolicy``, for observations that are a dictionary, on a tree; see :class:`CatnatPolicy`."""
+
+
+def tree_of(action_space: spaces.Space[Any], tree: Tree | Forest | Iterable[Tree | int] | None = None) -> Tree | Forest:
+    """The tree or forest over the actions of a space, or what is wrong with the one that was given."""
+    if isinstance(action_space, spaces.Discrete):
+        return _tree_over(int(action_space.n), tree)
+    if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:
+        return _forest_over(tuple(map(int, action_space.nvec)), tree)
+    raise ValueError(
+        f"`action_space` is {action_space}, but a catnat policy chooses among numbered actions: spaces.Discrete, or "
+        "spaces.MultiDiscrete with one axis. Use SB3's own policy here; a MultiBinary(n) can be written as "
+        "MultiDiscrete([2] * n)."
+    )
+
+
+def _tree_over(actions: int, tree: Any) -> Tree:
+    if tree is None:
+        return balanced(actions)
+    if not isinstance(tree, Tree):
+        raise TypeError(
+            f"`tree` is {tree!r}, but Discrete actions need a catnat.Tree, such as catnat.chain({actions})."
+        )
+    if tree.num_classes != actions:
+        raise ValueError(f"`tree` is over {tree.num_classes} classes, but there are {actions} actions: one leaf each.")
+    return tree
+
+
+def _forest_over(sizes: tuple[int, ...], trees: Any) -> Forest:
+    if isinstance(trees, Tree):
+        raise TypeError(
+            f"`tree` is {trees!r}, but MultiDiscrete actions need a tree for every variable: a list of them, or a "
+            "catnat.Forest."
+        )
+    forest = trees if isinstance(trees, Forest) else Forest(sizes if trees is None else _checks.listed(trees, "tree"))
+    if forest.sizes != sizes:
+        raise ValueError(f"`tree` is over {forest.sizes} classes, but there are {sizes} actions: one leaf each.")
+    return forest

@@ -1,0 +1,275 @@
+"""The maskable policies, against the real sb3-contrib: its own distributions, its environments, and MaskablePPO."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import oracle
+import pytest
+import torch
+
+import catnat
+import catnat.torch as ct
+
+pytest.importorskip("sb3_contrib", minversion="2.7")
+from gymnasium import spaces
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete, InvalidActionEnvMultiDiscrete
+from sb3_contrib.common.maskable import distributions as theirs
+from sb3_contrib.common.maskable.evaluation import evaluate_policy
+from stable_baselines3.common.envs import FakeImageEnv, SimpleMultiObsEnv
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from catnat.integrations.sb3_contrib import (
+    MaskableCatnatCnnPolicy,
+    MaskableCatnatDistribution,
+    MaskableCatnatMultiInputPolicy,
+    MaskableCatnatPolicy,
+    MaskableMultiCatnatDistribution,
+)
+
+WEIGHTS = [5.0, 3.0, 2.0, 1.0, 1.0, 2.0]
+TREE = catnat.huffman(WEIGHTS)
+FOREST = catnat.Forest([3, catnat.chain(4), 2])
+TREES = {"discrete": TREE, "multi": FOREST}
+ENVS = {
+    "discrete": lambda: InvalidActionEnvDiscrete(dim=6, n_invalid_actions=3),
+    "multi": lambda: InvalidActionEnvMultiDiscrete(dims=list(FOREST.sizes), n_invalid_actions=3),
+}
+MODES = ["prune", "renormalize"]
+
+
+@pytest.fixture(params=TREES)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=MODES)
+def mask_mode(request):
+    return request.param
+
+
+def sizes_of(kind):
+    return [6] if kind == "discrete" else list(FOREST.sizes)
+
+
+def random_masks(kind, rows, seed=0):
+    """About half of the actions, and at least one of every variable."""
+    generator = np.random.default_rng(seed)
+    parts = [generator.random((rows, size)) < 0.5 for size in sizes_of(kind)]
+    for part in parts:
+        part[np.arange(rows), generator.integers(part.shape[1], size=rows)] = True
+    return np.concatenate(parts, -1)
+
+
+def scores_for(kind, rows, seed=0):
+    return torch.as_tensor(np.random.default_rng(seed).normal(size=(rows, TREES[kind].num_nodes)))
+
+
+def probabilities(kind, mask_mode, scores, masks):
+    """Of all classes, those of several variables concatenated, by the oracle's loops."""
+    single = kind == "discrete"
+    trees, weights = ([TREE], [WEIGHTS]) if single else (FOREST.trees, [[1.0] * size for size in FOREST.sizes])
+    nodes, classes = (np.cumsum(list(each))[:-1] for each in ((tree.num_nodes for tree in trees), sizes_of(kind)))
+    columns = []
+    for tree, prior, part, mask in zip(
+        trees, weights, np.split(scores.numpy(), nodes, -1), np.split(masks, classes, -1), strict=True
+    ):
+        model = oracle.Model(oracle.from_ids(tree.children), prior, oracle.Natural(), "paper")
+        laws = [oracle.Law(model, tuple(map(bool, valid)), mask_mode, 1.0, 0.0) for valid in mask]
+        columns.append(np.stack([law.probs(row) for law, row in zip(laws, part, strict=True)]))
+    return np.concatenate(columns, -1)
+
+
+def distribution(kind, mask_mode="prune"):
+    cls = MaskableCatnatDistribution if kind == "discrete" else MaskableMultiCatnatDistribution
+    return cls(TREES[kind], mask_mode=mask_mode)
+
+
+def own(kind):
+    """sb3-contrib's distribution of the same actions."""
+    if kind == "discrete":
+        return theirs.MaskableCategoricalDistribution(6)
+    return theirs.MaskableMultiCategoricalDistribution(list(FOREST.sizes))
+
+
+def model_for(kind, mask_mode="prune", envs=1, **options):
+    env = DummyVecEnv([ENVS[kind]] * envs)
+    policy_kwargs = {"tree": TREES[kind], "mask_mode": mask_mode, "net_arch": [32]}
+    settings = {"n_steps": 64, "batch_size": 64, "n_epochs": 2, "seed": 0, "device": "cpu"} | options
+    return MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs=policy_kwargs, **settings)
+
+
+# ---- distributions ----
+
+
+def test_they_are_contribs_with_the_trees_probabilities(kind, mask_mode):
+    rows = 20
+    scores, masks = scores_for(kind, rows), random_masks(kind, rows)
+    probs = probabilities(kind, mask_mode, scores, masks)
+    rival = own(kind).proba_distribution(torch.as_tensor(probs).clamp(min=1e-30).log())
+    rival.apply_masking(masks)
+    mine = distribution(kind, mask_mode).proba_distribution(scores)
+    assert isinstance(mine, type(rival))
+    mine.apply_masking(masks)
+    np.testing.assert_allclose(mine.law.probs, probs, atol=1e-12)
+    actions = rival.sample()
+    torch.testing.assert_close(mine.log_prob(actions), rival.log_prob(actions))
+    torch.testing.assert_close(mine.entropy(), rival.entropy())
+    assert torch.equal(mine.mode(), rival.mode())
+
+
+@pytest.mark.parametrize("form", ["bool", "float tensor", "int list", "flat"])
+def test_forms_of_masks(kind, form):
+    """As MaskablePPO hands them: arrays from environments, floats from its buffer, one row for one environment."""
+    masks = random_masks(kind, 1 if form == "flat" else 4)
+    given = {
+        "bool": masks,
+        "float tensor": torch.as_tensor(masks, dtype=torch.float32),
+        "int list": masks.astype(int).tolist(),
+        "flat": masks[0],
+    }[form]
+    mine = distribution(kind).proba_distribution(scores_for(kind, len(masks)))
+    mine.apply_masking(given)
+    assert torch.equal(mine.law.mask, torch.as_tensor(masks))
+
+
+def test_masks_come_and_go(kind):
+    scores = scores_for(kind, 4)
+    free = distribution(kind).proba_distribution(scores).law.probs
+    mine = distribution(kind).proba_distribution(scores)
+    first, second = random_masks(kind, 4, seed=1), random_masks(kind, 4, seed=2)
+    mine.apply_masking(first)
+    mine.apply_masking(second)  # does not add to the first
+    assert torch.equal(mine.law.probs > 0, torch.as_tensor(second))
+    mine.apply_masking(None)
+    assert torch.equal(mine.law.probs, free)
+    mine.apply_masking(first)
+    assert torch.equal(mine.proba_distribution(scores).law.probs, free)  # new scores have no mask
+
+
+def test_masked_actions_are_never_drawn(kind, mask_mode):
+    """Also where the network would take them with probability 1."""
+    torch.manual_seed(0)
+    masks = random_masks(kind, 2000)
+    mine = distribution(kind, mask_mode).proba_distribution(20 * scores_for(kind, 2000))
+    mine.apply_masking(masks)
+    starts = np.cumsum([0, *sizes_of(kind)[:-1]])
+    for actions in (mine.sample(), mine.mode()):
+        places = actions.reshape(2000, -1).numpy() + starts
+        assert np.take_along_axis(masks, places, -1).all()
+
+
+# ---- MaskablePPO ----
+
+
+class Strict(gymnasium.Wrapper):
+    """Ends the test if an invalid action is taken."""
+
+    def step(self, action):
+        masks = np.split(self.env.action_masks(), np.cumsum(np.atleast_1d(self.sizes))[:-1])
+        assert all(mask[a] for mask, a in zip(masks, np.atleast_1d(action), strict=True)), "an invalid action was taken"
+        return self.env.step(action)
+
+    @property
+    def sizes(self):
+        space = self.action_space
+        return space.n if isinstance(space, spaces.Discrete) else space.nvec
+
+    def action_masks(self):
+        return self.env.action_masks()
+
+
+def test_it_learns_and_takes_valid_actions_only(kind, mask_mode):
+    """The action that the observation names. Every step, in training and after, is checked."""
+    np.random.seed(0)  # noqa: NPY002 - the environments draw by it
+    settings = {"n_steps": 32, "n_epochs": 10, "learning_rate": 5e-3, "gamma": 0.0}
+    policy_kwargs = {"tree": TREES[kind], "mask_mode": mask_mode, "net_arch": [32]}
+    env = DummyVecEnv([lambda: Strict(ENVS[kind]())] * 8)
+    model = MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs=policy_kwargs, seed=0, device="cpu", **settings)
+    model.learn(1280)
+    reward, _ = evaluate_policy(model, Strict(ENVS[kind]()), n_eval_episodes=1, warn=False)
+    assert reward > 85
+
+
+def test_one_update(kind, mask_mode):
+    """The buffer's log-probabilities are those of the policy under the buffer's masks; the update moves every layer."""
+    model = model_for(kind, mask_mode)
+    before = {name: each.detach().clone() for name, each in model.policy.named_parameters()}
+    _, callback = model._setup_learn(64)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    batch = next(model.rollout_buffer.get(None))
+    assert not batch.action_masks.all()
+    actions = batch.actions.long().flatten() if kind == "discrete" else batch.actions
+    values, log_prob, entropy = model.policy.evaluate_actions(batch.observations, actions, batch.action_masks)
+    assert (values.shape, log_prob.shape, entropy.shape) == ((64, 1), (64,), (64,))
+    torch.testing.assert_close(log_prob, batch.old_log_prob)
+    _, unmasked, _ = model.policy.evaluate_actions(batch.observations, actions)
+    assert (unmasked < log_prob).any()
+    model.train()
+    for name, each in model.policy.named_parameters():
+        assert each.isfinite().all()
+        assert not torch.equal(each, before[name]), name
+
+
+def with_masks(env):
+    """An environment whose action 0 is never valid."""
+    env.action_masks = lambda: np.arange(env.action_space.n) > 0
+    return env
+
+
+@pytest.mark.parametrize(
+    ("policy", "env"),
+    [
+        (MaskableCatnatCnnPolicy, FakeImageEnv(screen_height=36, screen_width=36, action_dim=4, n_channels=1)),
+        (MaskableCatnatMultiInputPolicy, SimpleMultiObsEnv(random_start=False)),
+    ],
+    ids=["cnn", "multi-input"],
+)
+def test_images_and_dictionaries(policy, env):
+    model = MaskablePPO(policy, with_masks(env), n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(16)
+    assert model.policy.action_net.out_features == env.action_space.n - 1
+    assert (model.rollout_buffer.actions > 0).all()
+    action, _ = model.predict(env.observation_space.sample(), action_masks=[False, False, True, False])
+    assert action == 2
+
+
+def test_save_and_load(kind, mask_mode, tmp_path):
+    model = model_for(kind, mask_mode).learn(64)
+    model.save(tmp_path / "model")
+    model.policy.save(tmp_path / "policy")
+    obs, _ = model.policy.obs_to_tensor(np.stack([model.observation_space.sample() for _ in range(8)]))
+    masks = random_masks(kind, 8)
+    expected = model.policy.get_distribution(obs, masks).law.probs
+    loaded = MaskablePPO.load(tmp_path / "model", device="cpu").policy
+    for policy in (loaded, MaskableCatnatPolicy.load(tmp_path / "policy", device="cpu")):
+        assert type(policy) is MaskableCatnatPolicy
+        assert (policy.tree, policy.activation, policy.mask_mode) == (TREES[kind], ct.natural(), mask_mode)
+        assert torch.equal(policy.get_distribution(obs, masks).law.probs, expected)
+
+
+# ---- errors ----
+
+
+def test_errors(kind):
+    mine = distribution(kind).proba_distribution(scores_for(kind, 3))
+    with pytest.raises(ValueError, match=r"`masks` has shape \(2, 5\), but \(3, "):
+        mine.apply_masking(np.ones((2, 5), bool))
+    nothing = random_masks(kind, 3)
+    nothing[1] = False
+    with pytest.raises(ValueError, match="valid"):
+        mine.apply_masking(nothing)
+    with pytest.raises(ValueError, match="`mask_mode` is 'drop'"):
+        distribution(kind, "drop")
+    with pytest.raises(ValueError, match=r"`action_space` is Box.*spaces\.Discrete"):
+        MaskableCatnatPolicy(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), lambda _: 1e-3)
+
+
+def test_missing_library_says_which_extra_to_install():
+    code = "import sys; sys.modules['sb3_contrib'] = None; import catnat.integrations.sb3_contrib"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "catnat[sb3]" in done.stderr.strip().splitlines()[-1]
