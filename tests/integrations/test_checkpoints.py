@@ -186,7 +186,7 @@ def test_errors():
     linear, inputs = softmax_layer(4, 7), data(60, 4, dtype=torch.float32)
     with pytest.raises(TypeError, match=r"cannot be converted by its weights\s+alone"):
         score_layer_from_softmax(linear, None)
-    with pytest.raises(TypeError, match="last torch.nn.Linear is needed"):
+    with pytest.raises(TypeError, match=r"last torch\.nn\.Linear is needed"):
         score_layer_from_softmax(nn.Sequential(linear), inputs)
     with pytest.raises(ValueError, match="takes 4 features"):
         score_layer_from_softmax(linear, inputs[:, :3])

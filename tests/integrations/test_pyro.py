@@ -1,4 +1,4 @@
-"""The adapter to Pyro, against the real library: enumeration by brute force, guides, mixtures, and Pyro's own classes."""
+"""The adapter to Pyro, against the real library: its own classes, enumeration by brute force, guides, mixtures."""
 
 from __future__ import annotations
 

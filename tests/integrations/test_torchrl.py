@@ -298,7 +298,7 @@ def test_batches_of_environments():
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="MultiOneHot, but .*categorical_action_encoding=True"):
+    with pytest.raises(TypeError, match=r"MultiOneHot, but .*categorical_action_encoding=True"):
         catnat_actor(nn.Identity(), MultiOneHot([2, 3]))
     with pytest.raises(TypeError, match="Categorical, OneHot or MultiCategorical is needed"):
         catnat_actor(nn.Identity(), Unbounded(3))

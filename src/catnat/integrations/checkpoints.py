@@ -5,7 +5,7 @@ It needs PyTorch only. There is no twin for JAX: what is converted is a ``torch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -110,8 +110,8 @@ def _divergences(wanted: Nodes, scores: Tensor) -> Tensor:
 def _held_back(wanted: Nodes, columns: Tensor, fit: Tensor) -> Tensor:
     """The least squares fit, node by node so near to a constant score as costs the least.
 
-    Beyond the edges of the natural activation's band an answer is certain, and if it is the wrong one it has no gradient
-    from which descent could mend it.
+    Beyond the edges of the natural activation's band an answer is certain. If it is the wrong one, it has no gradient
+    by which descent could mend it.
     """
     constant = columns.T @ wanted.scores.mean(0).expand(len(columns), -1)
     candidates = [constant + share * (fit - constant) for share in _SHARES.tolist()]
@@ -139,7 +139,7 @@ def _descended(wanted: Nodes, columns: Tensor, fit: Tensor, steps: int) -> Tenso
     return fit if after > before else place.detach() * scale
 
 
-def _check(linear: nn.Linear, inputs: Tensor, steps: int) -> None:
+def _check(linear: Any, inputs: Any, steps: int) -> None:
     if not isinstance(linear, nn.Linear):
         raise TypeError(
             f"`linear` is a {type(linear).__name__}, but the model's last torch.nn.Linear is needed, the layer that "

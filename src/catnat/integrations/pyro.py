@@ -22,7 +22,7 @@ import catnat.torch as ct
 __all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough"]
 
 
-class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc] # the mask of the one is the valid_classes of the other
+class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] # Pyro has few types
     r"""``pyro.distributions.Categorical`` with scores on a tree: a value is a class.
 
     ``sample`` and ``log_prob`` read only the paths they need, but when all classes are enumerated all are computed at
@@ -50,7 +50,7 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc] # the mask of t
         torch.Size([4])
     """
 
-    mask = dist.Categorical.mask
+    mask = dist.Categorical.mask  # type: ignore[assignment, unused-ignore] # Pyro's method, where ours is a property
     valid_classes = ct.Catnat.mask
 
     def log_prob(self, value: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -60,7 +60,7 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc] # the mask of t
         return super().log_prob(value)
 
 
-class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[misc] # as above
+class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[misc, unused-ignore] # as above
     """``pyro.distributions.OneHotCategorical`` with scores on a tree: a value is a one-hot vector.
 
     Its arguments are those of :class:`Catnat`.
@@ -74,11 +74,11 @@ class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[mis
                 [0., 0., 1.]])
     """
 
-    mask = dist.OneHotCategorical.mask
+    mask = dist.OneHotCategorical.mask  # type: ignore[assignment, unused-ignore] # as above
     valid_classes = ct.OneHotCatnat.mask
 
     @staticmethod
-    def infer_shapes(scores: Size, **_: Any) -> tuple[Size, Size]:
+    def infer_shapes(scores: Size, **_: Any) -> tuple[Size, Size]:  # type: ignore[override, unused-ignore]
         """The batch and the event shape, from the shape of the scores: K for K-1 scores."""
         return Size(scores[:-1]), Size((scores[-1] + 1,))
 
