@@ -114,6 +114,19 @@ def test_the_least_squares_start_is_that_of_every_node():
         np.testing.assert_allclose(layer.bias[node].detach(), wanted[-1], rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("size", [2.0, 6.0])
+def test_the_start_is_held_where_it_does_no_harm(size):
+    """A sure softmax: plain least squares of natural scores leaves the band. Cheaper than it, and than constants."""
+    linear, inputs = softmax_layer(4, 6, size, dtype=torch.float64), data(200, 4)
+    with torch.no_grad():
+        wanted = ct.scores_from_logits(linear(inputs))
+        design = torch.cat([inputs, torch.ones(200, 1, dtype=torch.float64)], 1)
+        plain = design @ torch.linalg.lstsq(design, wanted).solution
+        costs = [ct.kl_divergence(wanted, scores.expand(200, -1)).mean() for scores in (plain, wanted.mean(0))]
+    kl = score_layer_from_softmax(linear, inputs, steps=0).kl
+    assert kl < 0.99 * min(costs)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_descent_ends_at_a_minimum(name):
     """No small change of any weight lowers the divergence: by differences, not by the gradient that led there."""

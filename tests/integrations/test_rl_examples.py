@@ -1,11 +1,14 @@
-"""The example of PPO in one file: what the page shows of it is true, and both of its versions run and learn."""
+"""PPO in one file: what the page shows of it is true, and both versions learn. TorchRL's benchmark keeps records."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import json
 import pathlib
 import re
 import statistics
+import sys
 
 import pytest
 
@@ -36,8 +39,9 @@ def softmax_version():
 
 
 def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
+    name = f"_loaded_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for their module
     spec.loader.exec_module(module)
     return module
 
@@ -88,3 +92,24 @@ def test_advantages_from_their_definition():
                 if dones[t, env]:
                     break
             torch.testing.assert_close(found[start, env], total)
+
+
+# ---- the benchmark ----
+
+
+@pytest.mark.filterwarnings("ignore:Creating VanillaWeightUpdater:DeprecationWarning")  # TorchRL says it of itself
+@pytest.mark.parametrize("policy", ["softmax", "natural"])
+def test_a_record_is_made_once(policy, tmp_path, monkeypatch):
+    pytest.importorskip("torchrl", minversion="0.14")
+    benchmark = load(ROOT / "benchmarks" / "torchrl_ppo.py")
+    config = benchmark.Config(policy, 1, frames=512, num_envs=2, batch=128, epochs=2, episodes=2)
+    record = benchmark.run(config, tmp_path)
+    assert len(record["returns"]) == 2
+    assert record["return"] == statistics.mean(record["returns"]) > 5
+    (file,) = tmp_path.iterdir()
+    assert json.loads(file.read_text()) == record
+    monkeypatch.setattr(benchmark, "train", lambda _: pytest.fail("trained again"))
+    assert benchmark.run(config, tmp_path) == record
+    with pytest.raises(pytest.fail.Exception, match="trained again"):  # another configuration is another run
+        benchmark.run(dataclasses.replace(config, clip=0.1), tmp_path)
+    assert f"| {policy} | {record['return']:.1f} |" in benchmark.table([record])
