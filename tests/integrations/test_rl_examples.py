@@ -97,7 +97,7 @@ def test_advantages_from_their_definition():
 # ---- the benchmark ----
 
 
-@pytest.mark.filterwarnings("ignore:Creating VanillaWeightUpdater:DeprecationWarning")  # TorchRL says it of itself
+@pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater:DeprecationWarning")  # TorchRL says it of itself
 @pytest.mark.parametrize("policy", ["softmax", "natural"])
 def test_a_record_is_made_once(policy, tmp_path, monkeypatch):
     pytest.importorskip("torchrl", minversion="0.14")
