@@ -90,10 +90,13 @@ def show_public_bases(app, name, obj, options, bases):
 
 
 def name_aliases(app, what, name, obj, options, signature, returns):
-    """Show an alias inside a union, and the type of ``self``, by its name alone."""
+    """Show an alias inside a union, and the type of ``self``, by its name alone; in an adapter, say whose it is."""
 
     def plain(text):
-        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)|(?:\w+\.)*_(Self)\b", r"\1\2", text)
+        text = text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)|(?:\w+\.)*_(Self)\b", r"\1\2", text)
+        if text and name.startswith("catnat.integrations."):  # a constructor of catnat.torch, inherited
+            text = re.sub(r"(?<![\w.])Activation\b", "catnat.torch.Activation", text)
+        return text
 
     return plain(signature), plain(returns)
 

@@ -1,0 +1,215 @@
+"""Softmax layers as layers of scores: exact where that can be, and otherwise no dearer than what plain search finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import catnat
+import catnat.torch as ct
+from catnat.integrations.checkpoints import score_layer_from_softmax
+
+REFLECT = ct.natural(boundary="reflect")
+ACTIVATIONS = {"sigmoid": "sigmoid", "natural": "natural", "reflect": REFLECT}
+
+
+def softmax_layer(features, classes, size=1.0, seed=0, **options):
+    generator = torch.Generator().manual_seed(seed)
+    linear = nn.Linear(features, classes, **options)
+    with torch.no_grad():
+        for parameter in linear.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * size / features**0.5)
+    return linear
+
+
+def data(rows, features, seed=1, dtype=torch.float64):
+    return torch.randn(rows, features, generator=torch.Generator().manual_seed(seed), dtype=dtype) + 0.3
+
+
+def slow_kl(linear, layer, inputs, activation):
+    """By the definition, class by class."""
+    with torch.no_grad():
+        p = linear(inputs).double().softmax(-1).numpy()
+        q = ct.catnat(layer(inputs).double(), layer.tree, activation).numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(p > 0, p * (np.log(p) - np.log(q)), 0).sum(-1).mean()
+
+
+# ---- where it is exact ----
+
+
+@pytest.mark.parametrize("steps", [0, 20])
+@pytest.mark.parametrize("bias", [True, False])
+def test_two_classes_are_exact(bias, steps):
+    """One node, whose log-odds are the difference of the logits: the rows' difference, by hand."""
+    linear = softmax_layer(5, 2, 2.0, bias=bias, dtype=torch.float64)
+    layer, kl = score_layer_from_softmax(linear, data(40, 5), activation="sigmoid", steps=steps)
+    torch.testing.assert_close(layer.weight, linear.weight[1:] - linear.weight[:1], rtol=1e-7, atol=1e-7)
+    assert (layer.bias is not None) == bias
+    if bias:
+        torch.testing.assert_close(layer.bias, linear.bias[1:] - linear.bias[:1], rtol=1e-7, atol=1e-7)
+    assert kl < 1e-12
+
+
+def test_logits_that_are_equal_within_subtrees_are_exact():
+    """Whatever the tree below: log-odds are then a difference of two logits, and a constant."""
+    groups, tree = [[0, 3, 4], [1, 2], [5, 6, 7, 8]], catnat.from_clusters([[[0, 3, 4], [1, 2]], [5, 6, 7, 8]])
+    linear = nn.Linear(4, 9, dtype=torch.float64)
+    with torch.no_grad():  # the first two groups are alike, too: the root sees two logits, and a node two groups
+        weight, bias = torch.randn(2, 4, dtype=torch.float64), torch.randn(2, dtype=torch.float64)
+        for group, which in zip(groups, (0, 0, 1), strict=True):
+            linear.weight[group], linear.bias[group] = weight[which], bias[which]
+    layer, kl = score_layer_from_softmax(linear, data(100, 4), tree, "sigmoid", steps=0)
+    assert kl < 1e-12
+    elsewhere = data(50, 4, seed=2) * 3
+    torch.testing.assert_close(ct.catnat(layer(elsewhere), tree, "sigmoid"), linear(elsewhere).softmax(-1))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_constant_logits_are_exact(activation):
+    """A layer whose weights are 0: the scores of one distribution, in the bias."""
+    linear = softmax_layer(3, 6, dtype=torch.float64)
+    nn.init.zeros_(linear.weight)
+    tree, activation = catnat.huffman([5, 3, 2, 1, 1, 4]), ACTIVATIONS[activation]
+    layer, kl = score_layer_from_softmax(linear, data(50, 3), tree, activation)
+    assert kl < 1e-12
+    torch.testing.assert_close(layer.bias, ct.scores_from_logits(linear.bias, tree, activation), rtol=1e-6, atol=1e-6)
+    assert layer.weight.abs().max() < 1e-6
+
+
+# ---- where it is not ----
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("size", [1.0, 4.0])
+def test_descent_lowers_the_divergence_that_is_reported(name, size):
+    activation, inputs = ACTIVATIONS[name], data(300, 6)
+    linear = softmax_layer(6, 9, size, dtype=torch.float64)
+    costs = []
+    for steps in (0, 2, 8, 60):
+        layer, kl = score_layer_from_softmax(linear, inputs, activation=activation, steps=steps)
+        costs.append(kl)
+        if name != "natural":  # which has answers of probability 0: the reported divergence is then floored
+            assert kl == pytest.approx(slow_kl(linear, layer, inputs, activation), rel=1e-6)
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < 0.995 * costs[0]
+    assert all(np.isfinite(costs))
+
+
+def test_the_least_squares_start_is_that_of_every_node():
+    """With the sigmoid and small logits nothing is held back: NumPy's least squares of the log-odds."""
+    linear, inputs = softmax_layer(4, 5, 0.3, dtype=torch.float64), data(200, 4)
+    layer, _ = score_layer_from_softmax(linear, inputs, activation="sigmoid", steps=0)
+    design = np.concatenate([inputs.numpy(), np.ones((200, 1))], 1)
+    tree, p = layer.tree, linear(inputs).softmax(-1).detach().numpy()
+    below = {leaf + tree.num_nodes: p[:, leaf] for leaf in range(5)}
+    for node in reversed(range(tree.num_nodes)):
+        no, yes = (below[int(child)] for child in tree.children[node])
+        below[node] = no + yes
+        shift = np.log(tree.yes_fraction()[node] / (1 - tree.yes_fraction()[node]))
+        wanted = np.linalg.lstsq(design, np.log(yes / no) - shift, rcond=None)[0]
+        np.testing.assert_allclose(layer.weight[node].detach(), wanted[:-1], rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(layer.bias[node].detach(), wanted[-1], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [2.0, 6.0])
+def test_the_start_is_held_where_it_does_no_harm(size):
+    """A sure softmax: plain least squares of natural scores leaves the band. Cheaper than it, and than constants."""
+    linear, inputs = softmax_layer(4, 6, size, dtype=torch.float64), data(200, 4)
+    with torch.no_grad():
+        wanted = ct.scores_from_logits(linear(inputs))
+        design = torch.cat([inputs, torch.ones(200, 1, dtype=torch.float64)], 1)
+        plain = design @ torch.linalg.lstsq(design, wanted).solution
+        costs = [ct.kl_divergence(wanted, scores.expand(200, -1)).mean() for scores in (plain, wanted.mean(0))]
+    kl = score_layer_from_softmax(linear, inputs, steps=0).kl
+    assert kl < 0.99 * min(costs)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_descent_ends_at_a_minimum(name):
+    """No small change of any weight lowers the divergence: by differences, not by the gradient that led there."""
+    activation, inputs = ACTIVATIONS[name], data(200, 2)
+    linear = softmax_layer(2, 3, dtype=torch.float64)
+    layer, kl = score_layer_from_softmax(linear, inputs, activation=activation, steps=500)
+    for parameter in layer.parameters():
+        for place in np.ndindex(*parameter.shape):
+            for change in (-1e-3, 1e-3):
+                with torch.no_grad():
+                    parameter[place] += change
+                    assert slow_kl(linear, layer, inputs, activation) > kl - 1e-9
+                    parameter[place] -= change
+
+
+def test_a_tree_that_groups_what_goes_together_costs_less():
+    """Two groups of classes far from each other, by a strong feature: one question instead of many."""
+    linear = softmax_layer(6, 8, dtype=torch.float64)
+    first, second = [0, 2, 4, 6], [1, 3, 5, 7]
+    with torch.no_grad():
+        linear.weight[first, 0], linear.weight[second, 0] = 6.0, -6.0
+    grouped, mixed = (
+        score_layer_from_softmax(linear, data(400, 6), tree).kl
+        for tree in (catnat.from_clusters([first, second]), catnat.balanced(8))
+    )
+    assert grouped < 0.5 * mixed
+
+
+def test_redundant_features():
+    """Copies and constants among the features: one of many equal fits, and a small one."""
+    linear, inputs = softmax_layer(6, 2, dtype=torch.float64), data(50, 6)
+    inputs[:, 1], inputs[:, 2], inputs[:, 3] = inputs[:, 0], 0.0, 1.0
+    layer, kl = score_layer_from_softmax(linear, inputs, activation="sigmoid")
+    assert kl < 1e-12
+    assert layer.weight.abs().max() < 10
+
+
+# ---- as a part of a model ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shape_dtype_and_batch_axes(dtype):
+    linear = softmax_layer(4, 7).to(dtype)
+    inputs = data(60, 4).to(dtype)
+    layer, kl = score_layer_from_softmax(linear, inputs.view(3, 20, 4), steps=5)
+    assert isinstance(layer, ct.ScoreLayer)
+    assert layer(inputs).shape == (60, 6)
+    assert (layer.weight.dtype, layer.bias.dtype) == (dtype, dtype)
+    assert layer.weight.requires_grad
+    assert layer.weight.grad is None
+    assert linear.weight.grad is None
+    assert 0 <= kl < 1
+    again, same = score_layer_from_softmax(linear, inputs, steps=5)
+    assert kl == same
+    assert torch.equal(layer.weight, again.weight)
+
+
+def test_it_works_without_gradients_and_leaves_the_model_alone():
+    linear, inputs = softmax_layer(4, 7), data(60, 4, dtype=torch.float32)
+    before = {name: value.clone() for name, value in linear.state_dict().items()}
+    with torch.no_grad():
+        _, kl = score_layer_from_softmax(linear, inputs)
+    assert kl == score_layer_from_softmax(linear, inputs.requires_grad_()).kl
+    assert inputs.grad is None
+    for name, value in linear.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_errors():
+    linear, inputs = softmax_layer(4, 7), data(60, 4, dtype=torch.float32)
+    with pytest.raises(TypeError, match=r"cannot be converted by its weights\s+alone"):
+        score_layer_from_softmax(linear, None)
+    with pytest.raises(TypeError, match=r"last torch\.nn\.Linear is needed"):
+        score_layer_from_softmax(nn.Sequential(linear), inputs)
+    with pytest.raises(ValueError, match="takes 4 features"):
+        score_layer_from_softmax(linear, inputs[:, :3])
+    with pytest.raises(ValueError, match="4 rows, but more than 4"):
+        score_layer_from_softmax(linear, inputs[:4])
+    with pytest.raises(ValueError, match="1 outputs"):
+        score_layer_from_softmax(nn.Linear(4, 1), inputs)
+    with pytest.raises(ValueError, match="finite features"):
+        score_layer_from_softmax(linear, inputs.index_fill(0, torch.tensor([3]), torch.inf))
+    with pytest.raises(ValueError, match="`steps` is -1"):
+        score_layer_from_softmax(linear, inputs, steps=-1)
+    with pytest.raises(ValueError, match="the tree has 6 classes"):
+        score_layer_from_softmax(linear, inputs, catnat.balanced(6))

@@ -1,0 +1,317 @@
+"""Policies on trees in the real TorchRL: its environments, actors and losses, beside softmax policies of equal laws."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import distributions as td
+from torch import nn
+
+import catnat
+import catnat.torch as ct
+
+pytest.importorskip("torchrl", minversion="0.14")
+from tensordict import TensorDict
+from tensordict.nn import InteractionType, TensorDictModule
+from torchrl.data import Categorical, MultiCategorical, MultiOneHot, OneHot, Unbounded
+from torchrl.envs import ExplorationType, GymEnv, GymWrapper, set_exploration_type
+from torchrl.modules import ProbabilisticActor, ValueOperator
+from torchrl.modules.distributions import HAS_ENTROPY, has_analytic_entropy, has_analytic_kl
+from torchrl.modules.distributions import OneHotCategorical as TheirOneHot
+from torchrl.objectives import ClipPPOLoss, KLPENPPOLoss
+from torchrl.objectives import ppo as ppo_module
+from torchrl.objectives.value import GAE
+
+from catnat.integrations.torchrl import OneHotCatnat, catnat_actor
+
+CLASSES = [ct.Catnat, ct.OneHotCatnat, ct.OneHotCatnatStraightThrough, ct.MultiCatnat, OneHotCatnat]
+SIZES = [3, 5]
+
+
+class Masked(gymnasium.Env):
+    """Observations with a mask of valid actions, drawn anew at every step; an invalid action is an error."""
+
+    def __init__(self, sizes, flat):
+        self.sizes = sizes
+        self.action_space = gymnasium.spaces.Discrete(sizes[0]) if flat else gymnasium.spaces.MultiDiscrete(sizes)
+        self.observation_space = gymnasium.spaces.Dict(
+            observation=gymnasium.spaces.Box(-1, 1, (4,)), action_mask=gymnasium.spaces.MultiBinary(sum(sizes))
+        )
+
+    def observe(self):
+        parts = [self.np_random.random(size) < 0.4 for size in self.sizes]
+        for part in parts:
+            part[self.np_random.integers(len(part))] = True
+        self.parts = parts
+        seen = self.np_random.uniform(-1, 1, 4).astype(np.float32)
+        return {"observation": seen, "action_mask": np.concatenate(parts).astype(np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        for part, taken in zip(self.parts, np.atleast_1d(action), strict=True):
+            assert part[taken], "a masked action was taken"
+        return self.observe(), 0.0, False, False, {}
+
+
+def masked_env(several):
+    env = Masked(SIZES if several else SIZES[1:], flat=not several)
+    return GymWrapper(env, categorical_action_encoding=True)
+
+
+def network(outputs, inputs=4, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, 16), nn.Tanh(), nn.Linear(16, outputs))
+
+
+def cartpole(categorical=True):
+    env = GymEnv("CartPole-v1", categorical_action_encoding=categorical)
+    env.set_seed(0)
+    torch.manual_seed(0)
+    return env
+
+
+class LogProbs(nn.Module):
+    """Logits of the same law, for a softmax policy."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, observation):
+        return ct.log_catnat(self.scores(observation))
+
+
+def softmax_actor(scores, env, distribution_class):
+    logits = TensorDictModule(LogProbs(scores), ["observation"], ["logits"])
+    return ProbabilisticActor(
+        logits, in_keys=["logits"], spec=env.action_spec, distribution_class=distribution_class, return_log_prob=True
+    )
+
+
+def rollout(env, actor, steps=64):
+    """Experience with advantages, and the critic that they come from."""
+    torch.manual_seed(1)
+    critic = ValueOperator(network(1, seed=1), in_keys=["observation"])
+    with torch.no_grad():
+        data = env.rollout(steps, actor, break_when_any_done=False)
+        return GAE(gamma=0.98, lmbda=0.8, value_network=critic)(data), critic
+
+
+# ---- the updates ----
+
+
+@pytest.mark.parametrize("categorical", [True, False], ids=["categorical", "one-hot"])
+def test_ppo_is_that_of_a_softmax_policy_with_the_same_law(categorical, monkeypatch):
+    """Losses and gradients on real experience; no entropy by Monte Carlo."""
+    monkeypatch.setattr(ppo_module, "sample_and_log_prob", lambda *_, **__: pytest.fail("Monte Carlo"))
+    env, scores = cartpole(categorical), network(1)
+    mine = catnat_actor(scores, env.action_spec)
+    data, critic = rollout(env, mine)
+    assert env.action_spec.is_in(data["action"][0])
+    assert data["action"].shape == ((64,) if categorical else (64, 2))
+    assert len({tuple(np.atleast_1d(action)) for action in data["action"].tolist()}) == 2
+
+    def losses(actor):
+        loss = ClipPPOLoss(actor, critic, entropy_coeff=0.1)
+        found = loss(data)
+        scores.zero_grad()
+        sum(found[name] for name in ("loss_objective", "loss_critic", "loss_entropy")).backward()
+        return found, [parameter.grad.clone() for parameter in scores.parameters()]
+
+    theirs = softmax_actor(scores, env, td.Categorical if categorical else TheirOneHot)
+    (got, my_gradients), (wanted, gradients) = losses(mine), losses(theirs)
+    for name in ("loss_objective", "loss_critic", "loss_entropy", "entropy", "kl_approx", "clip_fraction"):
+        torch.testing.assert_close(got[name], wanted[name], rtol=1e-5, atol=1e-6)
+    assert got["entropy"] > 0.1
+    for mine, other in zip(my_gradients, gradients, strict=True):
+        assert mine.isfinite().all()
+        assert mine.abs().sum() > 0
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+def test_one_update_moves_the_policy():
+    env = cartpole()
+    actor = catnat_actor(network(1), env.action_spec)
+    data, critic = rollout(env, actor)
+    loss = ClipPPOLoss(actor, critic, normalize_advantage=True)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2)
+    before = loss(data)["loss_objective"].item()
+    for _ in range(5):
+        found = loss(data)
+        optimizer.zero_grad()
+        (found["loss_objective"] + found["loss_critic"] + found["loss_entropy"]).backward()
+        optimizer.step()
+    assert loss(data)["loss_objective"].item() < before - 0.01
+
+
+def test_penalty_by_divergence(monkeypatch):
+    """KLPENPPOLoss finds the divergence in closed form: that of the stored scores from those of the new policy."""
+    monkeypatch.setattr(ppo_module, "sample_and_log_prob", lambda *_, **__: pytest.fail("Monte Carlo"))
+    env, scores = cartpole(), network(1)
+    actor = catnat_actor(scores, env.action_spec)
+    data, critic = rollout(env, actor)
+    with torch.no_grad():
+        scores[-1].bias.add_(0.5)
+    found = KLPENPPOLoss(actor, critic, entropy_bonus=False)(data)
+    old, new = ct.catnat(data["scores"]), ct.catnat(scores(data["observation"]))
+    torch.testing.assert_close(found["kl"].mean(), (old * (old / new).log()).sum(-1).mean(), rtol=1e-4, atol=1e-6)
+
+
+# ---- what TorchRL looks up ----
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
+def test_entropy_and_divergence_are_known(cls):
+    law = cls(torch.zeros(2, 3), *([[2, 3]] if cls is ct.MultiCatnat else []))
+    assert HAS_ENTROPY[type(law)]  # by exact type
+    assert has_analytic_entropy(law)
+    assert has_analytic_entropy(td.Independent(law, 1))
+    assert has_analytic_kl(law, law)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
+def test_without_exploration_the_most_probable_action(cls):
+    """No warning, which would be an error here."""
+    trees = {"trees": [2, 3]} if cls is ct.MultiCatnat else {}
+    actor = ProbabilisticActor(
+        TensorDictModule(nn.Identity(), ["observation"], ["scores"]),
+        in_keys=["scores"],
+        distribution_class=cls,
+        distribution_kwargs=trees,
+    )
+    scores = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        taken = actor(TensorDict({"observation": scores}, [50]))["action"]
+    if cls is ct.MultiCatnat:
+        wanted = torch.stack([part.argmax(-1) for part in ct.MultiCatnat(scores, [2, 3]).probs.split([2, 3], -1)], -1)
+    else:
+        wanted = ct.catnat(scores).argmax(-1)
+        taken = taken if cls is ct.Catnat else taken.argmax(-1)
+    torch.testing.assert_close(taken, wanted, rtol=0, atol=0)
+
+
+# ---- masks ----
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+@pytest.mark.parametrize("mask_mode", ["prune", "renormalize"])
+def test_masked_actions_are_never_taken(several, mask_mode):
+    """The environment raises if one is; after updates, too, and without exploration."""
+    env = masked_env(several)
+    env.set_seed(0)
+    outputs = sum(SIZES) - len(SIZES) if several else SIZES[1] - 1
+    actor = catnat_actor(
+        network(outputs),
+        env.action_spec,
+        mask_key="action_mask",
+        distribution_kwargs={"mask_mode": mask_mode},
+    )
+    data, critic = rollout(env, actor, 150)
+    assert actor.get_dist(data).entropy().min() < actor.get_dist(data).entropy().max()  # masks differ from row to row
+    taken = data["action"] if several else data["action"].unsqueeze(-1)
+    valid = data["action_mask"].bool().split(SIZES if several else SIZES[1:], -1)
+    for variable, part in enumerate(valid):
+        assert part.gather(-1, taken[:, variable, None]).all()
+    loss = ClipPPOLoss(actor, critic)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2)
+    for _ in range(3):
+        found = loss(data)
+        optimizer.zero_grad()
+        (found["loss_objective"] + found["loss_critic"] + found["loss_entropy"]).backward()
+        assert all(p.grad.isfinite().all() for p in actor.parameters() if p.grad is not None)
+        optimizer.step()
+    for mode in (ExplorationType.RANDOM, ExplorationType.DETERMINISTIC):
+        with set_exploration_type(mode), torch.no_grad():
+            env.rollout(40, actor)
+
+
+def test_a_missing_mask_is_an_error():
+    """TorchRL hands None on for a key that it does not find: all actions would be valid."""
+    env = masked_env(False)
+    actor = catnat_actor(network(SIZES[1] - 1), env.action_spec, mask_key="mask")
+    with pytest.raises(KeyError, match="no mask under the key 'mask'"):
+        actor(TensorDict({"observation": torch.zeros(1, 4)}, [1]))
+
+
+# ---- the actor ----
+
+
+def test_save_and_load():
+    env = cartpole()
+    first, second = (catnat_actor(network(1, seed=seed), env.action_spec) for seed in (0, 1))
+    data, _ = rollout(env, first)
+
+    def facts(actor):
+        law = actor.get_dist(data.select("observation"))
+        return law.scores, law.probs, law.log_prob(data["action"]), law.mode
+
+    assert not torch.equal(facts(first)[0], facts(second)[0])
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file))
+    for mine, theirs in zip(facts(first), facts(second), strict=True):
+        assert torch.equal(mine, theirs)
+    drawn = []
+    for actor in (first, second):
+        torch.manual_seed(2)
+        drawn.append(actor(data.select("observation"))["action"])
+    assert torch.equal(*drawn)
+
+
+def test_the_options():
+    tree = catnat.chain(4).with_prior([1, 2, 3, 4])
+    actor = catnat_actor(
+        nn.Identity(),
+        Categorical(4),
+        in_keys=["state"],
+        tree=tree,
+        activation="sigmoid",
+        distribution_kwargs={"unimix": 0.1},
+        return_log_prob=False,
+        default_interaction_type=InteractionType.MODE,
+    )
+    scores = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    out = actor(TensorDict({"state": scores}, [6]))
+    wanted = ct.Catnat(scores, tree, "sigmoid", unimix=0.1)
+    torch.testing.assert_close(actor.get_dist(out).probs, wanted.probs)
+    assert torch.equal(out["action"], wanted.mode)
+    assert "action_log_prob" not in out
+
+
+def test_batches_of_environments():
+    spec = MultiCategorical([3, 5], shape=(7, 2))
+    out = catnat_actor(nn.Identity(), spec)(TensorDict({"observation": torch.zeros(7, 6)}, [7]))
+    assert spec.is_in(out["action"])
+    one_hot = OneHot(4, shape=(7, 4), dtype=torch.int64)  # as GymEnv makes them
+    out = catnat_actor(nn.Identity(), one_hot)(TensorDict({"observation": torch.zeros(7, 3)}, [7]))
+    assert one_hot.is_in(out["action"])
+
+
+def test_errors():
+    with pytest.raises(TypeError, match=r"MultiOneHot, but .*categorical_action_encoding=True"):
+        catnat_actor(nn.Identity(), MultiOneHot([2, 3]))
+    with pytest.raises(TypeError, match="Categorical, OneHot or MultiCategorical is needed"):
+        catnat_actor(nn.Identity(), Unbounded(3))
+    with pytest.raises(ValueError, match="has 3 classes, but `action_spec` has 4 actions"):
+        catnat_actor(nn.Identity(), Categorical(4), tree=catnat.balanced(3))
+    with pytest.raises(ValueError, match="several actions"):
+        catnat_actor(nn.Identity(), MultiCategorical([2, 3]), tree=catnat.balanced(3))
+    with pytest.raises(ValueError, match="K - 1"):  # a last layer as wide as for softmax
+        catnat_actor(nn.Identity(), Categorical(4))(TensorDict({"observation": torch.zeros(1, 4)}, [1]))
+
+
+def test_missing_torchrl_says_which_extra_to_install():
+    code = "import sys; sys.modules['torchrl'] = None; import catnat.integrations.torchrl"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "catnat[torchrl]" in done.stderr.strip().splitlines()[-1]
