@@ -27,6 +27,7 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
+from provenance import commit
 from sb3_contrib import TRPO, MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
 from stable_baselines3 import A2C, PPO
@@ -190,6 +191,7 @@ def train(algorithm: str, policy: str, seed: int, steps: int | None = None) -> d
         "steps to 475": next((at for at, mean in curve.points if mean >= SOLVED), None),
         "curve": curve.points,
         "seconds of processor time": round(seconds, 1),
+        "commit": commit(),
         "versions": {
             "torch": torch.__version__,
             "stable-baselines3": stable_baselines3.__version__,

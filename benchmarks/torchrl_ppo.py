@@ -21,6 +21,7 @@ import gymnasium
 import tensordict
 import torch
 import torchrl
+from provenance import commit
 from tensordict.nn import InteractionType, TensorDictModule
 from torch import distributions as td
 from torch import nn
@@ -155,6 +156,7 @@ def run(config: Config, records: Path) -> dict[str, Any]:
         "returns": returns,
         "curve": curve,
         "seconds": round(time.process_time() - start, 1),
+        "commit": commit(),
         "versions": {
             "python": platform.python_version(),
             **{library.__name__: library.__version__ for library in (torch, torchrl, tensordict, gymnasium, catnat)},

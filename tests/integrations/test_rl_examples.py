@@ -101,6 +101,7 @@ def test_advantages_from_their_definition():
 @pytest.mark.parametrize("policy", ["softmax", "natural"])
 def test_a_record_is_made_once(policy, tmp_path, monkeypatch):
     pytest.importorskip("torchrl", minversion="0.14")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     benchmark = load(ROOT / "benchmarks" / "torchrl_ppo.py")
     config = benchmark.Config(policy, 1, frames=512, num_envs=2, batch=128, epochs=2, episodes=2)
     record = benchmark.run(config, tmp_path)
