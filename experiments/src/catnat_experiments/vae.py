@@ -267,7 +267,7 @@ PRESETS = {
     "quick": Preset(
         cells=(Cell("adam", "binary", 10, 8),),
         parameterizations=IN_THE_PAPER,
-        coarse=(0.001, 0.003),
+        coarse=(0.003, 0.0056),
         search_steps=1000,
         seeds=2,
         steps=2500,
