@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from memory import Memory
@@ -192,3 +194,15 @@ def test_every_table_is_of_a_metric_and_of_curves_that_runs_have() -> None:
         assert table.metric in outcome.metrics
         assert {table.row, table.column, *table.where} <= set(small())
         assert all({curve.name, curve.x} <= set(outcome.history) for curve in table.curves)
+
+
+def test_figures_of_every_rate(tmp_path: Path) -> None:
+    rows = []
+    for name, rate in itertools.product(("natural", "natural-reflect+moving"), (0.001, 0.002)):
+        run = small(name, rate=rate, steps=3)
+        outcome = train(run, Memory())
+        row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
+        rows.append(row | {f"history.{key}": values for key, values in outcome.history.items()})
+    drawn = second.figures(pd.DataFrame(rows), tmp_path)
+    assert len({path.name for path in drawn}) == 4
+    assert all(path.stat().st_size > 5000 for path in drawn)

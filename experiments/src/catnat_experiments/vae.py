@@ -399,7 +399,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     """Reconstructions, images from the prior and curves, drawn from records."""
     from catnat_experiments import vae_figures  # matplotlib takes a second to import
 
-    return vae_figures.figures(frame, directory)
+    return vae_figures.figures(frame, directory, ALL)
 
 
 # ---- one run by hand -------------------------------------------------------------------------------------------------

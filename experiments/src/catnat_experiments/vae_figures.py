@@ -1,8 +1,8 @@
-"""The figures of the main VAE: reconstructions, images from the prior, and what becomes of the latents in training."""
+"""The figures of the VAEs: reconstructions, images from the prior, and what becomes of the latents in training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from catnat_experiments import plots, vae
+from catnat_experiments import plots
 from catnat_experiments.vae_experiment import Cell
 from catnat_experiments.vae_model import LEVELS, unpack
 
-_CELL = [f"config.{name}" for name in Cell._fields]
 CURVES = {
     "validation_loss": "loss on validation images",
     "entropy": "entropy of a posterior, nats",
@@ -23,17 +22,26 @@ CURVES = {
 }
 
 
-def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """For every cell of the paper's tables: pictures of one final run of each parameterization, and curves of all."""
+def figures(
+    frame: pd.DataFrame, directory: Path, columns: Sequence[str], keys: Sequence[str] = Cell._fields
+) -> list[Path]:
+    """For all final runs that agree in some keys: pictures of one run of each parameterization, and curves of all.
+
+    Args:
+        frame: Records.
+        directory: Where to draw.
+        columns: The parameterizations, in the order of the tables, which gives them their colours.
+        keys: Of the config.
+    """
     final = frame[frame["stage"] == "final"] if len(frame) else frame
     drawn = []
-    for cell, runs in final.groupby(_CELL) if len(final) else ():
+    for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
         present = set(runs["config.parameterization"])
-        learned = [column for column in vae.ALL if column in present]
+        colours = {column: f"C{place}" for place, column in enumerate(columns) if column in present}
         drawn += [
-            pictures(runs, learned, directory / f"pictures-{name}.png"),
-            curves(runs, learned, directory / f"curves-{name}.png"),
+            pictures(runs, list(colours), directory / f"pictures-{name}.png"),
+            curves(runs, colours, directory / f"curves-{name}.png"),
         ]
     return drawn
 
@@ -68,13 +76,13 @@ def _strip(axes: Axes, run: pd.Series, kind: str, label: str) -> None:
     axes.set_ylabel(label, rotation=0, ha="right", va="center")
 
 
-def curves(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
+def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
     """Loss, entropy, classes alive and dead scores over training: means and one standard deviation of final runs."""
     figure = Figure(figsize=(13.0, 3.0), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
-        for name in names:
+        for name, colour in colours.items():
             mine = runs[runs["config.parameterization"] == name]
-            plots.draw_history(axes, mine, metric, "step", f"C{vae.ALL.index(name)}", name)
+            plots.draw_history(axes, mine, metric, "step", colour, name)
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("step")
     plots.legend_beside(figure)
