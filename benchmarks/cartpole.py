@@ -27,7 +27,7 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
-from provenance import commit
+from records import commit, write
 from sb3_contrib import TRPO, MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
 from stable_baselines3 import A2C, PPO
@@ -210,14 +210,6 @@ def runs(chosen: list[str]) -> Iterator[tuple[str, str, int]]:
     """Seed after seed, so that a table can be made early."""
     for seed, algorithm, policy in itertools.product(SEEDS, chosen or ALGORITHMS, POLICIES):
         yield algorithm, policy, seed
-
-
-def write(record: dict[str, Any], path: Path) -> None:
-    """All or nothing: a stopped command leaves no half record."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=1) + "\n")
-    part.replace(path)
 
 
 # ---- the table ----

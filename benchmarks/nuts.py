@@ -28,6 +28,7 @@ from numpyro import distributions as dist
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import NUTS
 from numpyro.infer.reparam import ExplicitReparam
+from records import machine
 
 import catnat
 from catnat.integrations.numpyro import CatnatTransform
@@ -171,12 +172,8 @@ def figures(runs: list[dict[str, Any]], firsts: list[dict[str, Any]], mean: np.n
 
 
 def environment() -> dict[str, str | int]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": len(names),
+        **machine(),
         "threads used": 1,
         "python": platform.python_version(),
         "jax": jax.__version__,

@@ -21,6 +21,7 @@ import sb3_contrib
 import stable_baselines3
 import torch
 from cartpole import ALGORITHMS, POLICIES, make
+from records import machine
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import catnat
@@ -85,12 +86,8 @@ def figures(times: list[float], firsts: list[float]) -> dict[str, float]:
 
 
 def environment() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": len(names),
+        **machine(),
         "threads used": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -107,8 +104,8 @@ def write_table(results: dict[str, Any]) -> None:
         for policy, whole in parts["rollout + update"].items():
             ratios = " | ".join(f"{parts[part][policy]['ratio']:.2f}" for part in parts)
             lines.append(f"| {algorithm} | {policy} | {ratios} | {whole['milliseconds']:.1f} |")
-    machine = ", ".join(f"{name} {value}" for name, value in environment().items())
-    (RESULTS / "policies.md").write_text("\n".join([*lines, "", f"{machine}.", ""]))
+    measured_on = ", ".join(f"{name} {value}" for name, value in environment().items())
+    (RESULTS / "policies.md").write_text("\n".join([*lines, "", f"{measured_on}.", ""]))
 
 
 def main() -> None:

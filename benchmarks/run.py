@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from records import machine
 from torch.nn import functional as F
 
 import catnat
@@ -198,10 +199,8 @@ COMPARISONS = {job.__name__: job for job in (log_probs, compiled_log_probs, samp
 
 
 def environment() -> dict[str, str | int]:
-    names = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
     return {
-        "processor": names[0] if names else platform.processor(),
-        "cores": len(names),
+        **machine(),
         "threads used": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -209,21 +208,16 @@ def environment() -> dict[str, str | int]:
     }
 
 
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
-
-
 def write_page() -> None:
     """results/README.md, from all records there are."""
-    machine = json.loads((RESULTS / "environment.json").read_text())
+    measured_on = json.loads((RESULTS / "environment.json").read_text())
     lines = [
         "# What was measured",
         "",
         "Made by `python benchmarks/run.py`. Processor time, one thread, median of alternated rounds.",
         "",
     ]
-    lines += [", ".join(f"{name} {value}" for name, value in machine.items()) + ".", ""]
+    lines += [", ".join(f"{name} {value}" for name, value in measured_on.items()) + ".", ""]
     for name, comparison in COMPARISONS.items():
         lines += [f"## {name}", "", comparison.__doc__ or "", "", "| case | rival | ms | ratio |", "|---|---|---|---|"]
         for case, rivals in json.loads((RESULTS / f"{name}.json").read_text()).items():

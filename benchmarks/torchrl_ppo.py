@@ -21,7 +21,7 @@ import gymnasium
 import tensordict
 import torch
 import torchrl
-from provenance import commit
+from records import commit, write
 from tensordict.nn import InteractionType, TensorDictModule
 from torch import distributions as td
 from torch import nn
@@ -162,10 +162,7 @@ def run(config: Config, records: Path) -> dict[str, Any]:
             **{library.__name__: library.__version__ for library in (torch, torchrl, tensordict, gymnasium, catnat)},
         },
     }
-    records.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(record, indent=1) + "\n")
-    unfinished.replace(file)  # a record is there whole or not at all
+    write(record, file)
     return record
 
 

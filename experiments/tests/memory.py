@@ -1,9 +1,11 @@
-"""A keeper that needs no disk."""
+"""What stands for the disk: a keeper in memory, and a run as a row of the frame of records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from catnat_experiments.experiment import Config, Outcome
 
 
 class Memory:
@@ -24,3 +26,9 @@ class Memory:
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
         self.seen.append((run, step, dict(values)))
+
+
+def final_row(run: Config, outcome: Outcome) -> dict[str, Any]:
+    """A final run in the columns that figures are drawn from."""
+    row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
+    return row | {f"history.{key}": values for key, values in outcome.history.items()}

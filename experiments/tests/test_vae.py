@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory
+from memory import Memory, final_row
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -586,9 +586,7 @@ def test_every_figure_is_drawn(tmp_path: Path) -> None:
     rows = []
     for name in ("softmax", "natural"):
         run = small(parameterization=name, steps=5)
-        outcome = train(run, Memory())
-        row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
-        rows.append(row | {f"history.{key}": values for key, values in outcome.history.items()})
+        rows.append(final_row(run, train(run, Memory())))
     drawn = vae.figures(pd.DataFrame(rows), tmp_path)
     assert [path.name for path in drawn] == ["pictures-adam-binary-3-4.png", "curves-adam-binary-3-4.png"]
     assert all(path.stat().st_size > 5000 for path in drawn)

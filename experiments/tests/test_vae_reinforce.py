@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory
+from memory import Memory, final_row
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -200,9 +200,7 @@ def test_figures_of_every_rate(tmp_path: Path) -> None:
     rows = []
     for name, rate in itertools.product(("natural", "natural-reflect+moving"), (0.001, 0.002)):
         run = small(name, rate=rate, steps=3)
-        outcome = train(run, Memory())
-        row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
-        rows.append(row | {f"history.{key}": values for key, values in outcome.history.items()})
+        rows.append(final_row(run, train(run, Memory())))
     drawn = second.figures(pd.DataFrame(rows), tmp_path)
     assert len({path.name for path in drawn}) == 4
     assert all(path.stat().st_size > 5000 for path in drawn)

@@ -150,15 +150,7 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
 class OnTree(BasePolicy):
     """What turns an actor-critic policy of SB3 into one on a tree: only its distribution of actions is another.
 
-    Args:
-        observation_space: SB3's.
-        action_space: ``Discrete`` or ``MultiDiscrete``.
-        args: All other arguments are SB3's.
-        tree: The tree over the actions; for ``MultiDiscrete`` a :class:`catnat.Forest`, or a tree or a number for every
-            variable. Balanced if not given.
-        activation: "natural", "sigmoid", or an activation object. (SB3's ``activation_fn`` is that of the hidden
-            layers.)
-        kwargs: All other arguments are SB3's.
+    Its arguments are described in :class:`CatnatPolicy`.
     """
 
     action_dist: Any  # SB3's bases say which
