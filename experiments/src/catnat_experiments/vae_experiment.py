@@ -185,14 +185,16 @@ class _Stages(NamedTuple):
             stages += [self._rung(plan.halving, rung) for rung in range(len(plan.halving.rungs))]
         which = "the best rate by validation NLL" if plan.search else f"each of {len(plan.coarse)} rates"
         about = f"{plan.seeds} seeds at {which}, {plan.steps:,} steps"
-        rates = plan.coarse[:1] if plan.search else plan.coarse
-        chosen = [(cell, (name, rate)) for cell, name in self._places() for rate in rates]
+        chosen = self._at_rates(plan.coarse[:1] if plan.search else plan.coarse)
         chosen += [(plan.cells[0], plan.halving.arms[0])] if plan.halving else []
         alike = self._repeated(chosen)
         return [*stages, Stage("final", self._final, about, len(alike), tuple(alike))]
 
     def _places(self) -> list[tuple[Cell, str]]:
         return list(itertools.product(self.plan.cells, self.plan.parameterizations))
+
+    def _at_rates(self, rates: Sequence[float]) -> list[tuple[Cell, Arm]]:
+        return [(cell, (name, rate)) for cell, name in self._places() for rate in rates]
 
     def _search(self, cell: Cell, arms: Iterable[Arm], steps: int) -> list[Config]:
         """Runs of a search: without a look at the test set."""
@@ -211,7 +213,7 @@ class _Stages(NamedTuple):
         if plan.search:
             chosen = [(place[0], ranked(self._search_of(place, rates), records)[0]) for place in self._places()]
         else:
-            chosen = [(cell, (name, rate)) for cell, name in self._places() for rate in rates]
+            chosen = self._at_rates(rates)
         if plan.halving is not None:
             chosen += [(plan.cells[0], arm) for arm in self._survivors(plan.halving, len(plan.halving.rungs), records)]
         return self._repeated(chosen)
