@@ -36,6 +36,7 @@ from catnat.torch._geometry import fisher_rao_distance as fisher_rao_distance
 from catnat.torch._geometry import kl_step as kl_step
 from catnat.torch._geometry import natural_gradient as natural_gradient
 from catnat.torch._geometry import softmax_natural_gradient as softmax_natural_gradient
+from catnat.torch._heads import CatnatHead as CatnatHead
 from catnat.torch._inverse import scores_from_logits as scores_from_logits
 from catnat.torch._inverse import scores_from_probs as scores_from_probs
 from catnat.torch._masks import validate_mask as validate_mask
@@ -47,6 +48,7 @@ from catnat.torch._multi import MultiCatnat as MultiCatnat
 __all__ = [
     "Activation",
     "Catnat",
+    "CatnatHead",
     "LogProbsLayer",
     "MovingAverage",
     "MultiCatnat",

@@ -113,7 +113,7 @@ def log_prob(
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
     nodes = ask(scores, tree, activation)
-    _check_classes(classes, nodes.tree.num_classes)
+    check_classes(classes, nodes.tree.num_classes)
     return _plan.saturate(log_prob_unchecked(nodes, classes.long()), _plan.returned_dtype(scores))
 
 
@@ -350,10 +350,7 @@ def cross_entropy(
     moved = scores.movedim(class_dim, -1) if scores.ndim else scores
     nodes = ask(moved, tree, activation)
     num_classes = nodes.tree.num_classes
-    if weight is not None and weight.shape != (num_classes,):
-        raise ValueError(
-            f"`weight` has shape {tuple(weight.shape)}, but one factor per class is needed: ({num_classes},)."
-        )
+    check_class_weights(weight, "weight", num_classes)
     if target.is_floating_point():
         losses, total = _losses_of_probs(nodes, target.movedim(class_dim, -1), weight, label_smoothing)
     else:
@@ -391,7 +388,7 @@ def _losses_of_classes(
         )
     counts = target != ignore_index
     classes = torch.where(counts, target, torch.zeros_like(target)).long()
-    _check_classes(classes, num_classes)
+    check_classes(classes, num_classes)
     weights = counts.to(scores.dtype) * (1 if weight is None else _plan.look_up(weight.to(scores.dtype), classes))
     if smoothing == 0:
         return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
@@ -406,7 +403,16 @@ def walks(tree: Tree | Forest) -> bool:
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
 
 
-def _check_classes(classes: Tensor, num_classes: int) -> None:
+def check_class_weights(weights: Tensor | None, name: str, num_classes: int) -> None:
+    """Raise unless there is one factor per class, or none at all."""
+    if weights is not None and weights.shape != (num_classes,):
+        raise ValueError(
+            f"`{name}` has shape {tuple(weights.shape)}, but one factor per class is needed: ({num_classes},)."
+        )
+
+
+def check_classes(classes: Tensor, num_classes: int) -> None:
+    """Raise unless these are classes of a tree."""
     _plan.check_tensor(classes, "classes")
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are whole numbers: use .long().")

@@ -98,9 +98,14 @@ class ScoreLayer(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Draw the initial weights anew and set the bias to zero."""
-        scale = torch.as_tensor(self.activation.scale(self.tree), dtype=self.weight.dtype, device=self.weight.device)
-        with torch.no_grad():
-            self.weight.normal_(std=INITIAL_SCORE / max(1, self.in_features) ** 0.5)
-            self.weight.div_(scale.clamp(min=1).expand(self.out_features).unsqueeze(-1))
-            if self.bias is not None:
-                self.bias.zero_()
+        initialize(self.weight, self.bias, self.tree, self.activation)
+
+
+@torch.no_grad()
+def initialize(weight: Tensor, bias: Tensor | None, tree: Tree, activation: Activation) -> None:
+    """Rows of a last layer, one a node: for inputs of unit variance scaled scores have standard deviation <= 0.5."""
+    scale = torch.as_tensor(activation.scale(tree), dtype=weight.dtype, device=weight.device)
+    weight.normal_(std=INITIAL_SCORE / max(1, weight.shape[1]) ** 0.5)
+    weight.div_(scale.clamp(min=1).expand(weight.shape[0]).unsqueeze(-1))
+    if bias is not None:
+        bias.zero_()

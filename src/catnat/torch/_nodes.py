@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from catnat._forest import Forest
 from catnat._tree import Tree
@@ -79,9 +80,22 @@ class Nodes(NamedTuple):
     activation: Activation
     masses: Masses | None = None
 
+    @property
+    def batch(self) -> torch.Size:
+        """The shape of the rows."""
+        return self.scores.shape[:-1]
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of the answers."""
+        return self.scores
+
     def all(self) -> Questions:
         """Every question of the tree."""
-        tables = self._tables if self.masses is None else self.masses.tables(self.activation)
+        if self.masses is None:
+            tables = _plan.node_tables(self.tree, self.activation, self.scores.device, self.scores.dtype)
+        else:
+            tables = self.masses.tables(self.activation)
         return Questions(self.scores, self.activation, tables, self.masses)
 
     def at(self, index: Tensor, place: Tensor | None = None) -> Questions:
@@ -94,11 +108,7 @@ class Nodes(NamedTuple):
         if self.masses is not None:
             masses = self.masses.map(lambda mass: _gather(mass, place))
             return Questions(found, self.activation, masses.tables(self.activation), masses)
-        tables = self._tables
-        if isinstance(tables[0], Tensor):
-            rows = _plan.node_rows(self.tree, self.activation, self.scores.device, self.scores.dtype)
-            tables = rows.index_select(0, index.flatten()).view(*index.shape, rows.shape[-1]).unbind(-1)
-        return Questions(found, self.activation, tables, None)
+        return Questions(found, self.activation, _tables_at(index, self.tree, self.activation, found), None)
 
     def expand(self, batch: Sequence[int]) -> Nodes:
         """The same nodes with the batch shape expanded."""
@@ -111,14 +121,56 @@ class Nodes(NamedTuple):
             return self
         return Nodes(self.scores.detach(), self.tree, self.activation, self.masses)
 
+
+class Rows(NamedTuple):
+    """All nodes of a tree, whose scores are made where a question is asked: an input times the node's row of weights.
+
+    What walks down paths takes it in place of :class:`Nodes`.
+    """
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    tree: Tree
+    activation: Activation
+    sparse: bool
+
     @property
-    def _tables(self) -> Tables:
-        return _plan.node_tables(self.tree, self.activation, self.scores.device, self.scores.dtype)
+    def batch(self) -> torch.Size:
+        """The shape of the rows."""
+        return self.input.shape[:-1]
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of the answers."""
+        return self.input.new_empty((), dtype=_plan.computing_dtype(self.input.dtype))
+
+    def of(self, chosen: Tensor) -> Rows:
+        """The same nodes for some of the inputs."""
+        return self._replace(input=self.input[chosen])
+
+    def at(self, index: Tensor) -> Questions:
+        """The questions at the nodes ``index``, whose leading axes are the input's batch."""
+        rows = F.embedding(index, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
+        scores = torch.matmul(rows, self.input.unsqueeze(-1)).view(index.shape)
+        if self.bias is not None:
+            scores = scores + self.bias.gather(0, index.flatten(), sparse_grad=self.sparse).view(index.shape)
+        scores = _plan.to_computing_dtype(scores)
+        return Questions(scores, self.activation, _tables_at(index, self.tree, self.activation, scores), None)
 
 
 def ask(scores: Tensor, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:
     """Checked nodes, from what the user passes."""
     return Nodes(*_plan.prepare(scores, tree, activation))
+
+
+def _tables_at(index: Tensor, tree: Tree | Forest, activation: Activation, like: Tensor) -> Tables:
+    """The activation's constants at the nodes ``index``."""
+    tables = _plan.node_tables(tree, activation, like.device, like.dtype)
+    if not isinstance(tables[0], Tensor):
+        return tables
+    rows = _plan.node_rows(tree, activation, like.device, like.dtype)
+    return rows.index_select(0, index.flatten()).view(*index.shape, rows.shape[-1]).unbind(-1)
 
 
 def _gather(values: Tensor, index: Tensor) -> Tensor:

@@ -14,13 +14,13 @@ from torch import Tensor
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch import _plan
-from catnat.torch._nodes import Nodes, Questions
+from catnat.torch._nodes import Nodes, Questions, Rows
 
 # Deeper trees (a chain, say) are handled densely: a walk would be a Python loop as long as the tree is deep.
 MOST_WALKED_LEVELS = 64
 
 
-def path_log_prob(nodes: Nodes, classes: Tensor) -> Tensor:
+def path_log_prob(nodes: Nodes | Rows, classes: Tensor) -> Tensor:
     """The log-probability of ``classes``, batch + (n,), or batch + (n, N) in a forest, reading their paths only."""
     index, bits = path(classes, nodes.tree)
     return sum_of_answers(nodes.at(index.clamp(min=0)), index >= 0, bits, floored=True)
@@ -62,7 +62,7 @@ def _powers_of_two(depth: int, device: torch.device) -> Tensor:
 # ---- descents ----
 
 
-class _HeapWalk:
+class HeapWalk:
     """Positions on a balanced tree are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
 
     def __init__(self, tree: Tree) -> None:
@@ -91,7 +91,7 @@ class _HeapWalk:
         return classes if self.complete else torch.where(classes < 0, classes + self.tree.num_classes, classes)
 
 
-class _TableWalk:
+class TableWalk:
     """Positions on any other tree are ids: nodes, then leaves. A forest is walked from all its roots at once."""
 
     def __init__(self, tree: Tree | Forest, device: torch.device) -> None:
@@ -119,27 +119,28 @@ class _TableWalk:
         return leaves
 
 
-def _walk(nodes: Nodes) -> _HeapWalk | _TableWalk:
+def walk_of(nodes: Nodes | Rows) -> HeapWalk | TableWalk:
+    """How to walk down the tree of these nodes."""
     if isinstance(nodes.tree, Tree) and nodes.tree.shape == "balanced":
-        return _HeapWalk(nodes.tree)
-    return _TableWalk(nodes.tree, nodes.scores.device)
+        return HeapWalk(nodes.tree)
+    return TableWalk(nodes.tree, nodes.like.device)
 
 
-def descend(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
+def descend(nodes: Nodes | Rows, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` classes for every row, batch + (count,), or batch + (count, N) in a forest.
 
     At each node the answer is yes if a uniform number is below a.
     """
-    walk, scores = _walk(nodes), nodes.scores
-    at = walk.start((*scores.shape[:-1], count), scores.device)
+    walk, like = walk_of(nodes), nodes.like
+    at = walk.start((*nodes.batch, count), like.device)
     for _ in range(nodes.tree.depth):
-        at = walk.step(at, rand(at.shape, scores, generator) < nodes.at(walk.node(at)).yes())
+        at = walk.step(at, rand(at.shape, like, generator) < nodes.at(walk.node(at)).yes())
     return walk.classes(at)
 
 
 def answer_and_follow(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
     """The same draws with all questions answered first: fewer and larger operations."""
-    walk, scores = _walk(nodes), nodes.scores
+    walk, scores = walk_of(nodes), nodes.scores
     yes = nodes.all().yes().unsqueeze(-2)
     answers = rand((*scores.shape[:-1], count, yes.shape[-1]), scores, generator) < yes
     at = walk.start((*scores.shape[:-1], count), scores.device)
@@ -148,21 +149,21 @@ def answer_and_follow(nodes: Nodes, count: int, generator: torch.Generator | Non
     return walk.classes(at)
 
 
-def descend_without_replacement(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
+def descend_without_replacement(nodes: Nodes | Rows, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
 
     The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
     as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
     The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
     """
-    walk, scores = _walk(nodes), nodes.scores
-    shape = (*scores.shape[:-1], 1)
-    at = walk.start(shape, scores.device)
-    log_prob = scores.new_zeros(shape)
+    walk, like = walk_of(nodes), nodes.like
+    shape = (*nodes.batch, 1)
+    at = walk.start(shape, like.device)
+    log_prob = like.new_zeros(shape)
     best = -log_exponential(log_prob, generator)
     for _ in range(nodes.tree.depth):
         no, yes = nodes.at(walk.node(at)).log_answers(floored=False)
-        wins = rand(at.shape, scores, generator) < yes.exp()
+        wins = rand(at.shape, like, generator) < yes.exp()
         winner, loser = log_prob + torch.where(wins, yes, no), log_prob + torch.where(wins, no, yes)
         truncated = loser - torch.logaddexp(loser - best, log_exponential(log_prob, generator))
         leaf = walk.at_leaf(at)

@@ -1,0 +1,140 @@
+"""The most probable classes without looking at all of them.
+
+The probability of reaching a node bounds that of every class below it. So a subtree whose root is less probable than k
+classes already found is never entered.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from catnat.torch._nodes import Rows
+from catnat.torch._paths import HeapWalk, TableWalk, walk_of
+
+# Nodes of a row that are asked at once: each pass costs about the same up to here.
+_AT_ONCE = 32
+# Places of all rows together; beyond this the rows are searched one half after the other.
+_MOST_PLACES = 1 << 22
+
+
+class TopK(NamedTuple):
+    """The most probable classes of every row, best first."""
+
+    values: Float[Tensor, "*batch k"]
+    """Their log-probabilities."""
+    indices: Int[Tensor, "*batch k"]
+    """The classes."""
+    proven: Bool[Tensor, "*batch"]
+    """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
+    visited: Int[Tensor, "*batch"]
+    """How many of the K-1 nodes were asked."""
+
+
+class _Places(NamedTuple):
+    """Nodes and leaves in question, row by row; the log-probability of reaching each, -inf for no place."""
+
+    row: Tensor  # which rows of the batch these are
+    at: Tensor
+    log_prob: Tensor
+    visited: Tensor
+
+    def of(self, chosen: Tensor) -> _Places:
+        """Some of the rows."""
+        return _Places(*(part[chosen] for part in self))
+
+    def reordered(self, order: Tensor) -> _Places:
+        """The places of every row in another order, or some of them."""
+        return self._replace(at=self.at.gather(-1, order), log_prob=self.log_prob.gather(-1, order))
+
+
+class _Search(NamedTuple):
+    rows: Rows  # with one batch axis
+    walk: HeapWalk | TableWalk
+    k: int
+    max_nodes: int
+
+    def first_look(self) -> _Places:
+        """Down to k leaves, always from the k most probable places; what was passed over is kept behind them."""
+        rows, like = len(self.rows.input), self.rows.like
+        row = torch.arange(rows, device=like.device)
+        at = self.walk.start((rows, 1), like.device)
+        places = _Places(row, at, like.new_zeros(rows, 1), torch.zeros_like(row))
+        behind = []
+        for _ in range(self.rows.tree.depth):
+            places = self.below(places)
+            places = places.reordered(places.log_prob.argsort(-1, descending=True))
+            behind.append((places.at[:, self.k :], places.log_prob[:, self.k :]))
+            places = places._replace(at=places.at[:, : self.k], log_prob=places.log_prob[:, : self.k])
+        at, log_prob = (torch.cat(parts, -1) for parts in zip((places.at, places.log_prob), *behind, strict=True))
+        return places._replace(at=at, log_prob=log_prob)
+
+    def below(self, places: _Places) -> _Places:
+        """Both sides of every place; a leaf stays, and has no other side."""
+        at, leaf = places.at, self.walk.at_leaf(places.at)
+        node = torch.where(leaf, 0, self.walk.node(at))
+        no, yes = self.rows.of(places.row).at(node).log_answers(floored=True)
+        left, right = (torch.where(leaf, at, self.walk.step(at, torch.full_like(at, bit))) for bit in (0, 1))
+        answers = torch.cat([torch.where(leaf, 0, no), torch.where(leaf, -torch.inf, yes)], -1)
+        asked = places.log_prob.isfinite() & ~leaf
+        log_prob = places.log_prob.repeat(1, 2) + answers
+        return _Places(places.row, torch.cat([left, right], -1), log_prob, places.visited + asked.sum(-1))
+
+    def found(self, places: _Places) -> Tensor:
+        """Where the k most probable leaves stand."""
+        leaves = torch.where(self.walk.at_leaf(places.at), places.log_prob, -torch.inf)
+        return leaves.topk(self.k).indices
+
+    def pruned(self, places: _Places) -> tuple[_Places, Tensor]:
+        """Without what is less probable than the k-th leaf, and where the nodes are that are more probable."""
+        least = places.log_prob.gather(-1, self.found(places)[:, -1:])
+        keep = torch.where(places.log_prob >= least, places.log_prob, -torch.inf)
+        width = int(keep.isfinite().sum(-1).max())
+        places = places._replace(log_prob=keep).reordered(keep.topk(width).indices)
+        return places, (places.log_prob > least) & ~self.walk.at_leaf(places.at)
+
+    def deeper(self, places: _Places, open_: Tensor) -> _Places:
+        """Ask the most probable open nodes."""
+        bounds = torch.where(open_, places.log_prob, -torch.inf)
+        chosen = bounds.topk(min(_AT_ONCE, bounds.shape[-1]))
+        asked = places.reordered(chosen.indices)._replace(log_prob=chosen.values)
+        rest = places.log_prob.masked_fill(
+            torch.zeros_like(open_).scatter(-1, chosen.indices, chosen.values.isfinite()), -torch.inf
+        )
+        new = self.below(asked)
+        return new._replace(at=torch.cat([places.at, new.at], -1), log_prob=torch.cat([rest, new.log_prob], -1))
+
+
+def topk(rows: Rows, k: int, max_nodes: int | None) -> TopK:
+    """The k most probable classes of a batch with one axis, and whether that is proven."""
+    search = _Search(rows, walk_of(rows), k, rows.tree.num_nodes if max_nodes is None else max_nodes)
+    first = search.first_look()
+    size, like = len(first.row), first.row
+    result = TopK(
+        rows.like.new_empty(size, k), like.new_empty(size, k), like.new_empty(size).bool(), like.new_empty(size)
+    )
+    waiting = [first] if size else []
+    while waiting:
+        places, open_ = search.pruned(waiting.pop())
+        going = open_.any(-1) & (places.visited < search.max_nodes)
+        _write(result, search, places.of(~going), ~open_.any(-1)[~going])
+        places, open_ = places.of(going), open_[going]
+        if not len(places.row):
+            continue
+        halves = 2 if len(places.row) > 1 and places.at.numel() > _MOST_PLACES else 1
+        parts = torch.arange(len(places.row), device=like.device).chunk(halves)
+        waiting += [search.deeper(places.of(part), open_[part]) for part in parts]
+    return result
+
+
+def _write(result: TopK, search: _Search, places: _Places, proven: Tensor) -> None:
+    if not len(places.row):
+        return
+    best = places.reordered(search.found(places))
+    result.values[places.row] = best.log_prob
+    result.indices[places.row] = search.walk.classes(best.at)
+    result.proven[places.row] = proven
+    result.visited[places.row] = places.visited
