@@ -18,9 +18,11 @@ TORCH_NAMES_IN_JAX = {"dim": "axis", "generator": "key"}
 ONLY_TORCH = {
     "validate_args",  # of torch.distributions: checks by value, which a traced function cannot make
     "device",  # of torch modules; JAX places arrays by other means
+    "sparse",  # gradients of the touched rows alone: those of JAX are dense arrays
 }
 ONLY_JAX = {
     "ScoreLayer": {"key"},  # JAX has no global generator to initialize from
+    "CatnatHead": {"key"},
     "MovingAverage": {"total", "weight"},  # its state: a pytree carries what a module would keep
 }
 
@@ -141,3 +143,44 @@ def test_laws(law):
     for name, function in facts(catnat.torch, torch.tensor(mask)).items():
         for one, twin in zip(in_torch(function, scores), found[name], strict=True):
             agree(one, twin)
+
+
+@pytest.mark.parametrize("name", ["balanced-100", "huffman-zipf-90"])
+def test_heads(name):
+    """Loss, gradients and search of two heads with the same rows."""
+    tree, rng = cases.tree_case(name).tree, np.random.default_rng(0)
+    arrays = [rng.normal(size=shape) for shape in ((tree.num_nodes, 6), (tree.num_nodes,), (5, 6))]
+    target, factors = np.array([3, 80, -100, 0, 41]), rng.random(tree.num_classes)
+
+    native = [torch.tensor(array, requires_grad=True) for array in arrays]
+    head = catnat.torch.CatnatHead(6, tree, class_weights=torch.tensor(factors))
+    head.weight, head.bias = map(torch.nn.Parameter, native[:2])
+    loss = head(native[2], torch.tensor(target)).loss
+    gradients = torch.autograd.grad(loss, [head.weight, head.bias, native[2]])
+
+    def in_jax(weight, bias, input):
+        twin = catnat.jax.CatnatHead(6, tree, class_weights=factors, key=jax.random.key(0))
+        twin.weight, twin.bias = weight, bias
+        return twin(input, target).loss, twin.topk(input, 7)
+
+    with jax.enable_x64(True):
+        (twin_loss, found), twin_gradients = jax.jit(jax.value_and_grad(in_jax, (0, 1, 2), has_aux=True))(*arrays)
+    agree(loss.detach().numpy(), twin_loss)
+    for one, twin in zip(gradients, twin_gradients, strict=True):
+        agree(one.numpy(), twin)
+    wanted = head.topk(native[2], 7)
+    agree(wanted.values.numpy(), found.values)
+    np.testing.assert_array_equal(wanted.indices, found.indices)
+    np.testing.assert_array_equal(wanted.proven, found.proven)
+
+
+def test_heads_have_the_same_methods():
+    heads = [
+        {name: method for name, method in vars(lib.CatnatHead).items() if inspect.isfunction(method)}
+        for lib in (catnat.torch, catnat.jax)
+    ]
+    shared = set.intersection(*map(set, heads)) - {"__init__"}
+    assert shared >= {"scores", "log_prob", "log_prob_of", "sample", "topk", "predict", "distribution"}
+    for name in shared:
+        torch_has, jax_has = (parameters(head[name]) for head in heads)
+        assert torch_has == {key: value for key, value in jax_has.items() if key != "axis_name"}

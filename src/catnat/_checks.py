@@ -106,6 +106,49 @@ def not_diagonal() -> NoReturn:
     )
 
 
+# ---- heads ----
+
+
+def features(shape: Sequence[int], dtype: object, is_floating: bool, in_features: int) -> None:
+    """Raise unless the last axis of an input holds the features of a head."""
+    if len(shape) == 0 or shape[-1] != in_features or not is_floating:
+        raise ValueError(
+            f"`input` has shape {tuple(shape)} and dtype {dtype}, but {in_features} floating-point features on the "
+            "last axis are needed."
+        )
+
+
+def one_class_per_row(target: Sequence[int], input: Sequence[int]) -> None:
+    """Raise unless a target of this shape has one class for every row of an input of that shape."""
+    if tuple(target) != tuple(input[:-1]):
+        raise ValueError(
+            f"`target` has shape {tuple(target)} and `input` {tuple(input)}, but one class per row of the input is "
+            f"needed: {tuple(input[:-1])}."
+        )
+
+
+def classes_of_rows(classes: Sequence[int], input: Sequence[int]) -> None:
+    """Raise unless the leading axes of the classes are the batch of an input of that shape."""
+    batch = tuple(input[:-1])
+    if tuple(classes[: len(batch)]) != batch:
+        raise ValueError(
+            f"`classes` has shape {tuple(classes)} and `input` {tuple(input)}, but the leading axes of the classes "
+            f"must be the batch of the input, {batch}."
+        )
+
+
+def class_weights(shape: Sequence[int], name: str, classes: int) -> None:
+    """Raise unless there is one factor per class."""
+    if tuple(shape) != (classes,):
+        raise ValueError(f"`{name}` has shape {tuple(shape)}, but one factor per class is needed: ({classes},).")
+
+
+def how_many(k: int, classes: int) -> None:
+    """Raise unless ``k`` classes can be found."""
+    if not 1 <= k <= classes:
+        raise ValueError(f"`k` is {k}, but 1 .. {classes} classes can be found in this tree.")
+
+
 # ---- numbers ----
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_jax.processes import python
 
 import catnat
 import catnat.jax as cj
@@ -127,13 +124,6 @@ for tree in (catnat.balanced(10), catnat.balanced(100), catnat.huffman(1 / np.ar
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 """
     python(code, XLA_FLAGS="--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0")
-
-
-def python(code, **environment):
-    """Run a program in a process of its own."""
-    command, environment = [sys.executable, "-W", "error", "-c", code], {**os.environ, **environment}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("name", "where"), [("balanced-5", "zero"), ("huffman-90", "inside")])

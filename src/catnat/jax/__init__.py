@@ -35,6 +35,7 @@ from catnat.jax._geometry import fisher_rao_distance as fisher_rao_distance
 from catnat.jax._geometry import kl_step as kl_step
 from catnat.jax._geometry import natural_gradient as natural_gradient
 from catnat.jax._geometry import softmax_natural_gradient as softmax_natural_gradient
+from catnat.jax._heads import CatnatHead as CatnatHead
 from catnat.jax._inverse import scores_from_logits as scores_from_logits
 from catnat.jax._inverse import scores_from_probs as scores_from_probs
 from catnat.jax._masks import validate_mask as validate_mask
@@ -46,6 +47,7 @@ from catnat.jax._multi import MultiCatnat as MultiCatnat
 __all__ = [
     "Activation",
     "Catnat",
+    "CatnatHead",
     "LogProbsLayer",
     "MovingAverage",
     "MultiCatnat",

@@ -139,7 +139,7 @@ class OfClasses(OfScores):
 
     def _classes(self, value: Array) -> Array:
         """The classes that a value stands for, which exist."""
-        return _functional._check_classes(value, self.num_classes)
+        return _functional.check_classes(value, self.num_classes)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats."""

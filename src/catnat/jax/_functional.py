@@ -16,7 +16,7 @@ from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.jax import _dense, _paths, _plan
 from catnat.jax._activations import Activation
-from catnat.jax._nodes import Nodes, ask
+from catnat.jax._nodes import Nodes, Rows, ask
 
 # Up to here all classes are computed even where only some are asked for: a few large operations beat many small ones.
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
@@ -121,7 +121,7 @@ def log_prob(
         [0.25 0.25 0.25 0.25 0.25]
     """
     nodes = ask(scores, tree, activation)
-    classes = _check_classes(classes, nodes.tree.num_classes)
+    classes = check_classes(classes, nodes.tree.num_classes)
     return _plan.saturate(log_prob_unchecked(nodes, classes), _plan.returned_dtype(scores))
 
 
@@ -175,10 +175,10 @@ def sample(
 
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
-def draw(nodes: Nodes, sample_shape: tuple[int, ...], key: Array) -> Array:
+def draw(nodes: Nodes | Rows, sample_shape: tuple[int, ...], key: Array) -> Array:
     """:func:`sample` of prepared arguments."""
-    drawn = _paths.descend(nodes.detach(), math.prod(sample_shape), key)
-    drawn = jnp.moveaxis(drawn, nodes.scores.ndim - 1, 0)
+    drawn = _paths.descend(lax.stop_gradient(nodes), math.prod(sample_shape), key)
+    drawn = jnp.moveaxis(drawn, len(nodes.batch), 0)
     return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
@@ -350,8 +350,8 @@ def cross_entropy(
     _checks.label_smoothing(label_smoothing)
     nodes, target = ask(scores, tree, activation), _plan.check_array(target, "target")
     num_classes = nodes.tree.num_classes
-    if weight is not None and weight.shape != (num_classes,):
-        raise ValueError(f"`weight` has shape {weight.shape}, but one factor per class is needed: ({num_classes},).")
+    if weight is not None:
+        _checks.class_weights(weight.shape, "weight", num_classes)
     if jnp.issubdtype(target.dtype, jnp.floating):
         losses, total = _losses_of_probs(nodes, target, weight, label_smoothing)
     else:
@@ -388,7 +388,7 @@ def _losses_of_classes(
             "of `scores` without its last axis."
         )
     counts = target != ignore_index
-    classes = _check_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
+    classes = check_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
     weights = counts.astype(dtype) * (1 if weight is None else _plan.look_up(weight.astype(dtype), classes))
     if smoothing == 0:
         return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
@@ -403,7 +403,7 @@ def walks(tree: Tree | Forest) -> bool:
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
 
 
-def _check_classes(classes: Array, num_classes: int) -> Array:
+def check_classes(classes: Array, num_classes: int) -> Array:
     """Class indices that exist, in the dtype of indices."""
     classes = _plan.check_array(classes, "classes")
     if not jnp.issubdtype(classes.dtype, jnp.integer):

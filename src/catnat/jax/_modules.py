@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.jax import _functional
 from catnat.jax._activations import Activation, resolve
+
+_Self = TypeVar("_Self", bound="OfRows")
 
 # Scaled scores of this size lie well inside the natural activation's band.
 INITIAL_SCORE = 0.5
@@ -74,8 +77,61 @@ class LogProbsLayer(_Layer):
         return _functional.log_catnat(scores, self.tree, self.activation, axis=self.axis)
 
 
-@jax.tree_util.register_pytree_with_keys_class
-class ScoreLayer:
+class OfRows:
+    """What layers with a row of weights per node have in common: pytrees of their parameters, with all else static."""
+
+    weight: Float[Array, "nodes features"]
+    bias: Float[Array, "nodes"] | None
+    tree: Tree
+    activation: Activation
+
+    _parameters: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    _static: ClassVar[tuple[str, ...]] = ("tree", "activation")
+
+    def __init_subclass__(cls) -> None:
+        jax.tree_util.register_pytree_with_keys_class(cls)
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int | Tree,
+        activation: Activation | str,
+        bias: bool,
+        dtype: Any,
+        key: PRNGKeyArray,
+    ) -> None:
+        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
+        self.activation = resolve(activation)
+        dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
+        scale = np.broadcast_to(np.maximum(self.activation.scale(self.tree), 1), self.tree.num_nodes)
+        deviation = INITIAL_SCORE / max(1, in_features) ** 0.5 / scale[:, None]
+        self.weight = jax.random.normal(key, (self.tree.num_nodes, in_features), dtype) * deviation.astype(dtype)
+        self.bias = jnp.zeros(self.tree.num_nodes, dtype) if bias else None
+
+    def _scores(self, features: Array) -> Array:
+        scores = features @ self.weight.T
+        return scores if self.bias is None else scores + self.bias
+
+    def __repr__(self) -> str:
+        shape = getattr(self.weight, "shape", self.weight)  # a pytree may hold anything in place of its arrays
+        has = f"weight={shape}, bias={self.bias is not None}, tree={self.tree}, activation={self.activation}"
+        return f"{type(self).__name__}({has})"
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
+        """The parameters, by name, and what is static."""
+        parameters = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self._parameters)
+        return parameters, tuple(getattr(self, name) for name in self._static)
+
+    @classmethod
+    def tree_unflatten(cls: type[_Self], static: Sequence[Any], parameters: Sequence[Any]) -> _Self:
+        """The inverse; nothing is drawn or checked."""
+        layer = cls.__new__(cls)
+        for name, value in zip((*cls._parameters, *cls._static), (*parameters, *static), strict=True):
+            setattr(layer, name, value)
+        return layer
+
+
+class ScoreLayer(OfRows):
     """The last linear layer of a model: features to the K-1 scores of a tree.
 
     It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; the tree and the activation are
@@ -100,11 +156,6 @@ class ScoreLayer:
         (9, 128)
     """
 
-    weight: Float[Array, "nodes features"]
-    bias: Float[Array, "nodes"] | None
-    tree: Tree
-    activation: Activation
-
     def __init__(
         self,
         in_features: int,
@@ -115,34 +166,8 @@ class ScoreLayer:
         *,
         key: PRNGKeyArray,
     ) -> None:
-        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
-        self.activation = resolve(activation)
-        dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
-        scale = np.broadcast_to(np.maximum(self.activation.scale(self.tree), 1), self.tree.num_nodes)
-        deviation = INITIAL_SCORE / max(1, in_features) ** 0.5 / scale[:, None]
-        self.weight = jax.random.normal(key, (self.tree.num_nodes, in_features), dtype) * deviation.astype(dtype)
-        self.bias = jnp.zeros(self.tree.num_nodes, dtype) if bias else None
+        super().__init__(in_features, classes, activation, bias, dtype, key)
 
     def __call__(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
         """The scores."""
-        scores = features @ self.weight.T
-        return scores if self.bias is None else scores + self.bias
-
-    def __repr__(self) -> str:
-        shape = getattr(self.weight, "shape", self.weight)  # a pytree may hold anything in place of its arrays
-        return (
-            f"ScoreLayer(weight={shape}, bias={self.bias is not None}, tree={self.tree}, activation={self.activation})"
-        )
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Tree, Activation]]:
-        """The parameters, by name, and what is static."""
-        names = ("weight", "bias")
-        return tuple((jax.tree_util.GetAttrKey(n), getattr(self, n)) for n in names), (self.tree, self.activation)
-
-    @classmethod
-    def tree_unflatten(cls, static: tuple[Tree, Activation], parameters: tuple[Any, Any]) -> ScoreLayer:
-        """The inverse; nothing is drawn or checked."""
-        layer = cls.__new__(cls)
-        layer.weight, layer.bias = parameters
-        layer.tree, layer.activation = static
-        return layer
+        return self._scores(features)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +85,20 @@ class Nodes:
     activation: Activation
     masses: Masses | None = None
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The shape of the rows."""
+        return self.scores.shape[:-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the answers."""
+        return self.scores.dtype
+
+    def holds(self, index: Array) -> Array:
+        """Whether ``index`` is a node; -1 is none."""
+        return index >= 0
+
     def all(self) -> Questions:
         """Every question of the tree."""
         if self.masses is not None:
@@ -116,6 +130,52 @@ class Nodes:
 
 
 jax.tree_util.register_dataclass(Nodes, data_fields=["scores", "masses"], meta_fields=["tree", "activation"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """All nodes of a tree, whose scores are made where a question is asked: an input times the node's row of weights.
+
+    What walks down paths takes it in place of :class:`Nodes`. Where rows are split between devices, these are the rows
+    from ``first`` on. A pytree of its arrays; the tree and the activation are static.
+    """
+
+    input: Array
+    weight: Array
+    bias: Array | None
+    first: Array | int
+    tree: Tree
+    activation: Activation
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The shape of the rows of the input."""
+        return self.input.shape[:-1]
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the answers."""
+        return jnp.promote_types(jnp.promote_types(self.input.dtype, self.weight.dtype), jnp.float32)
+
+    def holds(self, index: Array) -> Array:
+        """Whether ``index`` is a node whose row is here."""
+        return (index >= self.first) & (index < self.first + len(self.weight))
+
+    def at(self, index: Array) -> Questions:
+        """The questions at the nodes ``index``, whose leading axes are the input's batch; of any score if not here."""
+        here = jnp.clip(index - self.first, 0, len(self.weight) - 1)
+        more = tuple(range(len(self.batch), index.ndim))
+        scores = (_plan.look_up(self.weight, here) * jnp.expand_dims(self.input, more)).sum(-1)
+        if self.bias is not None:
+            scores = scores + _plan.look_up(self.bias, here)
+        scores = _plan.to_computing_dtype(scores)
+        tables = _plan.node_tables_at(index, self.tree, self.activation, scores.dtype)
+        return Questions(scores, self.activation, tables, None)
+
+
+jax.tree_util.register_dataclass(
+    Rows, data_fields=["input", "weight", "bias", "first"], meta_fields=["tree", "activation"]
+)
 
 
 def ask(scores: Array, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:

@@ -15,16 +15,16 @@ from jax import Array, lax
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.jax import _plan
-from catnat.jax._nodes import Nodes, Questions
+from catnat.jax._nodes import Nodes, Questions, Rows
 
 # The path to a class in a deeper tree (a chain, say) is not followed: sums along all paths at once take fewer steps.
 MOST_WALKED_LEVELS = 64
 
 
-def path_log_prob(nodes: Nodes, classes: Array) -> Array:
+def path_log_prob(nodes: Nodes | Rows, classes: Array) -> Array:
     """The log-probability of ``classes``, batch + (n,), or batch + (n, N) in a forest, reading their paths only."""
     index, bits = path(classes, nodes.tree)
-    return sum_of_answers(nodes.at(jnp.maximum(index, 0)), index >= 0, bits, floored=True)
+    return sum_of_answers(nodes.at(jnp.maximum(index, 0)), nodes.holds(index), bits, floored=True)
 
 
 def sum_of_answers(questions: Questions, on_path: Array, bits: Array, *, floored: bool) -> Array:
@@ -57,7 +57,7 @@ def path(classes: Array, tree: Tree | Forest) -> tuple[Array, Array]:
 # ---- descents ----
 
 
-class _HeapWalk:
+class HeapWalk:
     """Positions on a balanced tree are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
 
     def __init__(self, tree: Tree) -> None:
@@ -84,7 +84,7 @@ class _HeapWalk:
         return jnp.where(classes < 0, classes + self.tree.num_classes, classes)
 
 
-class _TableWalk:
+class TableWalk:
     """Positions on any other tree are ids: nodes, then leaves. A forest is walked from all its roots at once."""
 
     def __init__(self, tree: Tree | Forest) -> None:
@@ -111,37 +111,38 @@ class _TableWalk:
         return leaves - _plan.forest_table(self.tree, "first_classes") if isinstance(self.tree, Forest) else leaves
 
 
-def _walk(tree: Tree | Forest) -> _HeapWalk | _TableWalk:
-    return _HeapWalk(tree) if isinstance(tree, Tree) and tree.shape == "balanced" else _TableWalk(tree)
+def walk_of(tree: Tree | Forest) -> HeapWalk | TableWalk:
+    """How to walk down this tree."""
+    return HeapWalk(tree) if isinstance(tree, Tree) and tree.shape == "balanced" else TableWalk(tree)
 
 
-def descend(nodes: Nodes, count: int, key: Array) -> Array:
+def descend(nodes: Nodes | Rows, count: int, key: Array) -> Array:
     """Draw ``count`` classes for every row, batch + (count,), or batch + (count, N) in a forest.
 
     At each node the answer is yes if a uniform number is below a.
     """
-    walk = _walk(nodes.tree)
-    at = walk.start((*nodes.scores.shape[:-1], count))
+    walk = walk_of(nodes.tree)
+    at = walk.start((*nodes.batch, count))
     if nodes.tree.num_nodes == 0:
         return walk.classes(at)
 
     def step(level: Any, at: Array) -> Array:
-        uniform = jax.random.uniform(jax.random.fold_in(key, level), at.shape, nodes.scores.dtype)
+        uniform = jax.random.uniform(jax.random.fold_in(key, level), at.shape, nodes.dtype)
         return walk.step(at, uniform < nodes.at(walk.node(at)).yes())
 
     # The first step before the loop: inside shard_map, what a loop carries must differ between devices from the start.
     return walk.classes(lax.fori_loop(1, nodes.tree.depth, step, step(0, at)))
 
 
-def descend_without_replacement(nodes: Nodes, count: int, key: Array) -> Array:
+def descend_without_replacement(nodes: Nodes | Rows, count: int, key: Array) -> Array:
     """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
 
     The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
     as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
     The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
     """
-    walk, dtype = _walk(nodes.tree), nodes.scores.dtype
-    shape = (*nodes.scores.shape[:-1], 1)
+    walk, dtype = walk_of(nodes.tree), nodes.dtype
+    shape = (*nodes.batch, 1)
     at, log_prob = walk.start(shape), jnp.zeros(shape, dtype)
     key, first = jax.random.split(key)
     best = -log_exponential(first, shape, dtype)

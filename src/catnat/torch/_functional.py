@@ -350,7 +350,8 @@ def cross_entropy(
     moved = scores.movedim(class_dim, -1) if scores.ndim else scores
     nodes = ask(moved, tree, activation)
     num_classes = nodes.tree.num_classes
-    check_class_weights(weight, "weight", num_classes)
+    if weight is not None:
+        _checks.class_weights(weight.shape, "weight", num_classes)
     if target.is_floating_point():
         losses, total = _losses_of_probs(nodes, target.movedim(class_dim, -1), weight, label_smoothing)
     else:
@@ -401,14 +402,6 @@ def _losses_of_classes(
 def walks(tree: Tree | Forest) -> bool:
     """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
-
-
-def check_class_weights(weights: Tensor | None, name: str, num_classes: int) -> None:
-    """Raise unless there is one factor per class, or none at all."""
-    if weights is not None and weights.shape != (num_classes,):
-        raise ValueError(
-            f"`{name}` has shape {tuple(weights.shape)}, but one factor per class is needed: ({num_classes},)."
-        )
 
 
 def check_classes(classes: Tensor, num_classes: int) -> None:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from catnat import _checks
 from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.torch import _functional, _paths, _plan, _topk
@@ -79,7 +80,8 @@ class CatnatHead(nn.Module):
         self.in_features, self.sparse, self.ignore_index = in_features, sparse, ignore_index
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
-        _functional.check_class_weights(class_weights, "class_weights", self.tree.num_classes)
+        if class_weights is not None:
+            _checks.class_weights(class_weights.shape, "class_weights", self.tree.num_classes)
         self.register_buffer("class_weights", class_weights)
         self.weight = nn.Parameter(torch.empty(self.tree.num_nodes, in_features, device=device, dtype=dtype))
         if bias:
@@ -100,11 +102,7 @@ class CatnatHead(nn.Module):
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
         rows = self._rows(input)
-        if target.shape != rows.batch:
-            raise ValueError(
-                f"`target` has shape {tuple(target.shape)} and `input` {tuple(input.shape)}, but one class per row of "
-                f"the input is needed: {tuple(rows.batch)}."
-            )
+        _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = torch.where(counts, target, torch.zeros_like(target)).long()
         _functional.check_classes(classes, self.tree.num_classes)
@@ -130,11 +128,7 @@ class CatnatHead(nn.Module):
     ) -> Float[Tensor, "*batch_and_more"]:
         """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
         rows = self._rows(input)
-        if classes.shape[: len(rows.batch)] != rows.batch:
-            raise ValueError(
-                f"`classes` has shape {tuple(classes.shape)} and `input` {tuple(input.shape)}, but the leading axes of "
-                f"the classes must be the batch of the input, {tuple(rows.batch)}."
-            )
+        _checks.classes_of_rows(classes.shape, input.shape)
         _functional.check_classes(classes, self.tree.num_classes)
         return _plan.saturate(_path_log_prob(rows, classes.long()), _plan.returned_dtype(input))
 
@@ -163,8 +157,7 @@ class CatnatHead(nn.Module):
             max_nodes: Stop, with the best classes found, when this many nodes of a row have been asked. The first way
                 down, of at most k nodes a level, is always gone.
         """
-        if not 1 <= k <= self.tree.num_classes:
-            raise ValueError(f"`k` is {k}, but 1 .. {self.tree.num_classes} classes can be found in this tree.")
+        _checks.how_many(k, self.tree.num_classes)
         with torch.no_grad():
             rows = self._rows(input)
             found = _topk.topk(rows._replace(input=rows.input.reshape(-1, self.in_features)), k, max_nodes)
@@ -182,11 +175,7 @@ class CatnatHead(nn.Module):
 
     def _rows(self, input: Tensor) -> Rows:
         _plan.check_tensor(input, "input")
-        if input.ndim == 0 or input.shape[-1] != self.in_features or not input.is_floating_point():
-            raise ValueError(
-                f"`input` has shape {tuple(input.shape)} and dtype {input.dtype}, but {self.in_features} "
-                "floating-point features on the last axis are needed."
-            )
+        _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
         return Rows(input, self.weight, self.bias, self.tree, self.activation, self.sparse)
 
 

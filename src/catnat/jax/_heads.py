@@ -1,0 +1,240 @@
+"""The last layer for very many classes: a loss, a draw and a search that read a path's rows and no others."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jaxtyping import Float, Int, PRNGKeyArray
+from numpy.typing import NDArray
+
+from catnat import _checks
+from catnat._tree import Tree
+from catnat.jax import _functional, _paths, _plan, _topk
+from catnat.jax._activations import Activation
+from catnat.jax._distributions import Catnat
+from catnat.jax._modules import OfRows
+from catnat.jax._nodes import Rows
+from catnat.jax._topk import TopK
+
+
+class HeadOutput(NamedTuple):
+    """What a head returns in training, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` does."""
+
+    output: Float[Array, "*batch"]
+    """The log-probability of every target."""
+    loss: Float[Array, ""]
+    """Their mean, negative."""
+
+
+class FixedArray:
+    """An array that is not to be trained: static in a pytree, and so equal by content."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.array(values)
+        self._key = (self.values.shape, str(self.values.dtype), hashlib.sha256(self.values.tobytes()).digest())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.values.astype(dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FixedArray) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class CatnatHead(OfRows):
+    r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
+
+    The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a
+    forward pass costs O(d log K) an example, where a softmax costs O(d K); and so do draws. Gradients are arrays as
+    large as the parameters.
+
+    It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; all else is static. It starts
+    near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at most 0.5;
+    the bias starts at zero.
+
+    **Many devices** can share the rows. Inside ``jax.shard_map``, with the rows split over an axis of the mesh and the
+    input on all of its devices, give the axis to the loss as ``axis_name``. Every device answers the questions whose
+    rows it holds, and one sum of B numbers over the axis gives the log-probabilities; on the way back, one of B x d
+    gives the gradient of the input. The other methods need all rows; under ``jit`` alone the compiler fetches them.
+
+    Args:
+        in_features: The size d of the input.
+        classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
+        activation: "natural", "sigmoid", or an activation object.
+        bias: Whether to add a bias.
+        class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
+        ignore_index: A target that counts nothing.
+        dtype: The dtype of the parameters; JAX's default one if not given.
+        key: The random key of the initial weights.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from catnat.jax import CatnatHead
+        >>> head = CatnatHead(64, 100_000, key=jax.random.key(0))
+        >>> features, target = jnp.ones((8, 64)), jnp.arange(8)
+        >>> loss, gradient = jax.value_and_grad(lambda head: head(features, target).loss)(head)
+        >>> gradient.weight.shape
+        (99999, 64)
+        >>> head.sample(features, key=jax.random.key(1)).shape
+        (8,)
+
+        Rows split over all devices:
+
+        >>> from jax.sharding import PartitionSpec as P
+        >>> count = jax.device_count()
+        >>> @jax.jit
+        ... @jax.shard_map(mesh=jax.make_mesh((count,), ("rows",)), in_specs=(P("rows"), P(), P()), out_specs=P())
+        ... def loss(head, features, target):
+        ...     return head(features, target, axis_name="rows").loss
+        >>> print(loss(head.padded(count), features, target) - head(features, target).loss)
+        0.0
+    """
+
+    class_weights: FixedArray | None
+    ignore_index: int
+
+    _static: ClassVar[tuple[str, ...]] = (*OfRows._static, "class_weights", "ignore_index")
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int | Tree,
+        activation: Activation | str = "natural",
+        bias: bool = True,
+        *,
+        class_weights: Float[Array, "classes"] | None = None,
+        ignore_index: int = -100,
+        dtype: Any = None,
+        key: PRNGKeyArray,
+    ) -> None:
+        super().__init__(in_features, classes, activation, bias, dtype, key)
+        if class_weights is not None:
+            _checks.class_weights(class_weights.shape, "class_weights", self.tree.num_classes)
+        self.class_weights = None if class_weights is None else FixedArray(class_weights)
+        self.ignore_index = ignore_index
+
+    def padded(self, multiple: int) -> CatnatHead:
+        """The same head with rows of zeros behind its own, so that as many devices hold equally many.
+
+        Args:
+            multiple: What the number of rows is to be a multiple of: the number of devices that share them.
+        """
+        if multiple < 1:
+            raise ValueError(f"`multiple` is {multiple}, but a number of devices is needed, at least 1.")
+        more = -len(self.weight) % multiple
+        return jax.tree.map(lambda rows: jnp.pad(rows, [(0, more), *[(0, 0)] * (rows.ndim - 1)]), self)
+
+    def __call__(
+        self,
+        input: Float[Array, "*batch features"],
+        target: Int[Array, "*batch"],
+        *,
+        axis_name: str | None = None,
+    ) -> HeadOutput:
+        """The log-probability of every target, 0 for ignored ones, and the loss.
+
+        Args:
+            input: Features.
+            target: The classes.
+            axis_name: Inside ``shard_map``, the axis of devices that share the rows.
+        """
+        rows, target = self._rows(input, axis_name), _plan.check_array(target, "target")
+        _checks.one_class_per_row(target.shape, input.shape)
+        counts = target != self.ignore_index
+        classes = _functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
+        found = _path_log_prob(rows, classes, axis_name) * counts
+        weights = counts.astype(found.dtype)
+        if self.class_weights is not None:
+            weights = weights * _plan.look_up(np.asarray(self.class_weights, found.dtype), classes)
+        total = weights.sum()
+        loss = -(found * weights).sum() / jnp.where(total == 0, 1, total)
+        return HeadOutput(_plan.saturate(found, self._dtype(input)), _plan.saturate(loss, self._dtype(input)))
+
+    def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
+        """The scores of all nodes, O(d K)."""
+        return self._scores(self._rows(input).input)[..., : self.tree.num_nodes]
+
+    def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, O(d K)."""
+        return _functional.log_catnat(self.scores(input), self.tree, self.activation)
+
+    def log_prob_of(
+        self,
+        input: Float[Array, "*batch features"],
+        classes: Int[Array, "*batch_and_more"],
+        *,
+        axis_name: str | None = None,
+    ) -> Float[Array, "*batch_and_more"]:
+        """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone.
+
+        Args:
+            input: Features.
+            classes: The classes.
+            axis_name: Inside ``shard_map``, the axis of devices that share the rows.
+        """
+        rows, classes = self._rows(input, axis_name), _functional.check_classes(classes, self.tree.num_classes)
+        _checks.classes_of_rows(classes.shape, input.shape)
+        return _plan.saturate(_path_log_prob(rows, classes, axis_name), self._dtype(input))
+
+    def sample(
+        self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
+    ) -> Int[Array, "*samples_and_batch"]:
+        """Draw classes by walking down from the root; reads the rows on the way alone."""
+        return _functional.draw(self._rows(input), tuple(sample_shape), key)
+
+    def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
+        """The ``k`` most probable classes, found by their paths.
+
+        The probability of reaching a node bounds that of every class below it, so most of the tree need not be
+        entered, the less the more certain the head is. Near the prior nearly all of it must. The rows of a batch are
+        searched side by side, until the longest search ends.
+
+        Args:
+            input: Features.
+            k: How many classes.
+            max_nodes: Stop, with the best classes found, when this many nodes of a row have been asked. The first way
+                down, to k classes, is always gone.
+        """
+        _checks.how_many(k, self.tree.num_classes)
+        found = _topk.topk(self._rows(input), k, max_nodes)
+        return found._replace(values=_plan.saturate(found.values, self._dtype(input)))
+
+    def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
+        """The most probable class; see :meth:`topk`."""
+        return self.topk(input, 1).indices[..., 0]
+
+    def distribution(self, input: Float[Array, "*batch features"]) -> Catnat:
+        """The distribution over all classes, O(d K) in time and O(K) in memory for every row."""
+        return Catnat(self.scores(input), self.tree, self.activation)
+
+    def _rows(self, input: Array, axis_name: str | None = None) -> Rows:
+        input = _plan.check_array(input, "input")
+        held, in_features = self.weight.shape
+        _checks.features(input.shape, input.dtype, jnp.issubdtype(input.dtype, jnp.floating), in_features)
+        if held * (1 if axis_name is None else lax.axis_size(axis_name)) < self.tree.num_nodes:
+            raise ValueError(
+                f"`weight` has {held} rows here, but the tree has {self.tree.num_nodes} nodes. Where devices share the "
+                "rows, give the loss and log_prob_of their `axis_name`; the other methods need all rows."
+            )
+        first = 0 if axis_name is None else lax.axis_index(axis_name) * held
+        return Rows(input, self.weight, self.bias, first, self.tree, self.activation)
+
+    def _dtype(self, input: Array) -> Any:
+        """That of the scores."""
+        return jnp.promote_types(_plan.returned_dtype(input), self.weight.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="axis_name")
+def _path_log_prob(rows: Rows, classes: Array, axis_name: str | None) -> Array:
+    """The log-probability of classes, batch or batch + any axes."""
+    found = _paths.path_log_prob(rows, classes)
+    return found if axis_name is None else lax.psum(found, axis_name)

@@ -1,0 +1,138 @@
+"""The most probable classes without looking at all of them.
+
+The probability of reaching a node bounds that of every class below it. So a subtree whose root is less probable than k
+classes already found is never entered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Bool, Float, Int
+
+from catnat.jax._nodes import Rows
+from catnat.jax._paths import HeapWalk, TableWalk, walk_of
+
+# A step of the search asks all nodes of so many levels below a place. It ends at so many places.
+_LEVELS = 5
+_BLOCK = 2**_LEVELS
+# Places that are kept before the search turns from the most probable ones to the last ones found.
+_MOST_PLACES = 512
+
+
+class TopK(NamedTuple):
+    """The most probable classes of every row, best first."""
+
+    values: Float[Array, "*batch k"]
+    """Their log-probabilities."""
+    indices: Int[Array, "*batch k"]
+    """The classes."""
+    proven: Bool[Array, "*batch"]
+    """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
+    visited: Int[Array, "*batch"]
+    """How many of the K-1 nodes were asked."""
+
+
+class _State(NamedTuple):
+    """Leaves found and nodes in question, with the log-probability of reaching each; -inf for none."""
+
+    leaves: Array  # the k most probable ones, in their order
+    leaf_log_prob: Array
+    nodes: Array
+    node_log_prob: Array
+    visited: Array
+
+    def bounds(self) -> Array:
+        """What the classes below the nodes can reach, where that is more than the k-th leaf's; -inf elsewhere."""
+        return jnp.where(self.node_log_prob > self.leaf_log_prob[-1], self.node_log_prob, -jnp.inf)
+
+
+class _Search(NamedTuple):
+    rows: Rows  # of one input
+    walk: HeapWalk | TableWalk
+    k: int
+    max_nodes: int
+
+    def start(self) -> _State:
+        """The root is in question, and nothing is found."""
+        # The last places found are at most _BLOCK, and each has at most _BLOCK new ones behind them. So a node stands
+        # less than two blocks behind the one above it that was asked, from the last of the kept places on.
+        size = _MOST_PLACES + 2 * _BLOCK * (2 + self.rows.tree.depth // _LEVELS)
+        nothing = functools.partial(jnp.full, fill_value=-jnp.inf, dtype=self.rows.dtype)
+        places = self.walk.start((self.k,)), nothing(self.k), self.walk.start((size,)), nothing(size).at[0].set(0)
+        # Inside shard_map, what a loop carries must differ between devices from the start: a 0 that might not be one.
+        zero = (self.rows.at(jnp.zeros((), int)).yes() > 1).astype(int)
+        return _State(*(part + zero for part in places), visited=zero)
+
+    def going(self, state: _State) -> Array:
+        """Whether something is in question, and may still be asked; until k leaves are found it always may."""
+        may = (state.visited < self.max_nodes) | jnp.isneginf(state.leaf_log_prob[-1])
+        return may & (state.bounds() > -jnp.inf).any()
+
+    def deeper(self, state: _State) -> _State:
+        """Ask the questions of some levels below the most probable node.
+
+        First, and whenever too many places are kept, it is that of the last places found. So leaves are reached soon,
+        and the number of places stays bounded.
+        """
+        place, bounds = jnp.arange(len(state.nodes)), state.bounds()
+        height = (place + 1).max(initial=0, where=bounds > -jnp.inf)
+        down = (height > _MOST_PLACES) | jnp.isneginf(state.leaf_log_prob[-1])
+        chosen = jnp.where(place >= jnp.where(down, height - _BLOCK, 0), bounds, -jnp.inf).argmax()
+        at, log_prob, asked = self.below(state.nodes[chosen], bounds[chosen], state.leaf_log_prob[-1])
+        is_leaf = self.walk.at_leaf(at)
+        leaves = jnp.concatenate([state.leaves, at])
+        found = jnp.concatenate([state.leaf_log_prob, jnp.where(is_leaf, log_prob, -jnp.inf)])
+        leaf_log_prob, best = lax.top_k(found, self.k)
+        new = jnp.where(is_leaf, -jnp.inf, log_prob)
+        return _State(
+            leaves[best],
+            leaf_log_prob,
+            lax.dynamic_update_slice(state.nodes, at, (height,)),
+            lax.dynamic_update_slice(bounds.at[chosen].set(-jnp.inf), new, (height,)),
+            state.visited + asked,
+        )
+
+    def below(self, node: Array, log_prob: Array, least: Array) -> tuple[Array, Array, Array]:
+        """The places some levels below a node, their log-probabilities, and how many nodes were asked on the way."""
+        levels = [node[None]]
+        for _ in range(_LEVELS):
+            levels.append(jnp.concatenate([self.walk.step(levels[-1], jnp.asarray(bit)) for bit in (0, 1)]))
+        answers = self.rows.at(self.walk.node(jnp.concatenate(levels[:-1]))).log_answers(floored=True)
+        reached, asked, start = log_prob[None], jnp.zeros((), int), 0
+        for at in levels[:-1]:
+            no, yes = (answer[start : start + len(at)] for answer in answers)
+            leaf = self.walk.at_leaf(at)
+            # A leaf stays, and has no other side. What is less probable than k leaves is not asked.
+            asks = ~leaf & (reached > least)
+            sides = jnp.where(leaf, 0, no), jnp.where(leaf, -jnp.inf, yes)
+            reached = jnp.where(leaf | asks, reached, -jnp.inf)
+            reached = jnp.concatenate([reached + side for side in sides])
+            asked, start = asked + asks.sum(), start + len(at)
+        return levels[-1], reached, asked
+
+
+@functools.partial(jax.jit, static_argnames=("k", "max_nodes"))
+def topk(rows: Rows, k: int, max_nodes: int | None) -> TopK:
+    """The k most probable classes of every input, and whether that is proven."""
+    rows = lax.stop_gradient(rows)
+    if rows.tree.num_nodes == 0:
+        zeros = jnp.zeros(rows.batch, int)
+        return TopK(zeros[..., None].astype(rows.dtype), zeros[..., None], zeros == 0, zeros)
+
+    def of_one(input: Array) -> TopK:
+        walk = walk_of(rows.tree)
+        most = rows.tree.num_nodes if max_nodes is None else max_nodes
+        search = _Search(dataclasses.replace(rows, input=input), walk, k, most)
+        state = lax.while_loop(search.going, search.deeper, search.start())
+        proven = ~(state.bounds() > -jnp.inf).any()
+        return TopK(state.leaf_log_prob, walk.classes(state.leaves), proven, state.visited)
+
+    for _ in rows.batch:
+        of_one = jax.vmap(of_one)
+    return of_one(rows.input)
