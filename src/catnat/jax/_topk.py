@@ -60,14 +60,20 @@ class _Search(NamedTuple):
 
     def start(self) -> _State:
         """The root is in question, and nothing is found."""
-        # The last places found are at most _BLOCK, and each has at most _BLOCK new ones behind them. So a node stands
-        # less than two blocks behind the one above it that was asked, from the last of the kept places on.
+        # Beyond _MOST_PLACES the node asked is one of the last _BLOCK, and the places below it are written behind them:
+        # less than two blocks further. One way down is at most depth / _LEVELS + 1 such steps.
         size = _MOST_PLACES + 2 * _BLOCK * (2 + self.rows.tree.depth // _LEVELS)
         nothing = functools.partial(jnp.full, fill_value=-jnp.inf, dtype=self.rows.dtype)
-        places = self.walk.start((self.k,)), nothing(self.k), self.walk.start((size,)), nothing(size).at[0].set(0)
         # Inside shard_map, what a loop carries must differ between devices from the start: a 0 that might not be one.
         zero = (self.rows.at(jnp.zeros((), int)).yes() > 1).astype(int)
-        return _State(*(part + zero for part in places), visited=zero)
+        root = self.walk.start(()) + zero
+        return _State(
+            leaves=jnp.broadcast_to(root, self.k),
+            leaf_log_prob=nothing(self.k) + zero,
+            nodes=jnp.broadcast_to(root, size),
+            node_log_prob=nothing(size).at[0].set(0) + zero,
+            visited=zero,
+        )
 
     def going(self, state: _State) -> Array:
         """Whether something is in question, and may still be asked; until k leaves are found it always may."""
