@@ -249,6 +249,38 @@ def test_a_model_with_a_head_learns():
     assert (head.predict(model(inputs)) == target).double().mean() > 0.9
 
 
+# ---- files ----
+
+
+@pytest.mark.parametrize("name", ["balanced-18", "chain-7", "huffman-20", "uneven-8"])
+def test_a_saved_head_comes_back(name, tmp_path):
+    tree = rows.TREES[name]
+    activation = ct.natural(boundary="reflect", scaling="isotropic", width=7.0)
+    weights = torch.linspace(0.5, 2, tree.num_classes)
+    head = make(tree, activation, dtype=torch.bfloat16, sparse=True, class_weights=weights, ignore_index=-1)
+    head.save(tmp_path / "new" / "folder")
+    again = ct.CatnatHead.load(tmp_path / "new" / "folder")
+    assert again.tree == tree
+    assert again.activation == activation
+    assert (again.sparse, again.ignore_index, again.in_features) == (True, -1, FEATURES)
+    for key, value in head.state_dict().items():
+        rows.assert_equal(again.state_dict()[key], value)
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {"head.json", "head.safetensors"}
+
+
+def test_a_head_without_bias_comes_back_and_learns(tmp_path):
+    make(rows.TREES["huffman-20"], "sigmoid", bias=False).save(tmp_path)
+    again = ct.CatnatHead.load(tmp_path, device="cpu")
+    assert again.bias is None
+    again(features(3), targets(again.tree, 3)).loss.backward()
+    assert again.weight.grad.isfinite().all()
+
+
+def test_an_activation_of_ones_own_is_not_saved(tmp_path):
+    with pytest.raises(TypeError, match="none of the library's own"):
+        make(rows.TREES["balanced-18"], rows.OWN).save(tmp_path)
+
+
 def test_errors_say_what_is_needed():
     head = make(rows.TREES["balanced-18"])
     with pytest.raises(ValueError, match=r"`input` has shape \(3, 5\).* 6 floating-point features"):

@@ -153,10 +153,18 @@ class Rows(NamedTuple):
         """The questions at the nodes ``index``, whose leading axes are the input's batch."""
         rows = F.embedding(index, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
         scores = torch.matmul(rows, self.input.unsqueeze(-1)).view(index.shape)
+        return self._questions(scores, index, index)
+
+    def each(self, row: Tensor, node: Tensor, place: Tensor) -> Questions:
+        """One question an entry: of an input's ``row``, at a ``node`` whose weights stand at ``place``."""
+        weights = F.embedding(place, self.weight, sparse=self.sparse)
+        return self._questions((weights * self.input.index_select(0, row)).sum(-1), node, place)
+
+    def _questions(self, scores: Tensor, node: Tensor, place: Tensor) -> Questions:
         if self.bias is not None:
-            scores = scores + self.bias.gather(0, index.flatten(), sparse_grad=self.sparse).view(index.shape)
+            scores = scores + self.bias.gather(0, place.flatten(), sparse_grad=self.sparse).view(place.shape)
         scores = _plan.to_computing_dtype(scores)
-        return Questions(scores, self.activation, _tables_at(index, self.tree, self.activation, scores), None)
+        return Questions(scores, self.activation, _tables_at(node, self.tree, self.activation, scores), None)
 
 
 def ask(scores: Tensor, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:
