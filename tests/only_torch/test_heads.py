@@ -225,6 +225,17 @@ def test_autocast_returns_single_precision():
     torch.testing.assert_close(loss, head(input, target).loss, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("name", ["balanced-100", "huffman-100"])
+def test_compiled_whole_it_gives_the_same(name, fresh_compiler):
+    head, input = make(rows.TREES[name], "sigmoid"), features(5)
+    target = targets(head.tree, 5)
+    compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
+    losses = [each(input, target).loss for each in (compiled, head)]
+    torch.testing.assert_close(*losses)
+    grads = [torch.autograd.grad(loss, head.weight)[0] for loss in losses]
+    torch.testing.assert_close(*grads)
+
+
 def test_all_targets_ignored_cost_nothing():
     head = make(rows.TREES["balanced-18"])
     output, loss = head(features(3), torch.full((3,), -100))
@@ -246,7 +257,12 @@ def test_a_model_with_a_head_learns():
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    assert (head.predict(model(inputs)) == target).double().mean() > 0.9
+    learned = model(inputs).detach()
+    assert (head.predict(learned) == target).double().mean() > 0.9
+    found = head.topk(learned, 5)  # a trained head, too, is searched exactly
+    torch.testing.assert_close(found.values, head.log_prob(learned).topk(5).values)
+    assert found.proven.all()
+    assert found.visited.double().mean() < 0.05 * head.tree.num_nodes
 
 
 # ---- files ----
