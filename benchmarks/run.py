@@ -44,11 +44,15 @@ def compare(rivals: Rivals, seconds: float, least_rounds: int = 15) -> dict[str,
     first = times[next(iter(rivals))]
     return {
         name: {
-            "milliseconds": round(1e3 * statistics.median(measured), 4),
-            "ratio": round(statistics.median(t / t0 for t, t0 in zip(measured, first, strict=True)), 3),
+            "milliseconds": three_digits(1e3 * statistics.median(measured)),
+            "ratio": three_digits(statistics.median(t / t0 for t, t0 in zip(measured, first, strict=True))),
         }
         for name, measured in times.items()
     }
+
+
+def three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def forward_backward(function: Function, inputs: torch.Tensor, grad: torch.Tensor) -> Job:

@@ -14,6 +14,7 @@ import catnat
 import catnat.integrations
 import catnat.jax
 import catnat.torch
+import catnat.torch.parallel
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: (\S+)$", re.MULTILINE)
@@ -32,7 +33,7 @@ def installed(name):
 
 # Which page describes which modules.
 PAGES = {
-    "api.md": [catnat, catnat.torch],
+    "api.md": [catnat, catnat.torch, catnat.torch.parallel],
     "api_jax.md": [catnat.jax],
     "api_integrations.md": [module for module in map(installed, INTEGRATIONS) if module],
 }

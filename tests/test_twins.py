@@ -174,13 +174,8 @@ def test_heads(name):
     np.testing.assert_array_equal(wanted.proven, found.proven)
 
 
-def test_heads_have_the_same_methods():
-    heads = [
-        {name: method for name, method in vars(lib.CatnatHead).items() if inspect.isfunction(method)}
-        for lib in (catnat.torch, catnat.jax)
-    ]
-    shared = set.intersection(*map(set, heads)) - {"__init__"}
-    assert shared >= {"scores", "log_prob", "log_prob_of", "sample", "topk", "predict", "distribution"}
-    for name in shared:
-        torch_has, jax_has = (parameters(head[name]) for head in heads)
-        assert torch_has == {key: value for key, value in jax_has.items() if key != "axis_name"}
+@pytest.mark.parametrize("name", ["scores", "log_prob", "log_prob_of", "sample", "topk", "predict", "distribution"])
+def test_heads_have_the_same_methods(name):
+    torch_has, jax_has = (parameters(getattr(lib.CatnatHead, name)) for lib in (catnat.torch, catnat.jax))
+    jax_has.pop("axis_name", None)  # where torch has another class, ParallelCatnatHead
+    assert list(torch_has.items()) == list(jax_has.items())

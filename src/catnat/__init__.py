@@ -10,6 +10,7 @@ from catnat._builders import chain as chain
 from catnat._builders import from_children as from_children
 from catnat._builders import from_clusters as from_clusters
 from catnat._builders import huffman as huffman
+from catnat._clustering import from_embeddings as from_embeddings
 from catnat._forest import Forest as Forest
 from catnat._tree import Tree as Tree
 
@@ -24,5 +25,6 @@ __all__ = [
     "chain",
     "from_children",
     "from_clusters",
+    "from_embeddings",
     "huffman",
 ]

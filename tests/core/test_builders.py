@@ -274,3 +274,78 @@ def test_path_of_an_unknown_class(tree, k):
 def test_reach_needs_one_probability_per_class(shape):
     with pytest.raises(ValueError, match="probs"):
         catnat.balanced(5).reach(np.ones(shape))
+
+
+# ---- from_embeddings ----
+
+
+def sides(tree, node=0):
+    """The classes on the no and on the yes side of a node."""
+    found = ([], [])
+    for k in range(tree.num_classes):
+        nodes, bits = tree.path(k)
+        if node in nodes:
+            found[bits[nodes.tolist().index(node)]].append(k)
+    return found
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 3, 5, 64, 100, 1000])
+def test_embeddings_halve_the_classes(num_classes):
+    rng = np.random.default_rng(0)
+    tree = catnat.from_embeddings(rng.standard_normal((num_classes, 7)))
+    assert tree.num_classes == num_classes
+    assert tree.depth == math.ceil(math.log2(num_classes))
+    assert tree.has_uniform_prior
+
+
+def test_embeddings_are_cut_along_their_main_direction():
+    """The first cut is at the median of the first principal component, computed by SVD."""
+    rng = np.random.default_rng(1)
+    points = rng.standard_normal((200, 5)) * [1, 5, 1, 1, 1] + 100
+    centred = points - points.mean(0)
+    along = centred @ np.linalg.svd(centred)[2][0]
+    order = np.argsort(along)
+    wanted = {frozenset(order[:100].tolist()), frozenset(order[100:].tolist())}
+    assert {frozenset(side) for side in sides(catnat.from_embeddings(points))} == wanted
+
+
+def test_embeddings_keep_clusters_together_however_rows_are_worked_on(monkeypatch):
+    rng = np.random.default_rng(2)
+    centres = rng.standard_normal((16, 8)) * 100
+    points = np.repeat(centres, 4, axis=0) + rng.standard_normal((64, 8)) * 0.01
+    clusters = {frozenset(range(4 * c, 4 * c + 4)) for c in range(16)}
+    for rows in (1 << 14, 10):
+        monkeypatch.setattr("catnat._clustering._ROWS", rows)
+        tree = catnat.from_embeddings(points)
+        below = {frozenset(no + yes) for no, yes in (sides(tree, node) for node in range(tree.num_nodes))}
+        assert clusters <= below
+
+
+def test_embeddings_with_weights_halve_the_weight():
+    rng = np.random.default_rng(3)
+    weights = np.array(cases.zipf(500))
+    tree = catnat.from_embeddings(rng.standard_normal((500, 6)), weights)
+    np.testing.assert_allclose(tree.prior, weights / weights.sum(), rtol=1e-12)
+    no, yes = sides(tree)
+    assert abs(weights[no].sum() - weights[yes].sum()) <= weights.max()
+    expected_depth = sum(p * len(tree.path(k)[0]) for k, p in enumerate(tree.prior))
+    entropy = -(tree.prior * np.log2(tree.prior)).sum()
+    assert entropy <= expected_depth < entropy + 1
+
+
+@pytest.mark.parametrize("points", [np.zeros((9, 3)), np.full((9, 3), 1e30), np.eye(9) * 1e-30])
+def test_embeddings_of_any_size_make_a_tree(points):
+    assert catnat.from_embeddings(points).depth == 4
+
+
+def test_embeddings_that_are_none_are_refused():
+    for points in (np.zeros(3), np.zeros((3, 0)), [[0.0], [np.nan]]):
+        with pytest.raises(ValueError, match="one vector of finite numbers per class"):
+            catnat.from_embeddings(points)
+    with pytest.raises(ValueError, match="`weights` has 3 entries, but the tree has 2"):
+        catnat.from_embeddings([[0.0], [1.0]], [1, 2, 3])
+
+
+def test_embeddings_show_their_progress(capsys):
+    catnat.from_embeddings(np.random.default_rng(0).standard_normal((50, 3)), progress=True)
+    assert "49" in capsys.readouterr().err

@@ -225,6 +225,17 @@ def test_autocast_returns_single_precision():
     torch.testing.assert_close(loss, head(input, target).loss, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("name", ["balanced-100", "huffman-100"])
+def test_compiled_whole_it_gives_the_same(name, fresh_compiler):
+    head, input = make(rows.TREES[name], "sigmoid"), features(5)
+    target = targets(head.tree, 5)
+    compiled = torch.compile(head, backend="aot_eager", fullgraph=True)
+    losses = [each(input, target).loss for each in (compiled, head)]
+    torch.testing.assert_close(*losses)
+    grads = [torch.autograd.grad(loss, head.weight)[0] for loss in losses]
+    torch.testing.assert_close(*grads)
+
+
 def test_all_targets_ignored_cost_nothing():
     head = make(rows.TREES["balanced-18"])
     output, loss = head(features(3), torch.full((3,), -100))
@@ -246,7 +257,44 @@ def test_a_model_with_a_head_learns():
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    assert (head.predict(model(inputs)) == target).double().mean() > 0.9
+    learned = model(inputs).detach()
+    assert (head.predict(learned) == target).double().mean() > 0.9
+    found = head.topk(learned, 5)  # a trained head, too, is searched exactly
+    torch.testing.assert_close(found.values, head.log_prob(learned).topk(5).values)
+    assert found.proven.all()
+    assert found.visited.double().mean() < 0.05 * head.tree.num_nodes
+
+
+# ---- files ----
+
+
+@pytest.mark.parametrize("name", ["balanced-18", "chain-7", "huffman-20", "uneven-8"])
+def test_a_saved_head_comes_back(name, tmp_path):
+    tree = rows.TREES[name]
+    activation = ct.natural(boundary="reflect", scaling="isotropic", width=7.0)
+    weights = torch.linspace(0.5, 2, tree.num_classes)
+    head = make(tree, activation, dtype=torch.bfloat16, sparse=True, class_weights=weights, ignore_index=-1)
+    head.save(tmp_path / "new" / "folder")
+    again = ct.CatnatHead.load(tmp_path / "new" / "folder")
+    assert again.tree == tree
+    assert again.activation == activation
+    assert (again.sparse, again.ignore_index, again.in_features) == (True, -1, FEATURES)
+    for key, value in head.state_dict().items():
+        rows.assert_equal(again.state_dict()[key], value)
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {"head.json", "head.safetensors"}
+
+
+def test_a_head_without_bias_comes_back_and_learns(tmp_path):
+    make(rows.TREES["huffman-20"], "sigmoid", bias=False).save(tmp_path)
+    again = ct.CatnatHead.load(tmp_path, device="cpu")
+    assert again.bias is None
+    again(features(3), targets(again.tree, 3)).loss.backward()
+    assert again.weight.grad.isfinite().all()
+
+
+def test_an_activation_of_ones_own_is_not_saved(tmp_path):
+    with pytest.raises(TypeError, match="none of the library's own"):
+        make(rows.TREES["balanced-18"], rows.OWN).save(tmp_path)
 
 
 def test_errors_say_what_is_needed():

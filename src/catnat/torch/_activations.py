@@ -218,7 +218,7 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
         return (2 * tables[-1]) ** 2 * self._saturated(scores, tables).logical_not().to(scores.dtype)
 
 
-_KNOWN = {"natural": natural(), "sigmoid": sigmoid()}
+KNOWN = {"natural": natural(), "sigmoid": sigmoid()}
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
@@ -228,7 +228,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def resolve(activation: Activation | str) -> Activation:
     """The activation object behind a name."""
-    found: Activation = _plans.resolve(activation, _KNOWN)
+    found: Activation = _plans.resolve(activation, KNOWN)
     return found
 
 

@@ -120,7 +120,7 @@ def log_prob(
 def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
     """:func:`log_prob` of prepared arguments."""
     event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
-    shape = torch.broadcast_shapes(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
+    shape = _plan.broadcast(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
     extra = len(shape) - (nodes.scores.ndim - 1)
     # Axes before the batch go behind it: repeated reads of a row are then one gather, and no row is copied.
     batch, before = shape[extra:], tuple(range(extra))

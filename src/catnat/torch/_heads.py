@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat import _checks
+from catnat import _checks, _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.torch import _functional, _paths, _plan, _topk
-from catnat.torch._activations import Activation, resolve
+from catnat.torch._activations import KNOWN, Activation, resolve
 from catnat.torch._distributions import Catnat
 from catnat.torch._modules import initialize
 from catnat.torch._nodes import Rows
@@ -30,7 +32,95 @@ class HeadOutput(NamedTuple):
     """Their mean, negative."""
 
 
-class CatnatHead(nn.Module):
+class Paths(NamedTuple):
+    """The questions on the way to some classes, as a list without gaps."""
+
+    shape: torch.Size  # of the classes, (rows, n)
+    query: Tensor  # whose path an entry is on: a place in the flattened classes
+    node: Tensor
+    bit: Tensor
+
+    @classmethod
+    def of(cls, classes: Tensor, tree: Tree) -> Paths:
+        """The paths to ``classes``."""
+        index, bits = _paths.path(classes.flatten(), tree)
+        on_path = index >= 0
+        return cls(classes.shape, on_path.nonzero()[:, 0], index[on_path], bits[on_path])
+
+    def some(self, chosen: Tensor) -> Paths:
+        """Some of the entries."""
+        return Paths(self.shape, self.query[chosen], self.node[chosen], self.bit[chosen])
+
+    def log_prob(self, rows: Rows, place: Tensor) -> Tensor:
+        """The sum of the answers' log-probabilities, (rows, n); ``place`` is where a node's weights stand."""
+        row = torch.div(self.query, self.shape[1], rounding_mode="floor")
+        no, yes = rows.each(row, self.node, place).log_answers(floored=True)
+        answers = torch.where(self.bit == 1, yes, no)
+        return answers.new_zeros(self.shape.numel()).index_add(0, self.query, answers).view(self.shape)
+
+
+class PathHead(nn.Module):
+    """What heads have in common: a loss of targets and log-probabilities of classes, both by paths."""
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int | Tree,
+        activation: Activation | str,
+        sparse: bool,
+        class_weights: Tensor | None,
+        ignore_index: int,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.sparse, self.ignore_index = in_features, sparse, ignore_index
+        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
+        self.activation = resolve(activation)
+        if class_weights is not None:
+            _checks.class_weights(class_weights.shape, "class_weights", self.tree.num_classes)
+        self.register_buffer("class_weights", class_weights)
+
+    def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
+        """The log-probabilities of ``classes``, (rows, n), in the dtype to compute in."""
+        raise NotImplementedError
+
+    def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
+        """The log-probability of every target, 0 for ignored ones, and the loss."""
+        _plan.check_tensor(input, "input")
+        _plan.check_tensor(target, "target")
+        counts = target != self.ignore_index
+        classes = torch.where(counts, target, torch.zeros_like(target))
+        _checks.one_class_per_row(target.shape, input.shape)
+        found = self._checked_log_prob(input, classes) * counts
+        weights = counts.to(found.dtype)
+        if self.class_weights is not None:
+            weights = weights * _plan.look_up(self.class_weights.to(found.dtype), classes)
+        total = weights.sum()
+        loss = -(found * weights).sum() / torch.where(total == 0, torch.ones_like(total), total)
+        dtype = _plan.returned_dtype(input)
+        return HeadOutput(_plan.saturate(found, dtype), _plan.saturate(loss, dtype))
+
+    def log_prob_of(
+        self, input: Float[Tensor, "*batch features"], classes: Int[Tensor, "*batch_and_more"]
+    ) -> Float[Tensor, "*batch_and_more"]:
+        """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
+        return _plan.saturate(self._checked_log_prob(input, classes), _plan.returned_dtype(input))
+
+    def _checked_log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
+        self._check_input(input)
+        batch = input.shape[:-1]
+        _checks.classes_of_rows(classes.shape, input.shape)
+        _functional.check_classes(classes, self.tree.num_classes)
+        queries = classes.long().reshape(batch.numel(), classes.shape[len(batch) :].numel())
+        return self._log_prob(input.reshape(batch.numel(), self.in_features), queries).view(classes.shape)
+
+    def _check_input(self, input: Tensor) -> None:
+        _plan.check_tensor(input, "input")
+        _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
+
+
+class CatnatHead(PathHead):
     r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a step
@@ -61,8 +151,6 @@ class CatnatHead(nn.Module):
         torch.Size([8])
     """
 
-    class_weights: Tensor | None
-
     def __init__(
         self,
         in_features: int,
@@ -76,13 +164,7 @@ class CatnatHead(nn.Module):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.in_features, self.sparse, self.ignore_index = in_features, sparse, ignore_index
-        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
-        self.activation = resolve(activation)
-        if class_weights is not None:
-            _checks.class_weights(class_weights.shape, "class_weights", self.tree.num_classes)
-        self.register_buffer("class_weights", class_weights)
+        super().__init__(in_features, classes, activation, sparse, class_weights, ignore_index)
         self.weight = nn.Parameter(torch.empty(self.tree.num_nodes, in_features, device=device, dtype=dtype))
         if bias:
             self.bias = nn.Parameter(torch.empty(self.tree.num_nodes, device=device, dtype=dtype))
@@ -99,21 +181,13 @@ class CatnatHead(nn.Module):
         bias = self.bias is not None
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={bias}, sparse={self.sparse}"
 
-    def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
-        """The log-probability of every target, 0 for ignored ones, and the loss."""
+    def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         rows = self._rows(input)
-        _checks.one_class_per_row(target.shape, input.shape)
-        counts = target != self.ignore_index
-        classes = torch.where(counts, target, torch.zeros_like(target)).long()
-        _functional.check_classes(classes, self.tree.num_classes)
-        found = _path_log_prob(rows, classes) * counts
-        weights = counts.to(found.dtype)
-        if self.class_weights is not None:
-            weights = weights * _plan.look_up(self.class_weights.to(found.dtype), classes)
-        total = weights.sum()
-        loss = -(found * weights).sum() / torch.where(total == 0, torch.ones_like(total), total)
-        dtype = _plan.returned_dtype(input)
-        return HeadOutput(_plan.saturate(found, dtype), _plan.saturate(loss, dtype))
+        if self.tree.shape == "balanced" or torch.compiler.is_compiling():
+            return _paths.path_log_prob(rows, classes)
+        # Paths differ in length, so what would fill up the short ones is left out.
+        path = Paths.of(classes, self.tree)
+        return path.log_prob(rows, path.node)
 
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
         """The scores of all nodes, O(d K)."""
@@ -123,15 +197,6 @@ class CatnatHead(nn.Module):
         """The log-probability of every class, O(d K)."""
         return _functional.log_catnat(self.scores(input), self.tree, self.activation)
 
-    def log_prob_of(
-        self, input: Float[Tensor, "*batch features"], classes: Int[Tensor, "*batch_and_more"]
-    ) -> Float[Tensor, "*batch_and_more"]:
-        """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
-        rows = self._rows(input)
-        _checks.classes_of_rows(classes.shape, input.shape)
-        _functional.check_classes(classes, self.tree.num_classes)
-        return _plan.saturate(_path_log_prob(rows, classes.long()), _plan.returned_dtype(input))
-
     def sample(
         self,
         input: Float[Tensor, "*batch features"],
@@ -140,6 +205,7 @@ class CatnatHead(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Int[Tensor, "*samples_and_batch"]:
         """Draw classes by walking down from the root; reads the rows on the way alone."""
+        self._check_input(input)
         with torch.no_grad():
             rows, count = self._rows(input), torch.Size(sample_shape).numel()
             drawn = _paths.descend(rows, count, generator).movedim(-1, 0)
@@ -157,12 +223,13 @@ class CatnatHead(nn.Module):
             max_nodes: Stop, with the best classes found, when this many nodes of a row have been asked. The first way
                 down, of at most k nodes a level, is always gone.
         """
+        self._check_input(input)
         _checks.how_many(k, self.tree.num_classes)
         with torch.no_grad():
-            rows = self._rows(input)
-            found = _topk.topk(rows._replace(input=rows.input.reshape(-1, self.in_features)), k, max_nodes)
-        values, indices = (part.view(*rows.batch, k) for part in found[:2])
-        proven, visited = (part.view(rows.batch) for part in found[2:])
+            batch = input.shape[:-1]
+            found = _topk.topk(self._rows(input.reshape(batch.numel(), self.in_features)), k, max_nodes)
+        values, indices = (part.view(*batch, k) for part in found[:2])
+        proven, visited = (part.view(batch) for part in found[2:])
         return TopK(values.to(_plan.returned_dtype(input)), indices, proven, visited)
 
     def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
@@ -173,13 +240,49 @@ class CatnatHead(nn.Module):
         """The distribution over all classes, O(d K) in time and O(K) in memory for every row."""
         return Catnat(self.scores(input), self.tree, self.activation)
 
+    # ---- files ----
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``head.safetensors`` (weights and tree) and ``head.json`` (settings) into ``directory``."""
+        files, facts, arrays = _safetensors(), *_saving.tree_parts(self.tree)
+        settings = {
+            "tree": facts,
+            "activation": _saving.activation_parts(self.activation, KNOWN),
+            "options": {name: getattr(self, name) for name in ("in_features", "sparse", "ignore_index")},
+        }
+        tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
+        tensors |= {name: torch.tensor(array) for name, array in arrays.items()}
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        files.save_file(tensors, directory / "head.safetensors")
+        (directory / "head.json").write_text(json.dumps(settings, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, directory: str | Path, *, device: torch.device | str | None = None) -> CatnatHead:
+        """The head that :meth:`save` has written."""
+        files, directory = _safetensors(), Path(directory)
+        settings = json.loads((directory / "head.json").read_text())
+        tensors = files.load_file(directory / "head.safetensors", device="cpu")
+        arrays = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("tree.")}
+        with torch.device("meta"):  # nothing is drawn that would be overwritten at once
+            head = cls(
+                settings["options"].pop("in_features"),
+                _saving.tree_from_parts(settings["tree"], arrays),
+                _saving.activation_from_parts(settings["activation"], KNOWN),
+                bias="bias" in tensors,
+                class_weights=tensors.get("class_weights"),
+                **settings["options"],
+            )
+        head.load_state_dict(tensors, assign=True)
+        return head.to(device) if device is not None else head
+
     def _rows(self, input: Tensor) -> Rows:
-        _plan.check_tensor(input, "input")
-        _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
         return Rows(input, self.weight, self.bias, self.tree, self.activation, self.sparse)
 
 
-def _path_log_prob(rows: Rows, classes: Tensor) -> Tensor:
-    """The log-probability of classes, batch or batch + any axes."""
-    queries = classes.reshape(*rows.batch, classes.shape[len(rows.batch) :].numel())
-    return _paths.path_log_prob(rows, queries).view(classes.shape)
+def _safetensors() -> Any:
+    try:
+        from safetensors import torch as files
+    except ImportError as error:
+        raise ImportError('Files of heads need safetensors: pip install "catnat[heads]".') from error
+    return files

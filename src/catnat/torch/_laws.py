@@ -266,7 +266,7 @@ def law(
     valid = paths = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree, check=check)
-        batch = torch.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
+        batch = _plan.broadcast(nodes.scores.shape[:-1], valid.shape[:-1])
         paths = valid_paths(nodes, valid)
         nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
         valid = valid.expand(*batch, -1)

@@ -101,11 +101,15 @@ class ScoreLayer(nn.Linear):
         initialize(self.weight, self.bias, self.tree, self.activation)
 
 
-@torch.no_grad()
 def initialize(weight: Tensor, bias: Tensor | None, tree: Tree, activation: Activation) -> None:
     """Rows of a last layer, one a node: for inputs of unit variance scaled scores have standard deviation <= 0.5."""
-    scale = torch.as_tensor(activation.scale(tree), dtype=weight.dtype, device=weight.device)
-    weight.normal_(std=INITIAL_SCORE / max(1, weight.shape[1]) ** 0.5)
-    weight.div_(scale.clamp(min=1).expand(weight.shape[0]).unsqueeze(-1))
+    draw_rows(weight, bias, torch.as_tensor(activation.scale(tree)))
+
+
+@torch.no_grad()
+def draw_rows(weight: Tensor, bias: Tensor | None, scale: Tensor, generator: torch.Generator | None = None) -> None:
+    """The same of some nodes, with the ``scale`` of each."""
+    weight.normal_(std=INITIAL_SCORE / max(1, weight.shape[1]) ** 0.5, generator=generator)
+    weight.div_(scale.to(weight).clamp(min=1).expand(weight.shape[0]).unsqueeze(-1))
     if bias is not None:
         bias.zero_()

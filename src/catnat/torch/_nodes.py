@@ -21,18 +21,24 @@ class Masses(NamedTuple):
     no: Tensor
     yes: Tensor
     reach: Tensor | None  # the share of the row's mass below each node; for isotropic scaling only
+    asked: Tensor  # 1 where both sides are left, and 0 elsewhere: products with a number are cheaper than choices
+    known: Tables | None = None  # what `tables` returns, if that has been computed
+
+    @classmethod
+    def of(cls, no: Tensor, yes: Tensor, reach: Tensor | None) -> Masses:
+        """Masses, and which questions they leave to ask."""
+        return cls(no, yes, reach, torch.minimum(no, yes).sign())
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Masses:
         """``function`` of every tensor."""
-        return Masses(function(self.no), function(self.yes), None if self.reach is None else function(self.reach))
-
-    def asked(self) -> Tensor:
-        """1 where both sides are left, and 0 elsewhere; a number, because products with it are cheaper than choices."""
-        return torch.minimum(self.no, self.yes).sign()
+        reach = None if self.reach is None else function(self.reach)
+        return Masses(function(self.no), function(self.yes), reach, function(self.asked))
 
     def tables(self, activation: Activation) -> Tables:
         """Centring and scaling for the prior restricted to the valid classes; of any finite value where not asked."""
-        spare = 1 - self.asked()  # no side may be empty
+        if self.known is not None:
+            return self.known
+        spare = 1 - self.asked  # no side may be empty
         return activation._tables_of(self.no + spare, self.yes + spare, self.reach)
 
 
@@ -55,7 +61,7 @@ class Questions(NamedTuple):
         answers = self.activation._log_answers(self.scores, self.tables, floored=floored)
         if self.masses is None:
             return answers
-        asked = self.masses.asked()
+        asked = self.masses.asked
         return answers[0] * asked, answers[1] * asked
 
     def yes(self) -> Tensor:
@@ -63,13 +69,13 @@ class Questions(NamedTuple):
         yes = self.activation._yes(self.scores, self.tables)
         if self.masses is None:
             return yes
-        asked = self.masses.asked()
+        asked = self.masses.asked
         return yes * asked + (1 - asked) * self.masses.yes.sign()
 
     def information(self) -> Tensor:
         """The Fisher information of each score, given that its question is reached."""
         information = self.activation._information(self.scores, self.tables)
-        return information if self.masses is None else information * self.masses.asked()
+        return information if self.masses is None else information * self.masses.asked
 
 
 class Nodes(NamedTuple):
@@ -153,10 +159,18 @@ class Rows(NamedTuple):
         """The questions at the nodes ``index``, whose leading axes are the input's batch."""
         rows = F.embedding(index, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
         scores = torch.matmul(rows, self.input.unsqueeze(-1)).view(index.shape)
+        return self._questions(scores, index, index)
+
+    def each(self, row: Tensor, node: Tensor, place: Tensor) -> Questions:
+        """One question an entry: of an input's ``row``, at a ``node`` whose weights stand at ``place``."""
+        weights = F.embedding(place, self.weight, sparse=self.sparse)
+        return self._questions((weights * self.input.index_select(0, row)).sum(-1), node, place)
+
+    def _questions(self, scores: Tensor, node: Tensor, place: Tensor) -> Questions:
         if self.bias is not None:
-            scores = scores + self.bias.gather(0, index.flatten(), sparse_grad=self.sparse).view(index.shape)
+            scores = scores + self.bias.gather(0, place.flatten(), sparse_grad=self.sparse).view(place.shape)
         scores = _plan.to_computing_dtype(scores)
-        return Questions(scores, self.activation, _tables_at(index, self.tree, self.activation, scores), None)
+        return Questions(scores, self.activation, _tables_at(node, self.tree, self.activation, scores), None)
 
 
 def ask(scores: Tensor, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:

@@ -60,6 +60,11 @@ def is_true(condition: Tensor) -> bool:
         return False
 
 
+def broadcast(one: torch.Size, other: torch.Size) -> torch.Size:
+    """``torch.broadcast_shapes``, which takes longer than a small kernel, where it is needed."""
+    return one if one == other else torch.broadcast_shapes(one, other)
+
+
 def look_up(table: Tensor, index: Tensor) -> Tensor:
     """``table[index]`` for a vector and an index of any shape."""
     return table.index_select(0, index.flatten()).view(index.shape)

@@ -29,8 +29,13 @@ def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
     else:
         no, yes = _dense.leaf_sums(valid.to(scores.dtype) * weights, tree)
     reach = _share_below(no + yes, tree) if activation.scaling == "isotropic" else None
-    left = nodes._replace(masses=Masses(no, yes, reach))
-    return left.expand(torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1]))
+    masses = Masses.of(no, yes, reach)
+    if scores.shape[:-1] != valid.shape[:-1]:
+        batch = torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1])
+        nodes, masses = nodes.expand(batch), masses.map(lambda mass: mass.expand(*batch, -1))
+    if not _functional.walks(tree):  # then whatever is asked of the law asks all nodes, perhaps more than once
+        masses = masses._replace(known=masses.tables(activation))
+    return nodes._replace(masses=masses)
 
 
 def _share_below(below: Tensor, tree: Tree | Forest) -> Tensor:

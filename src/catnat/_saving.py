@@ -1,0 +1,59 @@
+"""A tree and an activation as what JSON and safetensors can hold: nothing here is pickled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catnat import _checks
+from catnat._activations import ActivationPlan
+from catnat._builders import balanced, chain, from_children
+from catnat._tree import Tree, read_only
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
+    """A tree's facts, and its arrays: none for a balanced tree or a chain with a uniform prior."""
+    arrays: Arrays = {}
+    if tree.shape == "table":
+        # As `from_children` takes them: it checks what is read back.
+        is_class = tree.children >= tree.num_nodes
+        arrays["tree.children"] = np.where(is_class, tree.children - tree.num_nodes, tree.children + tree.num_classes)
+    if not tree.has_uniform_prior:
+        arrays["tree.prior"] = tree.prior
+    return {"shape": tree.shape, "num_classes": tree.num_classes}, arrays
+
+
+def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Tree:
+    """The inverse of :func:`tree_parts`."""
+    if facts["shape"] == "table":
+        tree = from_children(arrays["tree.children"])
+    else:
+        tree = {"balanced": balanced, "chain": chain}[facts["shape"]](facts["num_classes"])
+    if "tree.prior" not in arrays:
+        return tree
+    # Not `with_prior`: dividing by the sum once more could change a last digit, and with it the tree's identity.
+    prior = _checks.weights(arrays["tree.prior"], "tree.prior", tree.num_classes)
+    return dataclasses.replace(tree, _prior=read_only(prior))
+
+
+def activation_parts(activation: ActivationPlan, known: Mapping[str, ActivationPlan]) -> dict[str, Any]:
+    """The name and the settings of one of the library's own activations."""
+    for name, one in known.items():
+        if type(one) is type(activation):
+            return {"name": name, **dataclasses.asdict(activation)}
+    raise TypeError(
+        f"The activation is {activation!r}, which is none of the library's own ({', '.join(known)}): a file cannot "
+        "hold its code. Save `state_dict()`, and build the head yourself before you load it."
+    )
+
+
+def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    """The inverse of :func:`activation_parts`."""
+    settings = dict(facts)
+    return dataclasses.replace(known[settings.pop("name")], **settings)
