@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 
 import cases
@@ -149,7 +148,7 @@ def test_a_limited_search_says_what_it_has_not_proven():
 
 def test_a_certain_head_is_searched_by_few_nodes():
     head = make(catnat.balanced(4096), "sigmoid", spread=8)
-    assert head.topk(features(200), 3).visited.mean() < 0.1 * head.tree.num_nodes
+    assert head.topk(features(200), 3).visited.mean() < 90  # of 4095: 81, or 102 if a step asked all it could
 
 
 def test_transforms():
@@ -266,11 +265,14 @@ def test_padding_changes_nothing():
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_hostile_inputs_give_finite_losses_and_gradients(dtype):
+    """And half precision gives what single precision says of the same numbers: it computes in that."""
     tree = TREES["balanced-100"]
     for activation in ("sigmoid", "natural"):
         head = make(tree, activation, dtype)
-        input = features(6, dtype=dtype) * math.sqrt(float(jnp.finfo(dtype).max)) / 100
-        found = jax.value_and_grad(lambda head, input: head(input, targets(tree, 6)).loss, (0, 1))(head, input)
+        input = features(6, dtype=dtype) * (jnp.finfo(dtype).max / 100)
+        loss = jax.value_and_grad(lambda head, input: head(input, targets(tree, 6)).loss, (0, 1))
+        found, single = loss(head, input), jax.tree.map(lambda values: values.astype(jnp.float32), (head, input))
+        np.testing.assert_allclose(found[0].astype(jnp.float32), loss(*single)[0], rtol=0.03)
         for value in jax.tree.leaves(found):
             assert value.dtype == dtype
             assert jnp.isfinite(value).all()
