@@ -113,7 +113,7 @@ def motion() -> Motion:
         index[row + down, column + right, down, right]
         for (row, column, *_), (down, right) in zip(states, steps, strict=True)
     ]
-    bounces = [before != after for (_, _, *before), after in zip(states, map(list, steps), strict=True)]
+    bounces = [(down, right) != after for (_, _, down, right), after in zip(states, steps, strict=True)]
     return Motion(np.array(states), np.array(following), np.array(bounces))
 
 
@@ -183,11 +183,11 @@ REPRESENTATION = 0.1
 """The weight of the half of the KL divergence that teaches the posterior; the half that teaches the prior has 1."""
 
 
-def latent(kind: Parameterization, scores: Tensor) -> td.Independent:
+def latent(kind: Parameterization, scores: Tensor) -> td.Independent[td.OneHotCategorical]:
     """The law of N one-hot vectors, (..., N, K), from scores (..., N, scores), with unimix."""
     scores = kind.wrap(scores)
     if isinstance(kind, Catnat):
-        each: td.Distribution = ct.OneHotCatnatStraightThrough(
+        each: td.OneHotCategorical = ct.OneHotCatnatStraightThrough(
             scores, activation=kind.activation, unimix=UNIMIX, validate_args=False
         )
     else:
@@ -311,10 +311,10 @@ def rollout_loss(model: WorldModel, frames: Tensor, samples: int, seed: int) -> 
         seed: Of their random numbers.
     """
     generator, found = torch.Generator().manual_seed(seed), torch.zeros(AHEAD, dtype=torch.float64)
-    for some in frames.split(max(1, ROWS // samples), 1):
+    for some in torch.split(frames, max(1, ROWS // samples), 1):
         seen = model.observe(some[:CONTEXT].repeat(1, samples, 1), generator)
         logits = model.imagine(seen.state[-1], seen.drawn[-1], AHEAD, generator)
-        probs = logits.double().sigmoid().unflatten(1, (samples, -1)).mean(1)
+        probs = logits.double().sigmoid().view(AHEAD, samples, -1, PIXELS).mean(1)
         found += log_loss(probs, some[CONTEXT:]).sum(1)
     return found / frames.shape[1]
 
@@ -328,14 +328,14 @@ def log_loss(probs: Tensor, frames: Tensor) -> Tensor:
 def belief_metrics(model: WorldModel, frames: Tensor, seed: int) -> dict[str, float]:
     """The evidence lower bound of some frames, and what the laws of the latents look like."""
     found, beliefs = loss(model, frames, 0.0, torch.Generator().manual_seed(seed))
-    posterior, prior = (latent(model.kind, scores).base_dist for scores in (beliefs.posterior, beliefs.prior))
-    mean = posterior.probs.mean((0, 1))
+    posterior, prior = (latent(model.kind, scores).base_dist.probs for scores in (beliefs.posterior, beliefs.prior))
+    mean = posterior.mean((0, 1))
     return {
         "loss": float(found.reconstruction + found.kl),
         "reconstruction": float(found.reconstruction),
         "kl": float(found.kl),
-        "entropy": float(posterior.entropy().mean()),
-        "prior_entropy": float(prior.entropy().mean()),
+        "entropy": float(torch.special.entr(posterior).sum(-1).mean()),
+        "prior_entropy": float(torch.special.entr(prior).sum(-1).mean()),
         "dead": float(model.kind.saturated(beliefs.posterior).double().mean()),
         "classes_alive": float((mean >= ALIVE / mean.shape[-1]).double().sum(-1).mean()),
     }
@@ -575,10 +575,12 @@ def _final(plan: Preset, records: pd.DataFrame) -> list[Config]:
 
 def _repeated(plan: Preset, chosen: Sequence[tuple[int, Arm]]) -> list[Config]:
     """Seed after seed, so that what is finished when the work is cut off compares them all; and the exact law."""
-    seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
-    runs = [(classes, *arm, seed, plan.steps) for seed in seeds for classes, arm in chosen]
-    runs += [(classes, EXACT, 0.0, 0, 0) for classes in plan.classes]
-    return [config(*run, steps=steps, test_sequences=plan.test_sequences) for *run, steps in runs]
+    seeds, tested = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds), plan.test_sequences
+    learned = itertools.product(seeds, chosen)
+    return [
+        *(config(classes, *arm, seed, steps=plan.steps, test_sequences=tested) for seed, (classes, arm) in learned),
+        *(config(classes, EXACT, 0.0, 0, steps=0, test_sequences=tested) for classes in plan.classes),
+    ]
 
 
 # ---- what the engine and the report take from this file --------------------------------------------------------------
