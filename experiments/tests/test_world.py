@@ -271,16 +271,6 @@ def test_a_diverged_run_ends_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(math.isnan(value) for value in outcome.metrics.values())
 
 
-@pytest.mark.slow
-def test_a_model_learns_the_world() -> None:
-    """A third of the way from the constant guess to the exact law, in a third of the steps of the evidence."""
-    run = world.config(24, "natural", 0.004, 1, steps=700, test_sequences=100)
-    exact = world.train({**run, "parameterization": world.EXACT}, Memory())
-    guess = float(np.mean(exact.history["ahead_mean_frame"]))
-    learned = world.train(run, Memory()).metrics["test_rollout"]
-    assert exact.metrics["test_rollout"] < learned < guess - (guess - exact.metrics["test_rollout"]) / 3
-
-
 # ---- stages, tables, figures ----
 
 NOTHING = pd.DataFrame()
