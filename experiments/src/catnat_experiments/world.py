@@ -10,7 +10,7 @@ Run one configuration by hand::
 
     python -m catnat_experiments.world --parameterization natural --rate .004
 
-The loss and its weights follow DreamerV3, with fewer free nats; the network is our own, small enough for a minute on
+The loss and its weights follow DreamerV3, with fewer free nats; the network is our own, a minute or two on
 one core. The search has seed 0 and never sees the test sequences, the final runs have other seeds; all models are
 evaluated on the same sequences and with the same seeds.
 """
