@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,6 +81,17 @@ def test_p_values_are_welchs_and_holms(tmp_path: Path) -> None:
     text = page(CLEAR, tmp_path)
     assert "| 0.5 | 0.00051 (0.00026) | best |" in text
     assert "| 0.9 | best | 0.67 (0.67) |" in text
+
+
+def test_p_values_can_be_against_a_column_that_is_not_the_best(tmp_path: Path) -> None:
+    table = dataclasses.replace(TABLE, columns=("softmax", "natural", "sigmoid"), baseline="softmax")
+    sigmoid = {(0.5, "sigmoid"): [1.0, 1.1, 0.9], (0.9, "sigmoid"): [1.0, 1.2, 0.8], (0.1, "natural"): [1.0, 2.0]}
+    text = page({**CLEAR, **sigmoid}, tmp_path, table)
+    assert "p-values against softmax, corrected" in text
+    # As above p = 0.000255, now one of four comparisons; sigmoid at 0.9 has softmax's values; at 0.1 softmax has none.
+    assert "| 0.5 | softmax | 0.001 (0.00026) | 0.001 (0.00026) |" in text
+    assert re.search(r"\| 0.9 \| softmax \| 1 \(0.\d+\) \| 1 \(1\) \|", text)
+    assert "| 0.1 | - | - | - |" in text
 
 
 def test_claims_are_told_in_words(tmp_path: Path) -> None:

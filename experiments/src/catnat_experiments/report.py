@@ -80,6 +80,7 @@ class Table:
         paper: The paper's numbers: row -> column -> number, for as many as it has.
         reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
             true model reaches.
+        baseline: The column that the others are tested against; None for the best of each row.
         chosen: Config keys to list for each cell, such as the learning rate that was selected.
         claims: What the paper claims about the columns.
         curves: Learning curves to draw.
@@ -99,6 +100,7 @@ class Table:
     digits: int = 4
     paper: Mapping[Any, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     reference: str | None = None
+    baseline: str | None = None
     chosen: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     curves: tuple[Curve, ...] = ()
@@ -135,15 +137,15 @@ class Numbers:
         """The columns of a row that have runs."""
         return {column: self.samples[row, column] for column in self.table.columns if (row, column) in self.samples}
 
-    def against_best(self) -> dict[Cell, float]:
-        """The p-value of every cell against the best of its row; the best itself is not in it."""
+    def against_one(self) -> dict[Cell, float]:
+        """The p-value of every cell against the table's baseline, or the best of its row; that itself is not in it."""
         p_values: dict[Cell, float] = {}
         for row in self.rows:
             samples = self.row(row)
-            winner = statistics.best(samples, self.table.better)
-            if winner is not None:
-                others = (column for column in samples if column != winner)
-                p_values |= {(row, other): statistics.welch(samples[winner], samples[other]) for other in others}
+            one = self.table.baseline or statistics.best(samples, self.table.better)
+            if one in samples:
+                others = (column for column in samples if column != one)
+                p_values |= {(row, other): statistics.welch(samples[one], samples[other]) for other in others}
         return p_values
 
 
@@ -272,7 +274,7 @@ def _legend(numbers: Numbers) -> str:
 
 
 def _p_table(numbers: Numbers) -> str:
-    table, plain = numbers.table, numbers.against_best()
+    table, plain = numbers.table, numbers.against_one()
     if all(math.isnan(p) for p in plain.values()):
         return "No test is possible: that takes two runs a cell."
     corrected = statistics.holm(plain)
@@ -280,13 +282,15 @@ def _p_table(numbers: Numbers) -> str:
     def cell(row: Value, column: str) -> str:
         if (row, column) in corrected:
             return f"{p_text(corrected[row, column])} ({p_text(plain[row, column])})"
-        return "best" if (row, column) in numbers.samples else "-"
+        one = table.baseline in (None, column) and (row, column) in numbers.samples
+        return (table.baseline or "best") if one else "-"
 
     body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
-    return (
-        "p-values against the best of the row, corrected by Holm's method for all the comparisons of the table; in "
-        "brackets without the correction.\n\n" + _markdown([numbers.heading, *table.columns], body)
+    told = (
+        f"p-values against {table.baseline or 'the best of the row'}, corrected by Holm's method for all the "
+        "comparisons of the table; in brackets without the correction."
     )
+    return told + "\n\n" + _markdown([numbers.heading, *table.columns], body)
 
 
 def p_text(p_value: float) -> str:

@@ -244,17 +244,17 @@ class _Stages(NamedTuple):
         return ranked(self._climbing(halving, rung - 1, records), records)[: halving.count(rung)]
 
 
-def ranked(runs: Sequence[Config], records: pd.DataFrame) -> list[Arm]:
-    """Parameterizations and rates of these runs, lowest validation NLL first; other records do not count."""
-    values = dict(zip(records["id"], records["metrics.validation_nll"], strict=True))
+def ranked(runs: Sequence[Config], records: pd.DataFrame, metric: str = "validation_nll") -> list[Arm]:
+    """Parameterizations and rates of these runs, lowest metric first; other records do not count."""
+    values = dict(zip(records["id"], records[f"metrics.{metric}"], strict=True))
     found = {
         (str(run["parameterization"]), float(run["rate"])): float(values.get(run_id(run), math.nan)) for run in runs
     }
     finite = {arm: value for arm, value in found.items() if math.isfinite(value)}
     if not finite:
         raise ValueError(
-            f"No run of {runs[0]['parameterization']} has a finite validation NLL in the records: finish the stage "
-            "before, then repeat the command."
+            f"No run of {runs[0]['parameterization']} has a finite {metric} in the records: finish the stage before, "
+            "then repeat the command."
         )
     return sorted(finite, key=lambda arm: (finite[arm], arm))
 
