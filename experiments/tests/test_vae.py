@@ -526,11 +526,13 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     coarse = stages["coarse"].runs(NOTHING)
     records = pd.concat([records, records_of(third, score), records_of(coarse, lambda run: 1.0)])
     final = stages["final"].runs(records)
-    winner = [run for run in final if run["parameterization"] not in vae.IN_THE_PAPER]
-    assert {(run["parameterization"], run["rate"]) for run in winner} == {(vae.BEYOND[1], 0.003)}
-    assert [(run["seed"], run["steps"], run["test_samples"]) for run in winner] == [
-        (s, 50_000, 512) for s in range(1, 6)
+    assert len(final) == stages["final"].expected_runs
+    beyond = [run for run in final if run["parameterization"] not in vae.IN_THE_PAPER]
+    # The control is there at its better rate, though it left after the first rung.
+    assert [(run["seed"], run["parameterization"], run["rate"]) for run in beyond] == [
+        (seed, name, 0.003) for seed in range(1, 6) for name in (vae.BEYOND[1], "softmax+warm-up")
     ]
+    assert {(run["steps"], run["test_samples"]) for run in beyond} == {(50_000, 512)}
 
 
 def test_recipes_change_the_start_and_the_weight_of_the_divergence() -> None:

@@ -53,7 +53,7 @@ BEYOND = (
     "sigmoid+spread",
     "softmax+warm-up",
 )
-"""With the names of :func:`variant_of`. The last is a control: what helps catnat may help softmax."""
+"""With the names of :func:`variant_of`. The last is the control: what helps catnat may help softmax."""
 ALL = (*IN_THE_PAPER, *BEYOND)
 LATENTS, CLASSES = (10, 20, 30), (8, 16, 32)
 
@@ -268,7 +268,7 @@ _ONE_CELL = Preset(
     coarse=(0.0003, 0.001, 0.003, 0.0056, 0.01),
     search_steps=10_000,
     steps=STEPS,
-    halving=Halving(BEYOND, rates=(0.003, 0.0056), rungs=(2500, 5000, 10_000)),
+    halving=Halving(BEYOND, rates=(0.003, 0.0056), rungs=(2500, 5000, 10_000), control="softmax+warm-up"),
 )
 
 PRESETS = {

@@ -75,11 +75,13 @@ class Halving:
         parameterizations: That begin.
         rates: Of each.
         rungs: The steps of the runs, shortest first.
+        control: One that gets final runs even if it is not the best: what the best is to be compared with.
     """
 
     parameterizations: tuple[str, ...]
     rates: tuple[float, ...]
     rungs: tuple[int, ...]
+    control: str
 
     @property
     def arms(self) -> list[Arm]:
@@ -186,7 +188,7 @@ class _Stages(NamedTuple):
         which = "the best rate by validation NLL" if plan.search else f"each of {len(plan.coarse)} rates"
         about = f"{plan.seeds} seeds at {which}, {plan.steps:,} steps"
         chosen = self._at_rates(plan.coarse[:1] if plan.search else plan.coarse)
-        chosen += [(plan.cells[0], plan.halving.arms[0])] if plan.halving else []
+        chosen += [(plan.cells[0], arm) for arm in plan.halving.arms[:2]] if plan.halving else []
         alike = self._repeated(chosen)
         return [*stages, Stage("final", self._final, about, len(alike), tuple(alike))]
 
@@ -215,7 +217,8 @@ class _Stages(NamedTuple):
         else:
             chosen = self._at_rates(rates)
         if plan.halving is not None:
-            chosen += [(plan.cells[0], arm) for arm in self._survivors(plan.halving, len(plan.halving.rungs), records)]
+            [best] = self._survivors(plan.halving, len(plan.halving.rungs), records)
+            chosen += [(plan.cells[0], arm) for arm in dict.fromkeys([best, self._control(plan.halving, records)])]
         return self._repeated(chosen)
 
     def _repeated(self, chosen: Sequence[tuple[Cell, Arm]]) -> list[Config]:
@@ -224,6 +227,11 @@ class _Stages(NamedTuple):
         sizes = {name: getattr(plan, name) for name in ("steps", "validation_images", "test_images", "test_samples")}
         seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
         return [self.config(cell, *arm, seed, **sizes) for seed, (cell, arm) in itertools.product(seeds, chosen)]
+
+    def _control(self, halving: Halving, records: pd.DataFrame) -> Arm:
+        """The control at its best rate, by the longest runs that it took part in."""
+        rungs = (ranked(self._climbing(halving, rung, records), records) for rung in range(len(halving.rungs)))
+        return [arm for arms in rungs for arm in arms[::-1] if arm[0] == halving.control][-1]
 
     def _rung(self, halving: Halving, rung: int) -> Stage:
         """A stage for each rung; all are of the preset's first cell."""
