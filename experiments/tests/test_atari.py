@@ -106,7 +106,7 @@ def test_the_value_loss_is_the_larger_of_two_errors() -> None:
 @pytest.mark.parametrize("name", ["softmax", "natural"])
 @torch.no_grad()
 def test_the_loss_is_that_of_the_written_out_objective(name: str) -> None:
-    training = Training(small(name, "seaquest", clip_coef=0.2, ent_coef=0.03))
+    training = Training(small(name, "seaquest", clip_coef=0.02, ent_coef=0.03))
     rollout = training.collect()
     rows = rollout.pick(rollout.own)
     for parameter in training.network.parameters():  # another policy than the one that has acted
@@ -123,12 +123,12 @@ def test_the_loss_is_that_of_the_written_out_objective(name: str) -> None:
     total, normal = 0.0, (rows.advantages - rows.advantages.mean()) / (rows.advantages.std() + 1e-8)
     for row, advantage in enumerate(normal.tolist()):
         ratio = float(chosen[row]) / float(rows.log_probs[row].exp())
-        total -= min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+        total -= min(ratio * advantage, min(max(ratio, 0.98), 1.02) * advantage)
         target, old, new = (float(part[row]) for part in (rows.values + rows.advantages, rows.values, values))
-        total += 0.5 * max((new - target) ** 2, (old + min(max(new - old, -0.2), 0.2) - target) ** 2) / 2
+        total += 0.5 * max((new - target) ** 2, (old + min(max(new - old, -0.02), 0.02) - target) ** 2) / 2
         total -= 0.03 * float(torch.special.entr(probs[row]).sum())
     assert float(training.loss(rows)) == pytest.approx(total / len(normal), rel=1e-3)
-    assert training.sums["clipped"] > 0
+    assert training.sums["clipped"] > 0  # the case is not a trivial one
 
 
 # ---- games ----
@@ -266,7 +266,9 @@ def same(first: Any, second: Any) -> bool:
     """Whether two checkpoints are equal, bit for bit."""
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
+    if isinstance(first, list) and len(first) == len(second):
+        return all(map(same, first, second))
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first is second or first == second
 
 
 def test_a_checkpoint_keeps_all_but_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,27 +306,55 @@ _KILLED = """
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_its_curve_joins(tmp_path: Path) -> None:
-    run = small(num_steps=64, steps=2560)  # 20 rollouts
+    run = small(num_steps=64, steps=1280)  # 10 rollouts
     command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path), json.dumps(run)]
     with subprocess.Popen(command) as process:
-        while (kept := FileKeeper(tmp_path, [run], lambda report: None).load()) is None or kept["step"] < 5:
+        while (kept := FileKeeper(tmp_path, [run], lambda report: None).load()) is None or kept["step"] < 3:
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     kept = FileKeeper(tmp_path, [run], lambda report: None).load()
-    assert 5 <= kept["step"] < 20
+    assert 3 <= kept["step"] < 10
     [outcome] = atari.EXPERIMENT.train([run], FileKeeper(tmp_path, [run], lambda report: None))
-    assert outcome.history["step"] == [128.0 * point for point in range(1, 21)]
+    assert outcome.history["step"] == [128.0 * point for point in range(1, 11)]
     for name, values in kept["history"].items():
         assert outcome.history[name][: kept["step"]] == pytest.approx(values, nan_ok=True)
-    assert outcome.metrics["games"] > kept["finished_games"] > 0
+    assert outcome.metrics["games"] > kept["finished_games"]
+
+
+class Signs:
+    """A game that takes no skill: the picture says which action gets the reward, and every tenth step ends a life."""
+
+    actions = 4
+
+    def __init__(self, game: str, count: int, seed: int) -> None:
+        self._stream = np.random.default_rng(seed)
+        self.between, self.points, self.returns = np.zeros(count, bool), np.zeros(count), []
+        self._show()
+
+    def _show(self) -> None:
+        count = len(self.points)
+        self._wanted = self._stream.integers(0, self.actions, count)
+        self.frames = np.zeros((count, 4, 84, 84), np.uint8)
+        for game, action in enumerate(self._wanted):
+            self.frames[game, :, :, 21 * action : 21 * action + 21] = 255
+
+    def step(self, actions: np.ndarray) -> atari.Step:
+        rewards = (actions == self._wanted).astype(np.float32)
+        self.returns += rewards.tolist()
+        ended = self._stream.random(len(actions)) < 0.1
+        self._show()
+        return atari.Step(rewards, ended, ended)
 
 
 @pytest.mark.slow
-def test_training_learns_to_hit_the_ball() -> None:
-    """Half an hour of one core: a return well above that of untrained play, 0.5 to 2."""
-    [outcome] = atari.EXPERIMENT.train([atari.config("breakout", "natural", 1, 300_000)], Memory())
-    assert outcome.metrics["return"] > 4
+@pytest.mark.parametrize("name", ["softmax", "natural"])
+def test_training_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atari, "Games", Signs)
+    run = small(name, num_envs=8, num_steps=16, num_minibatches=4, update_epochs=4, steps=128 * 12)
+    [outcome] = atari.EXPERIMENT.train([run], Memory())
+    assert outcome.metrics["return"] > 0.6  # 0.25 by chance, and hundreds of draws
+    assert outcome.history["entropy"][0] > outcome.history["entropy"][-1]
 
 
 # ---- presets, tables, figures ----

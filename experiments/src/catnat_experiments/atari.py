@@ -20,6 +20,7 @@ games: its curve joins, but its numbers are not those of a run that nothing happ
 from __future__ import annotations
 
 import argparse
+import copy
 import dataclasses
 import functools
 import itertools
@@ -266,6 +267,7 @@ METRICS = {
     "value_loss": "half the squared error of the values, clipped",
 }
 _ACTING, _UPDATING = ("entropy", "dead"), ("clipped", "kl", "value_loss")
+_COUNTED = ("step", "returns", "finished_games", "sums", "history")
 
 
 class Training:
@@ -389,29 +391,18 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """A checkpoint: all that changes but the games, copied."""
-        return {
-            "step": self.step,
-            "network": {name: tensor.clone() for name, tensor in self.network.state_dict().items()},
-            "optimizer": {
-                place: {name: value.clone() for name, value in of.items()}
-                for place, of in self.optimizer.state_dict()["state"].items()
-            },
-            "generator": self.generator.get_state(),
-            "returns": list(self.returns),
-            "finished_games": self.finished_games,
-            "sums": dict(self.sums),
-            "history": {name: list(values) for name, values in self.history.items()},
-        }
+        kept = {name: getattr(self, name) for name in _COUNTED}
+        kept["generator"] = self.generator.get_state()
+        return copy.deepcopy({**kept, "network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, with new games."""
-        self.step = state["step"]
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state["optimizer"]})
+        state = copy.deepcopy(state)  # the optimizer would take its tensors as they are, and change them
+        for name in _COUNTED:
+            setattr(self, name, state[name])
         self.generator.set_state(state["generator"])
-        self.returns, self.finished_games = list(state["returns"]), state["finished_games"]
-        self.sums = dict(state["sums"])
-        self.history = {name: list(values) for name, values in state["history"].items()}
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.games = self._new_games()
 
 
