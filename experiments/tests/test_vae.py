@@ -25,7 +25,7 @@ from catnat_experiments import loop, mnist, vae, vae_model, vae_training
 from catnat_experiments import vae_network as layers
 from catnat_experiments.experiment import Config
 from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
-from catnat_experiments.records import run_id
+from catnat_experiments.records import pack, run_id, unpack
 from catnat_experiments.vae_experiment import Cell
 from catnat_experiments.vae_network import Convolutional
 
@@ -334,14 +334,14 @@ def test_latent_metrics_against_loops() -> None:
 
 def test_pictures_survive_the_record() -> None:
     array = np.random.default_rng(0).integers(0, 16, 3000).astype(np.uint8)
-    packed = vae_model.pack(array)
+    packed = pack(array)
     assert all(number == int(number) and number < 2**53 for number in packed)
-    assert np.array_equal(vae_model.unpack(packed), array)
+    assert np.array_equal(unpack(packed), array)
     one = model("natural", 3, 4)
     shown = vae_model.pictures(one, images(9))
-    originals = vae_model.unpack(shown["pictures.originals"]).reshape(-1, 784)
+    originals = unpack(shown["pictures.originals"]).reshape(-1, 784)
     assert np.array_equal(originals, 15 * images(8).numpy())
-    assert {len(vae_model.unpack(values)) for values in shown.values()} == {8 * 784}
+    assert {len(unpack(values)) for values in shown.values()} == {8 * 784}
 
 
 # ---- runs ----

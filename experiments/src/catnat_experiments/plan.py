@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -117,7 +118,7 @@ def seconds_left(experiment: Experiment, standings: Sequence[Standing]) -> list[
 def _groups_left(experiment: Experiment, standing: Standing) -> list[list[Config]]:
     """What is left to compute, or groups that cost as much; nothing if neither is known."""
     if isinstance(standing.stage, Search):
-        return []
+        return [[run] for _, run in zip(range(standing.missing), itertools.cycle(standing.stage.alike), strict=False)]
     if standing.runs is None:
         return experiment.groups(list(standing.stage.alike))
     return unfinished_groups(experiment, standing)

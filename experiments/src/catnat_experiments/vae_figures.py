@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from catnat_experiments import plots
+from catnat_experiments.records import unpack
 from catnat_experiments.vae_experiment import Cell
-from catnat_experiments.vae_model import LEVELS, unpack
+from catnat_experiments.vae_model import LEVELS
 
 CURVES = {
     "validation_loss": "loss on validation images",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from catnat_experiments import mnist
 from catnat_experiments.parameterizations import Parameterization
+from catnat_experiments.records import pack
 from catnat_experiments.vae_network import Network, Parts
 
 METRICS = {
@@ -172,24 +170,6 @@ def latent_metrics(model: Model, images: Tensor) -> dict[str, float]:
 PICTURES = 8
 LEVELS = 15
 """Grey levels of the pictures in a record, beside 0."""
-_BYTES = 6
-
-
-def pack(array: NDArray[np.uint8]) -> list[float]:
-    """Bytes, compressed, as numbers that a record's history can hold: 6 bytes each, after the number of bytes.
-
-    >>> unpack(pack(np.arange(5, dtype=np.uint8))).tolist()
-    [0, 1, 2, 3, 4]
-    """
-    content = zlib.compress(array.tobytes(), 9)
-    chunks = (content[place : place + _BYTES].ljust(_BYTES, b"\0") for place in range(0, len(content), _BYTES))
-    return [float(len(content)), *(float(int.from_bytes(chunk, "big")) for chunk in chunks)]
-
-
-def unpack(numbers: Sequence[float]) -> NDArray[np.uint8]:
-    """The bytes of :func:`pack`."""
-    content = b"".join(int(number).to_bytes(_BYTES, "big") for number in numbers[1:])[: int(numbers[0])]
-    return np.frombuffer(zlib.decompress(content), np.uint8)
 
 
 @torch.no_grad()
