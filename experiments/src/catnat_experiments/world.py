@@ -40,9 +40,10 @@ import catnat.torch as ct
 from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
 from catnat_experiments.loop import LOG_POINTS, Printing, go_on
 from catnat_experiments.parameterizations import Catnat, Parameterization, parameterization
+from catnat_experiments.records import pack
 from catnat_experiments.report import Curve, Table
 from catnat_experiments.vae_experiment import Arm, ranked
-from catnat_experiments.vae_model import ALIVE, LEVELS, pack
+from catnat_experiments.vae_model import ALIVE, LEVELS
 
 ALL = ("softmax", "sigmoid", "natural")
 EXACT = "exact"

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from catnat_experiments import plots, world
-from catnat_experiments.vae_model import LEVELS, unpack
+from catnat_experiments.records import unpack
+from catnat_experiments.vae_model import LEVELS
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
