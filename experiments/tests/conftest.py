@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.envir
 
 # These train on MNIST. With the folder that $CATNAT_DATA names there is nothing to download.
 collect_ignore = [] if "CATNAT_DATA" in os.environ else ["test_mnist.py", "test_vae.py", "test_vae_reinforce.py"]
+# These need the extra `minatar`.
+collect_ignore += [] if importlib.util.find_spec("gymnax") else ["test_minatar.py"]
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def seconds_left(experiment: Experiment, standings: Sequence[Standing]) -> list[
 def _groups_left(experiment: Experiment, standing: Standing) -> list[list[Config]]:
     """What is left to compute, or groups that cost as much; nothing if neither is known."""
     if isinstance(standing.stage, Search):
-        return []
+        return [[run] for run in standing.stage.alike[: standing.missing]]
     if standing.runs is None:
         return experiment.groups(list(standing.stage.alike))
     return unfinished_groups(experiment, standing)

@@ -35,6 +35,7 @@ class Search:
         budget: Runs per base.
         about: One line for ``plan``.
         at_once: Runs of one base at the same time. With more of them a search ends sooner and learns less from each.
+        alike: Runs that cost what this stage's will cost, for ``plan``.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Search:
     budget: int
     about: str
     at_once: int = 4
+    alike: tuple[Config, ...] = ()
 
     @property
     def expected_runs(self) -> int:
