@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from memory import Memory
 
-from catnat_experiments import loop, minatar, plan
+from catnat_experiments import loop, minatar, plan, records
 from catnat_experiments import minatar_ppo as ppo
 from catnat_experiments.experiment import Config
 from catnat_experiments.minatar_ppo import POLICIES
@@ -249,6 +249,8 @@ def test_what_cannot_be_trained_is_refused() -> None:
         minatar.train([small(minibatches=5)], Memory())
     with pytest.raises(ValueError, match=r"`steps` is 31, but .* at least 32"):
         minatar.train([small(steps=31)], Memory())
+    with pytest.raises(ValueError, match="'Pong', but one of these is needed: Asterix"):
+        minatar.train([small(game="Pong")], Memory())
     with pytest.raises(ValueError, match="'tanh', but one of these is needed: softmax"):
         minatar.train([small(parameterization="tanh")], Memory())
     with pytest.raises(ValueError, match="'huge', but minatar has these: quick, evidence, full"):
@@ -274,7 +276,7 @@ def test_the_best_point_of_each_cell_gets_all_final_seeds(preset: str) -> None:
     assert {int(run["seed"]) for run in runs}.isdisjoint(range(size.search_seeds))
     groups = minatar.EXPERIMENT.groups(runs)
     assert sorted(run_id(run) for group in groups for run in group) == sorted(map(run_id, runs))
-    assert {len(group) for group in groups} == {min(size.seeds, 30)}
+    assert {len(group) for group in groups} == {min(size.seeds, 10)}
     assert all(len({run_id(minatar._shared(run)) for run in group}) == 1 for group in groups)
 
 
@@ -296,6 +298,11 @@ def test_every_table_is_of_a_metric_and_of_curves_that_runs_have() -> None:
         assert {table.row, table.column, *table.chosen} <= set(small())
         assert all({curve.name, curve.x} <= set(outcome.history) for curve in table.curves)
         assert table.against in (None, *table.columns)
+
+
+def test_records_note_the_versions_of_jax_and_of_the_games() -> None:
+    assert records.versions(*minatar.EXPERIMENT.packages)["jax"] == jax.__version__
+    assert "gymnax" not in records.versions()
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from optuna.distributions import FloatDistribution
 
 from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
 from catnat_experiments.loop import Printing, go_on
-from catnat_experiments.minatar_ppo import POLICIES, Found, Knobs, Sizes, program
+from catnat_experiments.minatar_ppo import GAMES, POLICIES, Found, Knobs, Sizes, program
 from catnat_experiments.records import run_id
 from catnat_experiments.report import Curve, Table
 from catnat_experiments.search import Search, top
@@ -64,11 +64,11 @@ class Training:
         self.step = 0
         self._shape = (len(runs), int(first["seeds"]))
         self._program = program(str(first["game"]), str(first["parameterization"]), sizes)
-        seeds = [int(run["seed"]) + lane for run in runs for lane in range(self._shape[1])]
-        self._runs = self._program.start(jnp.array(seeds, jnp.uint32))
-        knobs = [[float(run[name]) for run in runs for _ in range(self._shape[1])] for name in SPACE]
-        self._knobs = Knobs(*map(jnp.array, knobs), jnp.full(len(seeds), float(self.steps)))
-        self._sums = np.zeros((len(Found._fields), len(seeds)))
+        lanes = [{**run, "seed": int(run["seed"]) + lane} for run in runs for lane in range(self._shape[1])]
+        self._runs = self._program.start(jnp.array([run["seed"] for run in lanes], jnp.uint32))
+        searched = {name: jnp.array([float(run[name]) for run in lanes]) for name in SPACE}
+        self._knobs = Knobs(**searched, updates=jnp.full(len(lanes), float(self.steps)))
+        self._sums = np.zeros((len(Found._fields), len(lanes)))
         self.history: list[dict[str, list[float]]] = [{} for _ in runs]
 
     def advance(self) -> None:
@@ -154,7 +154,7 @@ SPACE = {
 MIDDLE: Config = {"rate": 1e-3, "clip": 0.2, "entropy": 0.01}
 FIRST_FINAL_SEED = 1000
 """The search has the seeds 0, 1, ...: no run is both selected by its luck and reported."""
-MOST_LANES = 30
+MOST_LANES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +182,9 @@ PRESETS = {
     # A look in minutes.
     "quick": Preset(("Breakout",), 40_960, 3, 1, 5, ("softmax", "natural")),
     # Two games, enough seeds to tell differences from luck.
-    "evidence": Preset(("Breakout", "SpaceInvaders"), 500_000, 24, 2, 30),
+    "evidence": Preset(("Breakout", "SpaceInvaders"), 409_600, 24, 2, 30),
     # All five games and ten times the steps.
-    "full": Preset(("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"), 5_000_000, 50, 3, 30),
+    "full": Preset(GAMES, 5_000_000, 50, 3, 30),
 }
 
 
@@ -210,6 +210,8 @@ class MinAtar:
     """The experiment: a search by TPE for each game and parameterization, then seeds at its best point."""
 
     name = "minatar"
+    packages = ("jax", "jaxlib", "optax", "gymnax")
+    """Whose versions the records note, beside those of all experiments."""
 
     def stages(self, preset: str) -> list[Stage | Search]:
         """Search and final."""
@@ -237,7 +239,7 @@ class MinAtar:
         return [search, Stage("final", final, about, len(alike), tuple(alike))]
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Runs that share a program, as many as make 30 lanes."""
+        """Runs that share a program, as many as make ten lanes."""
         together: dict[str, list[Config]] = {}
         for run in runs:
             together.setdefault(run_id(_shared(run)), []).append(run)

@@ -17,7 +17,6 @@ import os
 import platform
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -79,10 +78,9 @@ def group_id(runs: Sequence[Config]) -> str:
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """The versions that decide the numbers: Python and the packages behind them; those of JAX where it is in use."""
-    jax = ("jax", "jaxlib", "optax", "gymnax")
-    packages = ["torch", "numpy", "catnat", "catnat-experiments", "ray", *(name for name in jax if name in sys.modules)]
+def versions(*more: str) -> dict[str, str]:
+    """The versions that decide the numbers: Python and the packages behind them, and what else an experiment names."""
+    packages = ("torch", "numpy", "catnat", "catnat-experiments", "ray", *more)
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 
