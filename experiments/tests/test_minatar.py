@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +20,6 @@ from catnat_experiments.minatar_ppo import POLICIES
 from catnat_experiments.records import run_id
 from catnat_experiments.search import Search
 
-# Programs are compiled to run a few times: their code need not be fast. XLA reads it with the first operation.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 SCORES = np.random.default_rng(0).normal(size=(6, 5)) * 0.7
 ACTIONS = np.array([0, 4, 2, 1, 3, 2])
 ADVANTAGES = np.array([1.0, -2.0, 0.3, 0.0, 1.5, -0.8])

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# One core for a group of runs. XLA reads it once, with the first operation, and would otherwise use all.
+# One core for a group of runs. XLA reads it once, when it is first used, and would otherwise take all.
 os.environ.setdefault("NPROC", "1")
 
 import gymnax
