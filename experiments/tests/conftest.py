@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 from collections.abc import Callable, Iterator
@@ -15,8 +16,13 @@ from catnat_experiments.progress import Display
 # The workers that Ray starts must find the toy too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
+# JAX's programs are compiled here to run a few times: their code need not be fast. XLA reads this once, at an import.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
 # These train on MNIST. With the folder that $CATNAT_DATA names there is nothing to download.
 collect_ignore = [] if "CATNAT_DATA" in os.environ else ["test_mnist.py", "test_vae.py", "test_vae_reinforce.py"]
+# These need the extra `minatar`.
+collect_ignore += [] if importlib.util.find_spec("gymnax") else ["test_minatar.py"]
 
 
 @pytest.fixture

@@ -211,3 +211,27 @@ def test_thousand_records_are_read_and_reported_in_seconds(tmp_path: Path) -> No
 @pytest.mark.parametrize(("title", "name"), [("MAE on theta*", "mae-on-theta"), ("A  b", "a-b")])
 def test_file_names(title: str, name: str) -> None:
     assert plots.slug(title) == name
+
+
+def test_a_table_against_a_column_says_which_differences_are_real(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    values = {
+        (0.5, "softmax"): stream.normal(10, 1, 30).tolist(),
+        (0.5, "natural"): stream.normal(8, 1, 30).tolist(),
+        (0.9, "softmax"): stream.normal(100, 1, 30).tolist(),
+        (0.9, "natural"): stream.normal(100, 1, 30).tolist(),
+    }
+    table = dataclasses.replace(TABLE, claims=(), curves=(), against="softmax")
+    text = page(values, tmp_path, table)
+    assert "- **natural** against softmax: 0.5 better (p: < 0.0001); 0.9 no difference shown (p: " in text
+    assert "\n| all | 1.00 [" in text  # in units of softmax's means
+    better = dataclasses.replace(table, better="higher")
+    assert "0.5 worse (p: < 0.0001)" in page(values, tmp_path, better)
+    assert "Interquartile" not in page(values, tmp_path, TABLE)
+
+
+def test_a_table_against_a_column_leaves_gaps_where_runs_are_missing(tmp_path: Path) -> None:
+    values = {(0.5, "softmax"): [1.0, 2.0], (0.5, "natural"): [1.5, 2.5], (0.9, "softmax"): [1.0, 2.0]}
+    text = page(values, tmp_path, dataclasses.replace(TABLE, claims=(), curves=(), against="softmax"))
+    assert "\n| 0.9 | - |\n| all | - |" in text
+    assert "against softmax: 0.5 no difference shown (p: " in text

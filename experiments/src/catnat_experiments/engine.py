@@ -124,7 +124,8 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
     """A trial: compute one group and report its outcomes. Runs in a worker process."""
     torch.set_num_threads(1)  # one CPU a trial; and another number of threads could change the numbers
     runs = cast("list[Config]", json.loads(config["runs"]))
-    files = keeper.FileKeeper(directory, runs, tune.report)
+    packages = getattr(experiment, "packages", ())
+    files = keeper.FileKeeper(directory, runs, tune.report, packages)
     try:
         outcomes = experiment.train(runs, files)
         if len(outcomes) != len(runs):
@@ -142,7 +143,7 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
         {
             "outcomes": [Outcome(out.metrics, out.history or files.history(run)) for run, out in enumerate(outcomes)],
             "seconds": files.seconds / len(runs),
-            "versions": records.versions(),
+            "versions": records.versions(*packages),
             "commit": records.commit(),
         }
     )

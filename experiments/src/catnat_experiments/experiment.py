@@ -55,7 +55,10 @@ class Outcome:
 
 
 class Experiment(Protocol):
-    """What the engine needs of an experiment."""
+    """What the engine needs of an experiment.
+
+    It may have ``packages`` as well: names whose versions its records shall note, beside those of all experiments.
+    """
 
     name: str
 

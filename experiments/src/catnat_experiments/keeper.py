@@ -25,14 +25,21 @@ class FileKeeper:
         directory: The results directory.
         runs: The group.
         report: Called with every checkpoint's progress.
+        packages: Whose versions decide the numbers, beside those that all experiments have.
     """
 
-    def __init__(self, directory: Path, runs: list[Config], report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        runs: list[Config],
+        report: Callable[[dict[str, Any]], None],
+        packages: Sequence[str] = (),
+    ) -> None:
         self._directory = directory
         self._runs = runs
         self._report = report
         self._folder = _folder(directory, runs)
-        self._made = {"runs": runs, "versions": versions(), "commit": commit()}
+        self._made = {"runs": runs, "versions": versions(*packages), "commit": commit()}
         self._began = time.monotonic()
         self._seconds_before = 0.0
         self._history: list[dict[str, list[tuple[int, float]]]] = [{} for _ in runs]

@@ -81,9 +81,9 @@ def group_id(runs: Sequence[Config]) -> str:
 
 
 @functools.cache
-def versions() -> dict[str, str]:
-    """The versions that decide the numbers: Python and the packages behind them."""
-    packages = ("torch", "numpy", "catnat", "catnat-experiments", "ray")
+def versions(*more: str) -> dict[str, str]:
+    """The versions that decide the numbers: Python and the packages behind them, and what else an experiment names."""
+    packages = ("torch", "numpy", "catnat", "catnat-experiments", "ray", *more)
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 

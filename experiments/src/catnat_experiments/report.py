@@ -83,6 +83,8 @@ class Table:
         baseline: The column that the others are tested against; None for the best of each row.
         chosen: Config keys to list for each cell, such as the learning rate that was selected.
         claims: What the paper claims about the columns.
+        against: A column to compare all others with, by interquartile means and probabilities of improvement: for
+            tables of many runs that are far from normally distributed.
         curves: Learning curves to draw.
         note: A sentence to print under the table.
     """
@@ -103,6 +105,7 @@ class Table:
     baseline: str | None = None
     chosen: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
+    against: str | None = None
     curves: tuple[Curve, ...] = ()
     note: str = ""
 
@@ -214,7 +217,7 @@ def _section(numbers: Numbers, standings: Sequence[Standing], directory: Path) -
     if not numbers.rows:
         return [] if table.optional else [*parts, "No record for this table yet."]
     parts += [_main_table(numbers), _legend(numbers), table.note, _p_table(numbers), _chosen_table(numbers)]
-    parts += [closeness(numbers), *claims(numbers)]
+    parts += [closeness(numbers), *claims(numbers), *robust(numbers)]
     images = {table.title: plots.plot_table(numbers, directory)}
     drawn = {
         f"{table.title}: {curve.title or curve.name}": plots.plot_curve(numbers, curve, directory)
@@ -318,6 +321,71 @@ def _chosen_table(numbers: Numbers) -> str:
 
     body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
     return f"Chosen {', '.join(table.chosen)}:\n\n" + _markdown([numbers.heading, *table.columns], body)
+
+
+# ---- many runs, any distribution -------------------------------------------------------------------------------------
+
+
+def robust(numbers: Numbers) -> list[str]:
+    """Interquartile means, and all columns against one: probabilities of improvement, and which differences are real.
+
+    The last row is all rows together, on a common scale: in units of the mean of the column compared with.
+    """
+    table, base = numbers.table, numbers.table.against
+    rows = [row for row in numbers.rows if base in numbers.row(row)]
+    if base is None or not rows:
+        return []
+    others = [column for column in table.columns if column != base]
+    lines: dict[str, list[Value]] = {str(row): [row] for row in rows} | ({"all": rows} if len(rows) > 1 else {})
+
+    def mean(name: str, column: str) -> str:
+        samples = [numbers.samples.get((row, column), Sample(())) for row in lines[name]]
+        if name == "all":
+            scales = [numbers.samples[row, base].mean for row in rows]
+            samples = [Sample.of([x / scale for x in of.values]) for of, scale in zip(samples, scales, strict=True)]
+        return _interval_text(statistics.interquartile_mean(samples), table.digits)
+
+    def chance(name: str, column: str) -> str:
+        pairs = [(numbers.samples.get((row, column), Sample(())), numbers.samples[row, base]) for row in lines[name]]
+        return _interval_text(statistics.probability_of_improvement(pairs, table.better), 2)
+
+    return [
+        "Interquartile means, the mean of the middle half of the runs, with 95% intervals from a bootstrap that is "
+        f"stratified by {numbers.heading}; all together in units of {base}'s means.",
+        _markdown([numbers.heading, *table.columns], [[n, *(mean(n, of) for of in table.columns)] for n in lines]),
+        f"The probability that a run is better than one of {base}, with the same intervals; 0.5 is no difference.",
+        _markdown([numbers.heading, *others], [[n, *(chance(n, of) for of in others)] for n in lines]),
+        *_differences(numbers, base, rows, others),
+    ]
+
+
+def _interval_text(interval: statistics.Interval, digits: int) -> str:
+    if math.isnan(interval.value):
+        return "-"
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _differences(numbers: Numbers, base: str, rows: Sequence[Value], others: Sequence[str]) -> list[str]:
+    """In words, one line a column: where it differs from the column compared with, and where that is not shown."""
+    p_values = {
+        (column, row): statistics.mann_whitney(numbers.samples[row, column], numbers.samples[row, base])
+        for column in others
+        for row in rows
+        if (row, column) in numbers.samples
+    }
+    corrected = statistics.holm(p_values)
+    lines = ["Which differences are real, by the Mann-Whitney test with Holm's correction for all of the table:"]
+    for column in others:
+        told = []
+        for row in (row for of, row in corrected if of == column):
+            pair = numbers.samples[row, column], numbers.samples[row, base]
+            chance = statistics.probability_of_improvement([pair], numbers.table.better).value
+            p_value = corrected[column, row]
+            real = ("better" if chance > 0.5 else "worse") if p_value < statistics.LEVEL else "no difference shown"
+            told.append(f"{row} {real} (p: {p_text(p_value)})")
+        if told:
+            lines.append(f"- **{column}** against {base}: {'; '.join(told)}.")
+    return ["\n".join(lines)] if len(lines) > 1 else []
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
