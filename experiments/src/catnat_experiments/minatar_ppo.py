@@ -2,8 +2,8 @@
 
 What is compared is how the policy's scores become probabilities of actions, and how far one update may move them.
 Environments are gymnax's: no sticky actions, and episodes of at most 1,000 steps, so returns are not comparable with
-those of the original MinAtar. Networks are those of PureJaxRL's MinAtar agents, two hidden layers of 64 for the actor
-and two for the critic; a convolution in their place takes seven times as long on a CPU.
+those of the original MinAtar. Networks are small, two hidden layers of 64 for the actor and two for the critic: a
+convolution in their place takes seven times as long on a CPU.
 """
 
 from __future__ import annotations
