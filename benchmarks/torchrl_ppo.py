@@ -3,7 +3,7 @@
 Every run is a policy and a seed, and leaves one JSON record in results/torchrl_ppo. A run whose record is there with
 the same configuration is not run again, so an interrupted benchmark goes on where it stopped. All policies have the
 same network, loss and hyperparameters, those that RL Baselines3 Zoo has for CartPole-v1; the last layer and the
-distribution differ. At the end it prints the table of these runs.
+distribution differ. At the end it prints the table of these runs, and writes it beside them.
 """
 
 from __future__ import annotations
@@ -193,7 +193,9 @@ def main() -> None:
             config = Config(policy, seed, frames=args.frames, episodes=args.episodes)
             records.append(run(config, args.records))
             print(f"{policy} {seed}: return {records[-1]['return']:.1f}", flush=True)
-    print(table(records))
+    found = table(records)
+    (args.records / "table.md").write_text(found + "\n")
+    print(found)
 
 
 if __name__ == "__main__":
