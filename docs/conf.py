@@ -110,7 +110,7 @@ def keep_colons(app, what, name, obj, options, lines):
 def write_results(app):
     """The tables and plots of the experiments, from the committed records, by the commands that every reader has."""
     with contextlib.redirect_stdout(io.StringIO()):
-        for name, preset in {"gsl": "beyond"}.items():
+        for name, preset in {"gsl": "beyond", "identifiers": "evidence"}.items():
             paths = {"results": HERE.parent / "experiments/results" / name, "output": HERE / "results" / name}
             experiments.report_command(name, preset, **paths)
             experiments.figures(name, preset, **paths)

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import platform
@@ -19,9 +20,10 @@ import sysconfig
 import tempfile
 import tokenize
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import filelock
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
@@ -94,26 +96,25 @@ def _ranked(train: Ints, validation: Ints, counts: NDArray[np.int64], words: Seq
     return Corpus(train, validation, counts[order], tuple(words[place] for place in order), int(digest[:12], 16))
 
 
-def tokens(path: Path) -> Iterator[str]:
+def tokens(source: bytes) -> Iterator[str]:
     """The tokens of one file; layout is left out."""
     inside = 0  # f-strings
-    with tokenize.open(path) as file:
-        for token in tokenize.generate_tokens(file.readline):
-            if token.type == _OPENS:
-                inside += 1
-            elif token.type == _CLOSES:
-                inside -= 1
-                if not inside:
-                    yield STRING
-            elif inside:
-                continue
-            elif token.type in _KEPT:
-                yield token.string
-            elif token.type in _FOLDED:
-                yield _FOLDED[token.type]
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type == _OPENS:
+            inside += 1
+        elif token.type == _CLOSES:
+            inside -= 1
+            if not inside:
+                yield STRING
+        elif inside:
+            continue
+        elif token.type in _KEPT:
+            yield token.string
+        elif token.type in _FOLDED:
+            yield _FOLDED[token.type]
 
 
-def build(folders: Iterable[Path], *, progress: bool = False) -> Corpus:
+def build(folders: Sequence[Path], *, progress: bool = False) -> Corpus:
     """The corpus of all Python files below some folders.
 
     A file's place is the hash of its path from its folder on: so the first 5% validate, and neighbours in the corpus
@@ -126,12 +127,13 @@ def build(folders: Iterable[Path], *, progress: bool = False) -> Corpus:
     if not files:
         raise ValueError(f"No Python file is below {', '.join(map(str, folders))}: a corpus needs some.")
     for place, path in track(files, "corpus", disable=not progress, transient=True):
-        content = hashlib.sha256(path.read_bytes()).digest()
+        source = path.read_bytes()
+        content = hashlib.sha256(source).digest()
         if content in seen:
             continue
         seen.add(content)
         try:
-            words = list(tokens(path))
+            words = list(tokens(source))
         except (SyntaxError, tokenize.TokenError, UnicodeDecodeError):
             continue
         parts[place < VALIDATION].extend(numbers.setdefault(word, len(numbers)) for word in words)
@@ -139,7 +141,7 @@ def build(folders: Iterable[Path], *, progress: bool = False) -> Corpus:
     return _without_rare(train, validation, list(numbers))
 
 
-def _files(folders: Iterable[Path]) -> Iterator[tuple[float, Path]]:
+def _files(folders: Sequence[Path]) -> Iterator[tuple[float, Path]]:
     """Every Python file, with a number from 0 to 1 that its path decides."""
     for folder in folders:
         for path in folder.rglob("*.py"):
@@ -165,16 +167,14 @@ def load(classes: int | None = None) -> Corpus:
         return load().most_frequent(classes)
     made_from = _made_from()
     folder = _cache() / f"corpus-{hashlib.sha256(canonical(made_from).encode()).hexdigest()[:16]}"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        roots = [Path(sysconfig.get_path("stdlib")), *map(_package, PACKAGES)]
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _write(build(roots, progress=True), made_from, Path(scratch) / "whole")
-            try:
-                os.rename(Path(scratch) / "whole", folder)  # whole or not there
-            except OSError:
-                if not folder.exists():  # otherwise another process was as quick
-                    raise
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{folder}.lock"):  # of two workers one builds it
+        if not folder.exists():
+            roots = [Path(sysconfig.get_path("stdlib")), *map(_package, PACKAGES)]
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+                whole = Path(scratch) / "whole"
+                _write(build(roots, progress=True), made_from, whole)
+                whole.rename(folder)
     return _read(folder)
 
 
@@ -214,3 +214,16 @@ def _read(folder: Path) -> Corpus:
     about = json.loads((folder / "corpus.json").read_text())
     arrays = {name: np.load(folder / f"{name}.npy") for name in ("train", "validation", "counts")}
     return Corpus(**arrays, words=tuple(about["words"]), fingerprint=int(about["fingerprint"]))
+
+
+def main() -> None:
+    """Build the corpus of this machine, if it is not there, and say what is in it."""
+    corpus = load()
+    print(
+        f"{len(corpus.words):,} classes, {len(corpus.train):,} training and {len(corpus.validation):,} validation "
+        f"tokens, fingerprint {corpus.fingerprint:012x}, {_cache()}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from catnat_experiments import identifiers, plots
+from catnat_experiments import plots
+from catnat_experiments.identifiers_heads import HEADS
 
 PANELS = {
     "at equal time": ("nll", "seconds", "seconds of processor time"),
@@ -29,11 +30,11 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
 def nll(runs: pd.DataFrame, path: Path) -> Path:
     """Means and one standard deviation, one line a head."""
     figure = Figure(figsize=(12.0, 4.2), layout="constrained")
-    colours = mpl.colormaps["tab20"].colors
+    colours = mpl.colormaps["tab20"]
     for axes, (title, (metric, x, x_title)) in zip(figure.subplots(1, 2, sharey=True), PANELS.items(), strict=True):
-        for place, head in enumerate(identifiers.HEADS):
+        for place, head in enumerate(HEADS):
             mine = runs[runs["config.parameterization"] == head]
-            plots.draw_history(axes, mine, metric, x, to_hex(colours[place]), head)
+            plots.draw_history(axes, mine, metric, x, to_hex(colours(place)), head)
         axes.set_title(f"validation NLL {title}", fontsize="medium")
         axes.set_xlabel(x_title)
         axes.set_xscale("log")
