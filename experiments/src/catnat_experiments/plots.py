@@ -63,7 +63,8 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
             runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
             draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", f"C{order}", column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
-        axes.set_xlabel("step")
+        axes.set_xlabel(curve.x_title)
+        axes.set_xscale("log" if curve.log_x else "linear")
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
     _add_legend(panels[0])

@@ -52,12 +52,16 @@ class Curve:
         title: For the vertical axis; the name if empty.
         x: The key of the horizontal values in the history; None for ``<name>.step``, which the keeper's scalars have.
         log: Whether the vertical axis is logarithmic.
+        x_title: For the horizontal axis.
+        log_x: Whether the horizontal axis is logarithmic.
     """
 
     name: str
     title: str = ""
     x: str | None = None
     log: bool = False
+    x_title: str = "step"
+    log_x: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
