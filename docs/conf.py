@@ -29,7 +29,8 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 # The results of experiments are included in other pages.
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md", "results/**", "identifiers.md"]  # the last: until its records are there
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md", "results/**"]
+exclude_patterns += ["identifiers.md"]  # until its records are there
 html_theme = "furo"
 html_title = f"catnat {release}"
 
