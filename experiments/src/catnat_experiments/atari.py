@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from torch import Tensor, nn
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.loop import Printing, go_on
 from catnat_experiments.parameterizations import Parameterization, parameterization
 from catnat_experiments.records import pack
@@ -500,9 +500,7 @@ class Atari:
 
     def stages(self, preset: str) -> list[Stage | Search]:
         """The search, and the final runs."""
-        if preset not in PRESETS:
-            raise ValueError(f"`preset` is {preset!r}, but atari has these: {', '.join(PRESETS)}.")
-        plan = PRESETS[preset]
+        plan = plan_of(preset, PRESETS, self.name)
         places = tuple(itertools.product(plan.games, plan.parameterizations))
         bases = [config(*place, SEARCH_SEED, plan.steps) for place in places]
         about = f"{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.steps:,} steps, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pandas as pd
 
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 
 Config = dict[str, str | int | float]
 """Everything that decides a run's numbers, as plain JSON: experiment, sizes, parameterization, rate, seed ..."""
+
+
+Plan = TypeVar("Plan")
+
+
+def plan_of(preset: str, presets: Mapping[str, Plan], experiment: str) -> Plan:
+    """What an experiment does for a preset."""
+    if preset not in presets:
+        raise ValueError(f"`preset` is {preset!r}, but {experiment} has these: {', '.join(presets)}.")
+    return presets[preset]
 
 
 @dataclass(frozen=True)

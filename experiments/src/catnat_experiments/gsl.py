@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.loop import Printing, go_on
 from catnat_experiments.parameterizations import Parameterization, parameterization
 from catnat_experiments.records import run_id
@@ -636,9 +636,7 @@ class GraphStructure:
 
     def stages(self, preset: str) -> list[Stage]:
         """Coarse, refined (where the preset asks for it) and final."""
-        if preset not in PRESETS:
-            raise ValueError(f"`preset` is {preset!r}, but {self.name} has these: {', '.join(PRESETS)}.")
-        plan = PRESETS[preset]
+        plan = plan_of(preset, PRESETS, self.name)
         cells = len(plan.thetas) * len(plan.parameterizations)
         refined = len(plan.thetas) * sum(len(refined_rates(name, 1.0)) for name in plan.parameterizations)
         stages = [

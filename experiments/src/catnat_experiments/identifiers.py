@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from catnat_experiments import corpus as corpora
 from catnat_experiments.corpus import Corpus
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.identifiers_heads import HEADS, RIVALS, head_of
 from catnat_experiments.loop import LOG_POINTS, Printing, go_on
 from catnat_experiments.report import Curve, Table
@@ -358,9 +358,7 @@ class Identifiers:
 
     def stages(self, preset: str) -> list[Stage]:
         """Search and final."""
-        if preset not in PRESETS:
-            raise ValueError(f"`preset` is {preset!r}, but {self.name} has these: {', '.join(PRESETS)}.")
-        plan = PRESETS[preset]
+        plan = plan_of(preset, PRESETS, self.name)
         searched = [run for head in plan.heads for run in _search_of(head, plan)]
         alike = _final(plan, dict.fromkeys(plan.heads, plan.rates[0]))
         rates, seconds = f"{len(plan.rates)} rates", f"{SEARCH_SHARE * plan.seconds:g} s of processor time"

@@ -25,7 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.loop import Printing, go_on
 from catnat_experiments.minatar_ppo import GAMES, POLICIES, Found, Knobs, Sizes, program
 from catnat_experiments.records import run_id
@@ -215,9 +215,7 @@ class MinAtar:
 
     def stages(self, preset: str) -> list[Stage | Search]:
         """Search and final."""
-        if preset not in PRESETS:
-            raise ValueError(f"`preset` is {preset!r}, but {self.name} has these: {', '.join(PRESETS)}.")
-        plan = PRESETS[preset]
+        plan = plan_of(preset, PRESETS, self.name)
         cells = list(itertools.product(plan.games, plan.parameterizations))
         bases = [config(*cell, 0, steps=plan.steps, seeds=plan.search_seeds) for cell in cells]
         search = Search(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.loop import Printing
 from catnat_experiments.records import run_id
 from catnat_experiments.vae_model import METRICS, ROWS, bounds
@@ -130,9 +130,7 @@ class Autoencoder:
 
     def stages(self, preset: str) -> list[Stage]:
         """Coarse and refined, where the preset asks for them; final; and rung by rung what lies beyond the paper."""
-        if preset not in self.presets:
-            raise ValueError(f"`preset` is {preset!r}, but {self.name} has these: {', '.join(self.presets)}.")
-        return _Stages(self.config, self.presets[preset]).all()
+        return _Stages(self.config, plan_of(preset, self.presets, self.name)).all()
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
         """Every run alone: its operations are large enough to fill a core."""

@@ -37,7 +37,7 @@ from torch import distributions as td
 from torch.nn import functional as F
 
 import catnat.torch as ct
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.loop import LOG_POINTS, Printing, go_on
 from catnat_experiments.parameterizations import Catnat, Parameterization, parameterization
 from catnat_experiments.records import pack
@@ -512,9 +512,7 @@ class World:
 
     def stages(self, preset: str) -> list[Stage]:
         """Search and final."""
-        if preset not in PRESETS:
-            raise ValueError(f"`preset` is {preset!r}, but {self.name} has these: {', '.join(PRESETS)}.")
-        plan = PRESETS[preset]
+        plan = plan_of(preset, PRESETS, self.name)
         cells = len(plan.classes) * len(ALL)
         about = f"{plan.seeds} seeds at the best rate by validation rollouts, and the exact law"
         alike = tuple(_repeated(plan, [(classes, (name, plan.rates[0])) for classes, name in _cells(plan)]))
