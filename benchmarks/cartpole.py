@@ -7,7 +7,7 @@
 Every run is one file, results/cartpole/ALGORITHM-POLICY-SEED.json, written when the run is done; a run whose file is
 there is not repeated, so a stopped command goes on where it was. Settings are those of RL Baselines3 Zoo, which were
 chosen for softmax, the same for all policies. MaskablePPO has PPO's settings, on a cart with six levers of which two
-are always blocked.
+are always blocked; Levers is MaskablePPO on a cart with 512 levers of which all but eight are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 import catnat
+import catnat.torch as ct
 from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
 from catnat.integrations.stable_baselines3 import CatnatPolicy
 
@@ -78,6 +79,43 @@ class SixLevers(gymnasium.Wrapper):  # type: ignore[type-arg]
         return self.env.step(int(force > 0))
 
 
+class ManyLevers(gymnasium.Wrapper):  # type: ignore[type-arg]
+    """CartPole with 512 levers, from strong to the left to strong to the right, of which eight can be pulled at a time.
+
+    Which four to each side is drawn anew after every pull. Pulling another one is an error.
+    """
+
+    FORCES = np.linspace(-15, 15, 512)
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.action_space = gymnasium.spaces.Discrete(len(self.FORCES))
+        self.valid = np.zeros(len(self.FORCES), bool)
+
+    def action_masks(self) -> np.ndarray:
+        return self.valid
+
+    def _draw(self) -> None:
+        half = len(self.FORCES) // 2
+        self.valid = np.zeros(len(self.FORCES), bool)
+        for first in (0, half):
+            self.valid[first + self.unwrapped.np_random.choice(half, 4, replace=False)] = True
+
+    def reset(self, **options: Any) -> Any:
+        found = self.env.reset(**options)
+        self._draw()
+        return found
+
+    def step(self, action: int) -> Any:
+        if not self.valid[action]:
+            raise ValueError(f"Lever {action} is blocked.")
+        force = self.FORCES[action]
+        self.unwrapped.force_mag = abs(force)  # type: ignore[attr-defined]
+        found = self.env.step(int(force > 0))
+        self._draw()
+        return found
+
+
 def cart() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1")
 
@@ -86,7 +124,26 @@ def cart_with_levers() -> gymnasium.Env[Any, Any]:
     return SixLevers(cart())
 
 
+def cart_with_many_levers() -> gymnasium.Env[Any, Any]:
+    return ManyLevers(cart())
+
+
 # ---- the rivals ----
+
+
+POLICIES: dict[str, dict[str, Any] | None] = {
+    "softmax": None,  # the library's own
+    "natural": {"activation": "natural"},
+    "sigmoid": {"activation": "sigmoid"},
+}
+REFLECT = ct.natural(boundary="reflect")
+MASKED_POLICIES: dict[str, dict[str, Any] | None] = {
+    "softmax": None,  # whose masked logits are -1e8
+    "sigmoid, prune": {"activation": "sigmoid", "mask_mode": "prune"},
+    "sigmoid, renormalize": {"activation": "sigmoid", "mask_mode": "renormalize"},
+    "reflect, prune": {"activation": REFLECT, "mask_mode": "prune"},
+    "reflect, renormalize": {"activation": REFLECT, "mask_mode": "renormalize"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +154,15 @@ class Setting:
     num_envs: int
     steps: int
     options: dict[str, Any]
-    masked: bool = False
+    env: Callable[[], gymnasium.Env[Any, Any]] = cart
+    policies: Mapping[str, dict[str, Any] | None] = dataclasses.field(default_factory=lambda: POLICIES)
+
+    @property
+    def masked(self) -> bool:
+        return self.env is not cart
 
     def envs(self, count: int, seed: int) -> VecEnv:
-        return make_vec_env(cart_with_levers if self.masked else cart, count, seed=seed)
+        return make_vec_env(self.env, count, seed=seed)
 
 
 _PPO = {
@@ -124,20 +186,17 @@ _TRPO = {
 }
 ALGORITHMS = {
     "PPO": Setting(PPO, 8, 100_000, _PPO),
-    "MaskablePPO": Setting(MaskablePPO, 8, 100_000, _PPO, masked=True),
+    "MaskablePPO": Setting(MaskablePPO, 8, 100_000, _PPO, cart_with_levers),
+    "Levers": Setting(MaskablePPO, 8, 100_000, _PPO, cart_with_many_levers, MASKED_POLICIES),
     "TRPO": Setting(TRPO, 2, 100_000, _TRPO),
     "A2C": Setting(A2C, 8, 500_000, {"ent_coef": 0.0}),
-}
-POLICIES: dict[str, dict[str, Any] | None] = {
-    "softmax": None,  # the library's own
-    "natural": {"activation": "natural"},
-    "sigmoid": {"activation": "sigmoid"},
 }
 
 
 def make(algorithm: str, policy: str, seed: int) -> OnPolicyAlgorithm:
     """The learner, not yet trained."""
-    setting, options = ALGORITHMS[algorithm], POLICIES[policy]
+    setting = ALGORITHMS[algorithm]
+    options = setting.policies[policy]
     kind: Any = "MlpPolicy" if options is None else MaskableCatnatPolicy if setting.masked else CatnatPolicy
     env = setting.envs(setting.num_envs, seed)
     return setting.algorithm(kind, env, policy_kwargs=options, seed=seed, device="cpu", **setting.options)
@@ -203,13 +262,14 @@ def train(algorithm: str, policy: str, seed: int, steps: int | None = None) -> d
 
 
 def path_of(algorithm: str, policy: str, seed: int) -> Path:
-    return RECORDS / f"{algorithm}-{policy}-{seed}.json"
+    return RECORDS / f"{algorithm}-{policy.replace(', ', '-')}-{seed}.json"
 
 
 def runs(chosen: list[str]) -> Iterator[tuple[str, str, int]]:
     """Seed after seed, so that a table can be made early."""
-    for seed, algorithm, policy in itertools.product(SEEDS, chosen or ALGORITHMS, POLICIES):
-        yield algorithm, policy, seed
+    for seed, algorithm in itertools.product(SEEDS, chosen or ALGORITHMS):
+        for policy in ALGORITHMS[algorithm].policies:
+            yield algorithm, policy, seed
 
 
 # ---- the table ----
@@ -221,7 +281,8 @@ def table(chosen: list[str]) -> str:
         f"| algorithm | policy | median return | of the seeds | with drawn actions | steps to {SOLVED:.0f} | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
-    for algorithm, policy in itertools.product(chosen or ALGORITHMS, POLICIES):
+    pairs = [(name, policy) for name in chosen or ALGORITHMS for policy in ALGORITHMS[name].policies]
+    for algorithm, policy in pairs:
         paths = [path_of(algorithm, policy, seed) for seed in SEEDS]
         records = [json.loads(path.read_text()) for path in paths if path.exists()]
         if not records:

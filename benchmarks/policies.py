@@ -20,7 +20,7 @@ from typing import Any
 import sb3_contrib
 import stable_baselines3
 import torch
-from cartpole import ALGORITHMS, POLICIES, make
+from cartpole import ALGORITHMS, make
 from records import machine
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
@@ -60,7 +60,7 @@ class Learner:
 
 def compare(algorithm: str, seconds: float, least_rounds: int = 9) -> dict[str, dict[str, dict[str, float]]]:
     """For every part of an iteration the median time of each rival, and of its ratio to the first in each round."""
-    learners = {name: Learner(make(algorithm, name, seed=0)) for name in POLICIES}
+    learners = {name: Learner(make(algorithm, name, seed=0)) for name in ALGORITHMS[algorithm].policies}
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in learners}
     iterations = ITERATIONS.get(algorithm, 1)
     for learner in learners.values():  # warm up: caches, allocators, lazy imports
