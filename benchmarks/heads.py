@@ -1,4 +1,4 @@
-"""Heads for very many classes, beside torch's: python benchmarks/heads.py [step growth memory ranks search ...]
+"""Heads for very many classes, beside torch's: python benchmarks/heads.py [policy step growth memory ranks search ...]
 
 One thread, order alternated, processor time, medians; ratios are to the first rival of a case. results/heads.json is
 what was measured, and where; results/heads.md is made of it. Every part replaces its own entry and leaves the others.
@@ -209,7 +209,99 @@ def search(seconds: float) -> dict[str, Any]:
     return found
 
 
-PARTS = {"step": step, "growth": growth, "memory": memory, "ranks": ranks, "search": search}
+# ---- policies ----
+
+STATE, PLAYERS, ACTS = 64, 8, 8
+
+
+class Policy(nn.Module):
+    """What PPO asks of a policy."""
+
+    optimizers: list[torch.optim.Optimizer]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(STATE, FEATURES), nn.Tanh())
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Drawn actions and their log-probabilities."""
+        raise NotImplementedError
+
+    def evaluate(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-probabilities of actions, and the entropy."""
+        raise NotImplementedError
+
+
+class SoftmaxPolicy(Policy):
+    """A logit for every action."""
+
+    def __init__(self, actions: int) -> None:
+        super().__init__()
+        self.logits = nn.Linear(FEATURES, actions)
+        self.optimizers = [torch.optim.Adam(self.parameters(), 1e-4)]
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        law = torch.distributions.Categorical(logits=self.logits(self.body(states)), validate_args=False)
+        drawn = law.sample()
+        return drawn, law.log_prob(drawn)
+
+    def evaluate(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        law = torch.distributions.Categorical(logits=self.logits(self.body(states)), validate_args=False)
+        return law.log_prob(actions), law.entropy()
+
+
+class TreePolicy(Policy):
+    """Paths of a tree. The entropy is estimated by one draw, because the exact one reads all nodes."""
+
+    def __init__(self, actions: int) -> None:
+        super().__init__()
+        self.head = ct.CatnatHead(FEATURES, actions, "sigmoid", sparse=True)
+        self.optimizers = [
+            torch.optim.Adam(self.body.parameters(), 1e-4),
+            torch.optim.SparseAdam(self.head.parameters(), 1e-4),
+        ]
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(states)
+        drawn = self.head.sample(features)
+        return drawn, self.head.log_prob_of(features, drawn)
+
+    def evaluate(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(states)
+        both = self.head.log_prob_of(features, torch.stack([actions, self.head.sample(features)], -1))
+        own = both[..., 1]
+        return both[..., 0], -own.detach() * own  # whose gradient is the entropy's in the mean
+
+
+def playing(policy: Policy) -> Job:
+    """Eight times act on eight states, then one update with a minibatch: PPO's proportions on Atari."""
+    states, advantages = torch.randn(BATCH, STATE), torch.randn(BATCH)
+    with torch.no_grad():
+        actions, old = policy.act(states)
+
+    def job() -> None:
+        with torch.no_grad():
+            for _ in range(ACTS):
+                policy.act(states[:PLAYERS])
+        log_probs, entropy = policy.evaluate(states, actions)
+        ratios = (log_probs - old).exp()
+        clipped = torch.minimum(ratios * advantages, ratios.clamp(0.9, 1.1) * advantages)
+        for optimizer in policy.optimizers:
+            optimizer.zero_grad()
+        (-clipped.mean() - 0.01 * entropy.mean()).backward()
+        for optimizer in policy.optimizers:
+            optimizer.step()
+
+    return job
+
+
+def policy(seconds: float) -> dict[str, Any]:
+    """K = 100,000 actions: act and update of PPO, without the environment."""
+    rivals = {"softmax": playing(SoftmaxPolicy(100_000)), "CatnatHead sigmoid": playing(TreePolicy(100_000))}
+    return compare(rivals, seconds)
+
+
+PARTS = {"policy": policy, "step": step, "growth": growth, "memory": memory, "ranks": ranks, "search": search}
 
 
 def environment() -> dict[str, Any]:
