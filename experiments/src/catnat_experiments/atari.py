@@ -112,6 +112,7 @@ class Games:
         actions = self._env.ale.get_action_set()
         self.actions = len(actions)
         self._fire = actions.index(Action.FIRE) if Action.FIRE in actions else actions.index(Action.NOOP)
+        self.frames: NDArray[np.uint8]
         self.frames, about = self._env.reset(seed=seed)
         self._lives = about["lives"]
         self.between = np.zeros(count, np.bool_)
