@@ -36,6 +36,7 @@ from catnat.jax._geometry import kl_step as kl_step
 from catnat.jax._geometry import natural_gradient as natural_gradient
 from catnat.jax._geometry import softmax_natural_gradient as softmax_natural_gradient
 from catnat.jax._heads import CatnatHead as CatnatHead
+from catnat.jax._heads import HeadOutput as HeadOutput
 from catnat.jax._inverse import scores_from_logits as scores_from_logits
 from catnat.jax._inverse import scores_from_probs as scores_from_probs
 from catnat.jax._masks import validate_mask as validate_mask
@@ -43,11 +44,13 @@ from catnat.jax._modules import LogProbsLayer as LogProbsLayer
 from catnat.jax._modules import ProbsLayer as ProbsLayer
 from catnat.jax._modules import ScoreLayer as ScoreLayer
 from catnat.jax._multi import MultiCatnat as MultiCatnat
+from catnat.jax._topk import TopK as TopK
 
 __all__ = [
     "Activation",
     "Catnat",
     "CatnatHead",
+    "HeadOutput",
     "LogProbsLayer",
     "MovingAverage",
     "MultiCatnat",
@@ -56,6 +59,7 @@ __all__ = [
     "ProbsLayer",
     "RelaxedOneHotCatnat",
     "ScoreLayer",
+    "TopK",
     "catnat",
     "cross_entropy",
     "entropy",

@@ -37,6 +37,7 @@ from catnat.torch._geometry import kl_step as kl_step
 from catnat.torch._geometry import natural_gradient as natural_gradient
 from catnat.torch._geometry import softmax_natural_gradient as softmax_natural_gradient
 from catnat.torch._heads import CatnatHead as CatnatHead
+from catnat.torch._heads import HeadOutput as HeadOutput
 from catnat.torch._inverse import scores_from_logits as scores_from_logits
 from catnat.torch._inverse import scores_from_probs as scores_from_probs
 from catnat.torch._masks import validate_mask as validate_mask
@@ -44,11 +45,13 @@ from catnat.torch._modules import LogProbsLayer as LogProbsLayer
 from catnat.torch._modules import ProbsLayer as ProbsLayer
 from catnat.torch._modules import ScoreLayer as ScoreLayer
 from catnat.torch._multi import MultiCatnat as MultiCatnat
+from catnat.torch._topk import TopK as TopK
 
 __all__ = [
     "Activation",
     "Catnat",
     "CatnatHead",
+    "HeadOutput",
     "LogProbsLayer",
     "MovingAverage",
     "MultiCatnat",
@@ -57,6 +60,7 @@ __all__ = [
     "ProbsLayer",
     "RelaxedOneHotCatnat",
     "ScoreLayer",
+    "TopK",
     "catnat",
     "cross_entropy",
     "entropy",
