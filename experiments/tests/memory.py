@@ -1,11 +1,16 @@
-"""What stands for the disk: a keeper in memory, and a run as a row of the frame of records."""
+"""What stands for the disk: a keeper in memory, runs broken off with it, and a run as a row of the records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+import pytest
+
+from catnat_experiments import loop
 from catnat_experiments.experiment import Config, Outcome
+
+Found = TypeVar("Found")
 
 
 class Memory:
@@ -26,6 +31,20 @@ class Memory:
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
         self.seen.append((run, step, dict(values)))
+
+
+def assert_goes_on(train: Callable[[Memory], Found], break_at: int, monkeypatch: pytest.MonkeyPatch) -> Found:
+    """Broken off after a step, training goes on to the same outcome by the same points of history, to the last bit."""
+    whole = Memory()
+    wanted = train(whole)
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    first = Memory(break_at=break_at)
+    with pytest.raises(KeyboardInterrupt):
+        train(first)
+    second = Memory(first.state)
+    assert train(second) == wanted
+    assert first.seen + second.seen == whole.seen
+    return wanted
 
 
 def final_row(run: Config, outcome: Outcome) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory
+from memory import Memory, assert_goes_on
 from scipy import stats
 from torch import Tensor
 
@@ -503,15 +503,7 @@ def test_a_run_does_not_depend_on_the_runs_beside_it(name: str, sets: int) -> No
 @pytest.mark.parametrize("step", [7, 20, 39])
 def test_a_run_broken_off_goes_on_to_the_same_bits(name: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [small(parameterization=name, seed=1), small(parameterization=name, seed=2, rate=0.2)]
-    whole = Memory()
-    wanted = gsl.train(runs, whole)
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    first = Memory(break_at=step)
-    with pytest.raises(KeyboardInterrupt):
-        gsl.train(runs, first)
-    second = Memory(first.state)
-    assert gsl.train(runs, second) == wanted
-    assert first.seen + second.seen == whole.seen
+    assert_goes_on(lambda keeper: gsl.train(runs, keeper), step, monkeypatch)
 
 
 def test_a_checkpoint_does_not_change_when_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

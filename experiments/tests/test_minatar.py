@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from memory import Memory
+from memory import Memory, assert_goes_on
 
-from catnat_experiments import loop, minatar, plan, records
+from catnat_experiments import minatar, plan, records
 from catnat_experiments import minatar_ppo as ppo
 from catnat_experiments.experiment import Config
 from catnat_experiments.minatar_ppo import POLICIES
@@ -217,15 +217,8 @@ def test_a_run_of_the_search_is_the_mean_of_its_seeds() -> None:
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_run_broken_off_goes_on_to_the_same_bits(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, whole = [small(seed=1), small(seed=2, clip=0.4)], Memory()
-    wanted = minatar.train(runs, whole)
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    first = Memory(break_at=step)
-    with pytest.raises(KeyboardInterrupt):
-        minatar.train(runs, first)
-    second = Memory(first.state)
-    assert minatar.train(runs, second) == wanted
-    assert first.seen + second.seen == whole.seen
+    runs = [small(seed=1), small(seed=2, clip=0.4)]
+    assert_goes_on(lambda keeper: minatar.train(runs, keeper), step, monkeypatch)
 
 
 def test_metrics_are_those_of_the_last_points() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory, final_row
+from memory import Memory, assert_goes_on, final_row
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -402,15 +402,8 @@ def test_a_run_repeats_bit_by_bit() -> None:
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("step", [1, 13])
 def test_a_run_broken_off_goes_on_to_the_same_bits(step: int, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, whole = small(optimizer=optimizer), Memory()
-    wanted = train(run, whole)
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    first = Memory(break_at=step)
-    with pytest.raises(KeyboardInterrupt):
-        train(run, first)
-    second = Memory(first.state)
-    assert train(run, second) == wanted
-    assert first.seen + second.seen == whole.seen
+    run = small(optimizer=optimizer)
+    assert_goes_on(lambda keeper: train(run, keeper), step, monkeypatch)
 
 
 def test_a_run_killed_in_its_evaluation_has_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory, final_row
+from memory import Memory, assert_goes_on, final_row
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat_experiments import loop, vae_training
 from catnat_experiments import vae_reinforce as second
+from catnat_experiments import vae_training
 from catnat_experiments.experiment import Config
 from catnat_experiments.records import run_id
 from catnat_experiments.vae_experiment import Cell
@@ -169,12 +169,7 @@ def test_training_learns() -> None:
 
 @pytest.mark.parametrize("name", ["natural", "natural+moving"])
 def test_a_run_broken_off_goes_on_to_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = train(small(name), Memory())
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    first = Memory(break_at=7)
-    with pytest.raises(KeyboardInterrupt):
-        train(small(name), first)
-    assert train(small(name), Memory(first.state)) == wanted
+    assert_goes_on(lambda keeper: train(small(name), keeper), 7, monkeypatch)
 
 
 def test_presets_list_every_run_once() -> None:

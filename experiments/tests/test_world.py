@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory, final_row
+from memory import Memory, assert_goes_on, final_row
 from scipy import stats
 from torch import Tensor
 
-from catnat_experiments import loop, world
-from catnat_experiments.experiment import Config
+from catnat_experiments import world
+from catnat_experiments.experiment import Config, Outcome
 from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
 from catnat_experiments.records import run_id
 
@@ -246,16 +246,13 @@ def test_the_exact_law_is_better_than_a_constant_guess() -> None:
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("kind", ["softmax", "natural"])
 def test_a_run_broken_off_goes_on_to_the_same_bits(kind: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, whole = small(parameterization=kind), Memory()
-    wanted = world.train(run, whole)
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    first = Memory(break_at=step)
-    with pytest.raises(KeyboardInterrupt):
-        world.train(run, first)
-    second = Memory(first.state)
-    torch.manual_seed(step)  # of no influence
-    assert world.train(run, second) == wanted
-    assert first.seen + second.seen == whole.seen
+    run, times = small(parameterization=kind), itertools.count(step)
+
+    def train(keeper: Memory) -> Outcome:
+        torch.manual_seed(next(times))  # of no influence
+        return world.train(run, keeper)
+
+    wanted = assert_goes_on(train, step, monkeypatch)
     assert world.train({**run, "seed": 2}, Memory()) != wanted
 
 

@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from torch import Tensor, nn
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
-from catnat_experiments.loop import Printing, go_on
+from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.loop import Printing, add_point, go_on
 from catnat_experiments.parameterizations import Parameterization, parameterization
 from catnat_experiments.records import pack
 from catnat_experiments.report import Claim, Curve, Table
@@ -377,8 +377,7 @@ class Training:
         point = {"return": self.mean_return, "games": float(self.finished_games)}
         point |= {name: value / (self.step - since) for name, value in self.sums.items()}
         self.sums = dict.fromkeys(self.sums, 0.0)
-        for name, value in (("step", float(self.step * self.size)), *point.items()):
-            self.history.setdefault(name, []).append(value)
+        add_point(self.history, self.step * self.size, point)
         return [point]
 
     @property
@@ -494,7 +493,7 @@ def config(game: str, name: str, seed: int, steps: int, **changes: float) -> Con
 
 
 @dataclasses.dataclass(frozen=True)
-class Atari:
+class Atari(EveryRunAlone):
     """An experiment: a search where the preset has one, then final seeds; every run is a group."""
 
     name = "atari"
@@ -518,18 +517,13 @@ class Atari:
 
         return [search, Stage("final", final, about + f"the best {plan.selected} of each", len(alike), alike)]
 
-    def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Every run alone: its operations are large enough to fill a core."""
-        return [[run] for run in runs]
-
-    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
-        """Train one run, going on from the keeper's checkpoint if there is one, and let it play."""
-        [run] = runs
+    def train_one(self, run: Config, keeper: Keeper) -> Outcome:
+        """Train a run, going on from the keeper's checkpoint if there is one, and let it play."""
         torch.set_num_threads(1)
         training = Training(run)
         go_on(training, keeper)
         shown = shown_game(training) if training.finite else {}
-        return [Outcome(training.metrics(), {**training.history, **shown})]
+        return Outcome(training.metrics(), {**training.history, **shown})
 
     def seconds_per_group(self, runs: list[Config]) -> float:
         """What a run will take on this machine, from a few steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -80,3 +81,20 @@ class Experiment(Protocol):
 
     def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
         """Compute a group: one outcome per run, in order."""
+
+
+class EveryRunAlone(abc.ABC):
+    """What experiments have in common whose runs are large enough to fill a core: every run is a group."""
+
+    @abc.abstractmethod
+    def train_one(self, run: Config, keeper: Keeper) -> Outcome:
+        """Train a run, going on from the keeper's checkpoint if there is one, and evaluate it."""
+
+    def groups(self, runs: list[Config]) -> list[list[Config]]:
+        """Every run alone."""
+        return [[run] for run in runs]
+
+    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
+        """Train one run."""
+        [run] = runs
+        return [self.train_one(run, keeper)]

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
-from catnat_experiments.loop import Printing, go_on
+from catnat_experiments.loop import Printing, add_point, go_on
 from catnat_experiments.parameterizations import Parameterization, parameterization
 from catnat_experiments.records import run_id
 from catnat_experiments.report import Claim, Curve, Table
@@ -462,8 +462,7 @@ class Training:
         points = graph_metrics(self.kind, self.scores, self.data.theta)
         for point, total, history in zip(points, self.score_sums.tolist(), self.history, strict=True):
             point["train_es"] = total / (self.step - since)
-            for name, value in (("step", float(self.step)), *point.items()):
-                history.setdefault(name, []).append(value)
+            add_point(history, self.step, point)
         self.score_sums.zero_()
         return points
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from catnat_experiments import corpus as corpora
 from catnat_experiments.corpus import Corpus
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.identifiers_heads import HEADS, RIVALS, head_of
 from catnat_experiments.loop import LOG_POINTS, Printing, go_on
 from catnat_experiments.report import Curve, Table
@@ -351,7 +351,7 @@ def config(head: str, rate: float, seed: int, plan: Preset, *, share: float = 1.
     }
 
 
-class Identifiers:
+class Identifiers(EveryRunAlone):
     """The experiment as the engine knows it: a search for rates, then final seeds; every run is a group."""
 
     name = "identifiers"
@@ -373,14 +373,9 @@ class Identifiers:
             ),
         ]
 
-    def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Every run alone: runs side by side would share a clock."""
-        return [[run] for run in runs]
-
-    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
-        """Train one run; see :func:`train`."""
-        [run] = runs
-        return [train(run, keeper)]
+    def train_one(self, run: Config, keeper: Keeper) -> Outcome:
+        """See :func:`train`."""
+        return train(run, keeper)
 
     def seconds_per_group(self, runs: list[Config]) -> float:
         """The run's budget, a tenth for its checkpoints, and the evaluations of heads that read all scores."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from catnat_experiments.experiment import Keeper
@@ -53,6 +53,28 @@ def go_on(training: Training, keeper: Keeper) -> None:
         if time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS or training.step == training.steps:
             keeper.save(training.state(), training.step, training.steps)
             saved = time.monotonic()
+
+
+def add_point(history: dict[str, list[float]], step: int, point: Mapping[str, float]) -> None:
+    """Append the values at a step to those of the points before."""
+    for name, value in (("step", float(step)), *point.items()):
+        history.setdefault(name, []).append(value)
+
+
+def least_seconds(
+    training: Training, evaluate: Callable[[], object], tries: int = 3, steps: int = 5
+) -> tuple[float, float]:
+    """Of one step, and of one evaluation: processor time, the least of a few tries."""
+    training.advance()  # the first step is slower
+    times: list[tuple[float, float]] = []
+    for _ in range(tries):
+        began = time.thread_time()
+        for _ in range(steps):
+            training.advance()
+        middle = time.thread_time()
+        evaluate()
+        times.append(((middle - began) / steps, time.thread_time() - middle))
+    return min(step for step, _ in times), min(evaluation for _, evaluation in times)
 
 
 class Printing:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
 from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
-from catnat_experiments.loop import Printing, go_on
+from catnat_experiments.loop import Printing, add_point, go_on
 from catnat_experiments.minatar_ppo import GAMES, POLICIES, Found, Knobs, Sizes, program
 from catnat_experiments.records import run_id
 from catnat_experiments.report import Curve, Table
@@ -89,8 +89,7 @@ class Training:
             for values in zip(episodes.sum(1), mean_return, *rest, strict=True)
         ]
         for point, history in zip(points, self.history, strict=True):
-            for name, value in (("step", float(self.step)), *point.items()):
-                history.setdefault(name, []).append(value)
+            add_point(history, self.step, point)
         self._sums[:] = 0
         return points
 

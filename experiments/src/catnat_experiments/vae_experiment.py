@@ -13,8 +13,8 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
-from catnat_experiments.loop import Printing
+from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.loop import Printing, least_seconds
 from catnat_experiments.records import run_id
 from catnat_experiments.vae_model import METRICS, ROWS, bounds
 from catnat_experiments.vae_training import Training, finished
@@ -94,7 +94,7 @@ class Halving:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Autoencoder:
+class Autoencoder(EveryRunAlone):
     """An experiment: a search for rates, then final seeds; every run is a group.
 
     Attributes:
@@ -132,15 +132,6 @@ class Autoencoder:
         """Coarse and refined, where the preset asks for them; final; and rung by rung what lies beyond the paper."""
         return _Stages(self.config, plan_of(preset, self.presets, self.name)).all()
 
-    def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Every run alone: its operations are large enough to fill a core."""
-        return [[run] for run in runs]
-
-    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
-        """Train one run; see :func:`train_one`."""
-        [run] = runs
-        return [self.train_one(run, keeper)]
-
     def seconds_per_group(self, runs: list[Config]) -> float:
         """What a run will take on this machine, from a few steps and a few evaluated images."""
         [run] = runs
@@ -150,20 +141,13 @@ class Autoencoder:
         return int(run["steps"]) * step + draws * draw
 
     @functools.cache  # noqa: B019 (an experiment lives as long as the program)
-    def _seconds(self, cell: Cell, name: str, tries: int = 3, steps: int = 5) -> tuple[float, float]:
+    def _seconds(self, cell: Cell, name: str) -> tuple[float, float]:
         """Of one step, and of one draw in the evaluation: processor time, the least of a few tries."""
         torch.set_num_threads(1)
         training = self.training(self.config(cell, name, 0.0001, 0, steps=1000))
-        training.advance()
-        times: list[tuple[float, float]] = []
-        for _ in range(tries):
-            began = time.thread_time()
-            for _ in range(steps):
-                training.advance()
-            middle = time.thread_time()
-            bounds(training.model, training.images, training.images.test[:1], ROWS, 0)
-            times.append(((middle - began) / steps, (time.thread_time() - middle) / ROWS))
-        return min(step for step, _ in times), min(draw for _, draw in times)
+        looked_at = training.images.test[:1]
+        step, draws = least_seconds(training, lambda: bounds(training.model, training.images, looked_at, ROWS, 0))
+        return step, draws / ROWS
 
 
 class _Stages(NamedTuple):

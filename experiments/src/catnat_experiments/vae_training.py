@@ -11,7 +11,7 @@ from torch import Tensor
 
 from catnat_experiments import mnist
 from catnat_experiments.experiment import Config, Keeper, Outcome
-from catnat_experiments.loop import go_on
+from catnat_experiments.loop import add_point, go_on
 from catnat_experiments.parameterizations import Parameterization
 from catnat_experiments.vae_model import (
     LOOKED_AT,
@@ -81,8 +81,7 @@ class Training(abc.ABC):
         point |= latent_metrics(self.model, self._looked_at)
         part = self.images.validation[:LOOKED_AT]
         point["validation_loss"] = bounds(self.model, self.images, part, 1, seed=0).loss
-        for name, value in (("step", float(self.step)), *point.items()):
-            self.history.setdefault(name, []).append(value)
+        add_point(self.history, self.step, point)
         return [point]
 
     def metrics(self) -> dict[str, float]:

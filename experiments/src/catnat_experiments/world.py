@@ -23,7 +23,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +36,8 @@ from torch import distributions as td
 from torch.nn import functional as F
 
 import catnat.torch as ct
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
-from catnat_experiments.loop import LOG_POINTS, Printing, go_on
+from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.loop import LOG_POINTS, Printing, add_point, go_on, least_seconds
 from catnat_experiments.parameterizations import Catnat, Parameterization, parameterization
 from catnat_experiments.records import pack
 from catnat_experiments.report import Curve, Table
@@ -386,8 +385,7 @@ class Training:
         some = self.validation[:, :LOOKED_AT]
         point = {"train_loss": reconstruction + kl, **belief_metrics(self.model, some, 0)}
         point["rollout"] = float(rollout_loss(self.model, some, LOOKED_AT_SAMPLES, 0).mean())
-        for name, value in (("step", float(self.step)), *point.items()):
-            self.history.setdefault(name, []).append(value)
+        add_point(self.history, self.step, point)
         return [point]
 
     def state(self) -> dict[str, Any]:
@@ -505,7 +503,7 @@ def config(classes: int, name: str, rate: float, seed: int, *, steps: int, test_
     }
 
 
-class World:
+class World(EveryRunAlone):
     """The experiment as the engine knows it: a search for rates, then final seeds; every run is a group."""
 
     name = "world"
@@ -521,14 +519,9 @@ class World:
             Stage("final", lambda records: _final(plan, records), about, len(alike), alike),
         ]
 
-    def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Every run alone."""
-        return [[run] for run in runs]
-
-    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
-        """Train one run; see :func:`train`."""
-        [run] = runs
-        return [train(run, keeper)]
+    def train_one(self, run: Config, keeper: Keeper) -> Outcome:
+        """See :func:`train`."""
+        return train(run, keeper)
 
     def seconds_per_group(self, runs: list[Config]) -> float:
         """What a run will take on this machine, from a few steps and a few rollouts."""
@@ -541,22 +534,13 @@ class World:
 
 
 @functools.cache
-def _seconds(name: str, classes: int, tries: int = 3, steps: int = 5) -> tuple[float, float]:
+def _seconds(name: str, classes: int) -> tuple[float, float]:
     """Of one step, and of one rollout in the evaluation: processor time, the least of a few tries."""
     torch.set_num_threads(1)
     training = Training(config(classes, name, 0.0001, 0, steps=1000, test_sequences=0))
-    training.advance()
     some = training.validation[:, :LOOKED_AT]
-    times: list[tuple[float, float]] = []
-    for _ in range(tries):
-        began = time.thread_time()
-        for _ in range(steps):
-            training.advance()
-        middle = time.thread_time()
-        rollout_loss(training.model, some, LOOKED_AT_SAMPLES, 0)
-        rollouts = LOOKED_AT * LOOKED_AT_SAMPLES
-        times.append(((middle - began) / steps, (time.thread_time() - middle) / rollouts))
-    return min(step for step, _ in times), min(rollout for _, rollout in times)
+    step, rollouts = least_seconds(training, lambda: rollout_loss(training.model, some, LOOKED_AT_SAMPLES, 0))
+    return step, rollouts / (LOOKED_AT * LOOKED_AT_SAMPLES)
 
 
 def _cells(plan: Preset) -> list[tuple[int, str]]:
