@@ -27,23 +27,26 @@ def slug(title: str) -> str:
 def plot_table(numbers: Numbers, directory: Path) -> Path:
     """One panel per row, each with its own scale: means with one standard deviation, the paper's numbers as crosses."""
     table = numbers.table
-    figure = Figure(figsize=(max(4.0, 2.2 * len(numbers.rows)), 3.0), layout="constrained")
-    panels = figure.subplots(1, len(numbers.rows), squeeze=False)[0]
+    size = max(5.0, 1.5 + 2.0 * len(numbers.rows)), 1.4 + 0.25 * len(table.columns)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(numbers.rows), sharey=True, squeeze=False)[0]
     for axes, row in zip(panels, numbers.rows, strict=True):
         for place, column in enumerate(table.columns):
             sample, style = numbers.samples.get((row, column), Sample(())), {"color": f"C{place}"}
             spread = 0.0 if math.isnan(sample.std) else sample.std
-            axes.errorbar([place], [sample.mean], [spread], fmt="o", ms=4, capsize=3, **style)
-            axes.plot([place], [_or_nan(numbers.paper(row, column))], "x", ms=6, alpha=0.7, **style)
+            axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, **style)
+            axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, **style)
         if table.reference is not None and (row, table.reference) in numbers.samples:
-            axes.axhline(numbers.samples[row, table.reference].mean, color="gray", ls="--", lw=1, label=table.reference)
-        axes.set_xticks(range(len(table.columns)), table.columns, rotation=90)
+            axes.axvline(numbers.samples[row, table.reference].mean, color="gray", ls="--", lw=1, label=table.reference)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
-        axes.margins(x=0.2)
+        axes.locator_params(axis="x", nbins=4)
+        axes.margins(x=0.1, y=0.1)
+    panels[0].set_yticks(range(len(table.columns)), table.columns)
+    panels[0].invert_yaxis()  # of all panels: the first column is at the top
     if table.paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
-    _add_legend(panels[0])
-    panels[0].set_ylabel(table.title)
+    _add_legend(figure)
+    figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
 
 
@@ -56,7 +59,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
     table, frame = numbers.table, numbers.frame
     if f"history.{curve.name}" not in frame:
         return None
-    figure = Figure(figsize=(max(4.0, 3.0 * len(numbers.rows)), 2.8), layout="constrained")
+    figure = Figure(figsize=(1.5 + max(4.0, 3.0 * len(numbers.rows)), 2.8), layout="constrained")
     panels = figure.subplots(1, len(numbers.rows), sharex=True, squeeze=False)[0]
     for axes, row in zip(panels, numbers.rows, strict=True):
         for order, column in enumerate(table.columns):
@@ -67,7 +70,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
         axes.set_xscale("log" if curve.log_x else "linear")
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
-    _add_legend(panels[0])
+    _add_legend(figure)
     return save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
 
 
@@ -85,9 +88,9 @@ def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, 
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
 
 
-def _add_legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:  # matplotlib warns of a legend without entries
-        axes.legend(fontsize="small")
+def _add_legend(figure: Figure) -> None:
+    if figure.axes[0].get_legend_handles_labels()[0]:  # matplotlib warns of a legend without entries
+        legend_beside(figure)
 
 
 def legend_beside(figure: Figure) -> None:
