@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory, final_row
+from memory import Memory
 from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
@@ -296,7 +295,7 @@ def test_a_run_that_diverged_has_no_metrics(corpus: Corpus, clock: Clock) -> Non
     assert outcome.metrics["steps"] == 20
 
 
-# ---- stages and figures ----
+# ---- stages ----
 
 
 def test_final_runs_have_the_best_rate_of_each_head_and_seeds_of_their_own() -> None:
@@ -314,11 +313,3 @@ def test_final_runs_have_the_best_rate_of_each_head_and_seeds_of_their_own() -> 
     assert all(run["seconds"] == pytest.approx(plan.seconds / 5) for run in runs)
     with pytest.raises(ValueError, match="quick, evidence, full"):
         identifiers.EXPERIMENT.stages("quik")
-
-
-def test_the_figure_has_a_line_for_every_head(corpus: Corpus, clock: Clock, tmp_path: Path) -> None:
-    runs = [small(name, seed=seed, seconds=4.0) for name, seed in (("softmax", 1), ("softmax", 2), ("sampled", 1))]
-    frame = pd.DataFrame([final_row(run, identifiers.train(run, Memory(), corpus)) for run in runs])
-    [path] = identifiers.figures(frame, tmp_path)
-    assert path.stat().st_size > 10_000
-    assert identifiers.figures(pd.DataFrame(), tmp_path) == []

@@ -24,7 +24,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -456,13 +455,6 @@ TABLES = (
         "then has only the start.",
     ),
 )
-
-
-def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """The NLL over processor time and over steps, drawn from records."""
-    from catnat_experiments import identifiers_figures  # matplotlib takes a second to import
-
-    return identifiers_figures.figures(frame, directory)
 
 
 # ---- one run by hand -------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import math
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from catnat_experiments.report import Curve, Numbers
@@ -32,7 +34,8 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     panels = figure.subplots(1, len(numbers.rows), sharey=True, squeeze=False)[0]
     for axes, row in zip(panels, numbers.rows, strict=True):
         for place, column in enumerate(table.columns):
-            sample, style = numbers.samples.get((row, column), Sample(())), {"color": f"C{place}"}
+            sample = numbers.samples.get((row, column), Sample(()))
+            style = {"color": _colour(place, len(table.columns))}
             spread = 0.0 if math.isnan(sample.std) else sample.std
             axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, **style)
             axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, **style)
@@ -50,6 +53,11 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     return save(figure, directory / f"{slug(table.title)}.png")
 
 
+def _colour(place: int, count: int) -> str:
+    """Of a column: matplotlib's usual ten, and twenty where there are more columns."""
+    return f"C{place}" if count <= 10 else to_hex(mpl.colormaps["tab20"](place % 20))
+
+
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
 
@@ -59,12 +67,14 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
     table, frame = numbers.table, numbers.frame
     if f"history.{curve.name}" not in frame:
         return None
-    figure = Figure(figsize=(1.5 + max(4.0, 3.0 * len(numbers.rows)), 2.8), layout="constrained")
+    size = 1.5 + max(4.0, 3.0 * len(numbers.rows)), max(2.8, 0.25 * len(table.columns) + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(numbers.rows), sharex=True, squeeze=False)[0]
     for axes, row in zip(panels, numbers.rows, strict=True):
-        for order, column in enumerate(table.columns):
+        for place, column in enumerate(table.columns):
             runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
-            draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", f"C{order}", column)
+            colour = _colour(place, len(table.columns))
+            draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", colour, column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
         axes.set_xlabel(curve.x_title)
         axes.set_xscale("log" if curve.log_x else "linear")
