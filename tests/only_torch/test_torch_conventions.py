@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import pickle
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -107,22 +109,33 @@ def test_training_under_autocast():
         assert weight.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("precision", ["high", "medium"])
+@contextlib.contextmanager
+def allowed(precision: str) -> Iterator[None]:
+    """Less precise float32 products, by either of torch's interfaces: "tf32" and "bf16" are names of the newer one."""
+    before = torch.get_float32_matmul_precision()
+    if precision in ("tf32", "bf16"):
+        torch.backends.mkldnn.matmul.fp32_precision = precision
+    else:
+        torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium", "tf32", "bf16"])
 def test_matmul_precision_does_not_change_results(precision):
     """Path sums must not become bfloat16 products because somebody speeds up a network's layers."""
     results = {}
-    before = torch.get_float32_matmul_precision()
     for setting in ("highest", precision):
-        torch.set_float32_matmul_precision(setting)
-        try:
+        with allowed(setting):
             for label, tree in rows.FEW_TREES.items():
                 scores = rows.around(tree, 5, dtype=torch.float32).requires_grad_()
                 for name, function in FUNCTIONS.items():
                     value = function(scores, tree, ct.natural())
                     (gradient,) = torch.autograd.grad(value.sum(), scores)
                     results.setdefault((label, name), []).append((value.detach(), gradient))
-        finally:
-            torch.set_float32_matmul_precision(before)
     for pair in results.values():
         for one, other in zip(*pair, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

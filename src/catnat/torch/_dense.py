@@ -105,8 +105,15 @@ def _small(values: Tensor, tree: Tree | Forest) -> bool:
     """Whether a matrix product may do it: small enough, and exact (no TF32, bfloat16 or autocast behind our back)."""
     if tree.num_classes > MOST_MATMUL_CLASSES or torch.compiler.is_compiling():
         return False
-    exact = values.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
-    return exact and not _plan.autocasts(values.device)
+    return (values.dtype == torch.float64 or _full_precision()) and not _plan.autocasts(values.device)
+
+
+def _full_precision() -> bool:
+    """Whether float32 products are computed in float32."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # torch's answer where `torch.backends` allows less on one kind of device
+        return False
 
 
 # ---- balanced ----
