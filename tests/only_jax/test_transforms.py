@@ -150,6 +150,16 @@ def test_second_derivatives_are_finite_everywhere(activation):
                 assert jnp.isfinite(hessian).all(), (dtype, size)
 
 
+def test_debug_nans_finds_none_on_the_way_back():
+    """Not even one that a later product would hide."""
+    tree = catnat.balanced(5)
+    facts = facts_of(tree, cj.natural())
+    scores = jnp.concatenate([size * scores_of(tree, 4) for size in (0.0, 1.0, 1e4, 1e30)])
+    with jax.debug_nans(True):
+        gradient = jax.grad(lambda scores: sum(fact.sum() for fact in facts(scores)))(scores)
+    assert jnp.isfinite(gradient).all()
+
+
 @each_row
 def test_draws_under_jit_and_vmap(tree, activation):
     tree, activation = TREES[tree], ACTIVATIONS[activation]

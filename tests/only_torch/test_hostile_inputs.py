@@ -240,6 +240,21 @@ def test_distributions_and_their_gradients_stay_finite(tree, dtype):
     check_all(DISTRIBUTIONS, tree, dtype)
 
 
+@pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
+def test_strict_modes_have_nothing_to_object_to(tree, strict_torch):
+    """No NaN on the way back, not even one that a later product would hide; and a deterministic way for all of it."""
+    check_all(DIFFERENTIABLE, tree, torch.float32)
+
+
+@pytest.fixture
+def strict_torch():
+    torch.use_deterministic_algorithms(True)
+    torch.autograd.set_detect_anomaly(True)
+    yield
+    torch.autograd.set_detect_anomaly(False)
+    torch.use_deterministic_algorithms(False)
+
+
 def check_all(functions: dict[str, Function], tree: catnat.Tree, dtype: torch.dtype) -> None:
     """Every function and activation; all failures are named, not only the first."""
     faults = []
