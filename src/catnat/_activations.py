@@ -68,16 +68,28 @@ class ActivationPlan(abc.ABC):
         """
         if self.scaling == "paper":
             return np.ones(1 if tree.is_symmetric else tree.num_nodes)
-        reach = np.maximum(tree.reach(), np.finfo(np.float64).tiny)
-        per_node = reach * self.information(tree.yes_fraction())
-        return np.minimum(np.sqrt(REFERENCE_INFORMATION / per_node), LARGEST_SCALE)
+        per_node = tree.reach() * self._prior_information(*tree._fractions())
+        return np.sqrt(REFERENCE_INFORMATION / np.maximum(per_node, REFERENCE_INFORMATION / LARGEST_SCALE**2))
 
-    def _fractions(self, tree: Tree) -> Floats:
-        return np.full(1, 0.5) if tree.is_symmetric and self.scaling == "paper" else tree.yes_fraction()
+    def offset(self, tree: Tree) -> Floats:
+        """What is added to every scaled score: the x at which a node answers as the tree's prior does."""
+        return self._prior_score(*self._fractions(tree))
 
     def tables(self, tree: Tree, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Per-node constants of the tree, shape (rows, K-1), or (rows, 1) if all nodes share them: scale, offset."""
-        return np.stack([self.scale(tree), self.score(self._fractions(tree))]).astype(dtype)
+        return np.stack([self.scale(tree), self.offset(tree)]).astype(dtype)
+
+    def _fractions(self, tree: Tree) -> tuple[Floats, Floats]:
+        half = np.full(1, 0.5)
+        return (half, half) if tree.is_symmetric and self.scaling == "paper" else tree._fractions()
+
+    # The prior's answers come as a pair: where one of them is tiny, the other alone does not tell it.
+
+    def _prior_score(self, no: Floats, yes: Floats) -> Floats:
+        return self.score(uncertain(yes))
+
+    def _prior_information(self, no: Floats, yes: Floats) -> Floats:
+        return self.information(uncertain(yes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +107,12 @@ class SigmoidPlan(ActivationPlan):
     def information(self, yes: Floats) -> Floats:
         """The variance of the answer."""
         return yes * (1 - yes)
+
+    def _prior_score(self, no: Floats, yes: Floats) -> Floats:
+        return np.asarray(np.log(yes) - np.log(no))
+
+    def _prior_information(self, no: Floats, yes: Floats) -> Floats:
+        return no * yes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,6 +141,10 @@ class NaturalPlan(ActivationPlan):
         """A constant: this is what the activation is made for."""
         return np.full_like(yes, (math.pi / self.width) ** 2)
 
+    def _prior_score(self, no: Floats, yes: Floats) -> Floats:
+        below_centre = self.score(np.minimum(no, yes))
+        return np.where(yes <= no, below_centre, -below_centre)
+
     @staticmethod
     def _share_below(yes: Floats) -> Floats:
         """The share of the band that lies below the point where ``a`` is ``yes``."""
@@ -131,20 +153,23 @@ class NaturalPlan(ActivationPlan):
 
     def tables(self, tree: Tree, dtype: np.dtype[Any]) -> NDArray[Any]:
         """The rows of :meth:`_bands` at every node of the tree."""
-        scale, below = np.broadcast_arrays(self.scale(tree), self._share_below(self._fractions(tree)))
-        bands = self._bands(scale, below, dtype)
+        scale, no, yes = np.broadcast_arrays(self.scale(tree), *self._fractions(tree))
+        bands = self._bands(scale, no, yes, dtype)
         if self.boundary == "clamp":
             self._warn_near_edges(tree, np.minimum(-bands[0], bands[2]))
         return bands
 
-    def _bands(self, scale: Floats, below: Floats, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _bands(self, scale: Floats, no: Floats, yes: Floats, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Lower edge hi and lo, upper edge hi and lo, centre, and angle per score, all in score units.
 
         Distances from the edges decide the accuracy of small probabilities, so edges are unevaluated sums hi + lo.
         """
         width = _divide(TWO_PI if self.width == TWO_PI[0] else (self.width, 0.0), scale)
-        lower = _multiply(width, -below, np.zeros_like(below))
-        upper = _multiply(width, *_two_sum(np.ones_like(below), -below))
+        near = self._share_below(np.minimum(no, yes))
+        far, rest = _two_sum(np.ones_like(near), -near)
+        rather_no, exact = yes <= no, np.zeros_like(near)
+        lower = _multiply(width, -np.where(rather_no, near, far), -np.where(rather_no, exact, rest))
+        upper = _multiply(width, np.where(rather_no, far, near), np.where(rather_no, rest, exact))
         rate = math.pi / (2 * width[0])
         centre = (lower[0] + upper[0]) / 2
         return np.stack([*_split(lower, dtype), *_split(upper, dtype), centre.astype(dtype), rate.astype(dtype)])
@@ -165,6 +190,12 @@ class NaturalPlan(ActivationPlan):
             EdgeWarning,
             stacklevel=2,
         )
+
+
+def uncertain(yes: Floats) -> Floats:
+    """Probabilities at which the inverse of an activation that never is certain is finite."""
+    limits = np.finfo(np.float64)
+    return np.clip(yes, limits.tiny, 1 - limits.epsneg)
 
 
 _warned: set[tuple[Any, NaturalPlan]] = set()  # one warning per tree and activation

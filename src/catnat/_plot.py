@@ -68,7 +68,7 @@ def _yes_probabilities(tree: Tree, scores: ArrayLike | None, activation: Activat
     if values.ndim != 1:
         raise ValueError(f"`scores` has shape {values.shape}, but a tree is drawn for one vector of scores, (K-1,).")
     _checks.width_of_scores(values.size, tree.num_classes)
-    return plan.probability(plan.scale(tree) * values + plan.score(tree.yes_fraction()))
+    return plan.probability(plan.scale(tree) * values + plan.offset(tree))
 
 
 def _layout(tree: Tree, yes: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:

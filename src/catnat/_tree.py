@@ -188,14 +188,19 @@ class Tree:
 
     def yes_fraction(self) -> Floats:
         r"""The prior's answer at each node: mass on the yes side over mass below, :math:`f_i`, shape (K-1,)."""
+        return self._fractions()[1]
+
+    def _fractions(self) -> tuple[Floats, Floats]:
+        """The prior's answers no and yes at each node, both to full relative precision: 1 - yes may round to 0."""
         if self.is_symmetric:
-            return np.full(self.num_nodes, 0.5)
-        masses = self._masses(None)
-        sides = masses[self.children]
-        # From the smaller side, so that 1 - f is as accurate as f. The floor only matters when a mass underflowed.
-        odds = sides.min(axis=1) / np.maximum(sides.max(axis=1), np.finfo(np.float64).tiny)
-        smaller = np.maximum(odds, np.finfo(np.float64).tiny) / (1 + odds)
-        return np.asarray(np.where(sides[:, 1] <= sides[:, 0], smaller, 1 - smaller), dtype=np.float64)
+            half = np.full(self.num_nodes, 0.5)
+            return half, half
+        sides = self._masses(None)[self.children]
+        tiny = np.finfo(np.float64).tiny  # only matters when a mass underflowed
+        odds = sides.min(axis=1) / np.maximum(sides.max(axis=1), tiny)
+        smaller, larger = np.maximum(odds, tiny) / (1 + odds), 1 / (1 + odds)
+        rather_no = sides[:, 1] <= sides[:, 0]
+        return np.where(rather_no, larger, smaller), np.where(rather_no, smaller, larger)
 
     def _masses(self, probs: ArrayLike | None) -> Floats:
         """The mass below every id, inner nodes first, then the leaves."""

@@ -281,6 +281,20 @@ def test_a_prior_of_twenty_orders_of_magnitude(dtype):
             blame(torch.autograd.grad(value.sum(), leaf)[0], scores, "gradient")
 
 
+@pytest.mark.parametrize("rare", [1e-10, 1e-20, 1e-200])
+@pytest.mark.parametrize("scaling", ["paper", "isotropic"])
+def test_a_rare_class_may_stand_on_either_side(rare, scaling):
+    """On the no side too, where the probability of yes rounds to 1; and NumPy has nothing to warn of."""
+    activation, zero = ct.sigmoid(scaling=scaling), torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    for prior in ([1.0, rare], [rare, 1.0]):
+        tree = catnat.balanced(2).with_prior(prior)
+        with np.errstate(all="raise", under="ignore"):
+            found = ct.log_catnat(zero, tree, activation)
+        np.testing.assert_allclose(found.detach(), np.log(prior) - np.log1p(rare), rtol=1e-12)
+        moves = torch.autograd.grad(found[int(prior[0] == 1.0)], zero)[0].abs() / float(activation.scale(tree)[0])
+        torch.testing.assert_close(moves, torch.ones(1, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
 def test_draws_are_possible_classes(tree, dtype):

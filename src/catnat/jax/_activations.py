@@ -62,11 +62,10 @@ class Activation(_plans.ActivationPlan):
 
     def _score_at(self, logit: Array) -> Array:
         """The inverse of :meth:`logit`: the x at which the log-odds of yes are ``logit``, which may be infinite."""
-        limits = np.finfo(np.float64)
 
         def score(logit: Any) -> Any:
             yes = 1 / (1 + np.exp(-np.clip(np.asarray(logit, dtype=np.float64), -700, 700)))
-            return self.score(np.clip(yes, limits.tiny, 1 - limits.epsneg)).astype(logit.dtype)
+            return self.score(_plans.uncertain(yes)).astype(logit.dtype)
 
         return _in_numpy(score, logit)
 
@@ -101,7 +100,9 @@ class Activation(_plans.ActivationPlan):
 
     def _information_of(self, no: Array, yes: Array) -> Array:
         """The plan's :meth:`information`, from masses."""
-        return _in_numpy(lambda f: self.information(np.asarray(f, np.float64)).astype(f.dtype), yes / (no + yes))
+        return _in_numpy(
+            lambda f: self.information(_plans.uncertain(np.asarray(f, np.float64))).astype(f.dtype), yes / (no + yes)
+        )
 
     def _saturated(self, scores: Array, tables: Tables) -> Array:
         yes = self._yes(scores, tables)
@@ -171,7 +172,8 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
 
     def logit(self, x: Array) -> Array:
         """The log-odds of yes at ``x``; ten thousand in size where yes or no has probability exactly 0."""
-        bands = self._bands(np.ones(1), np.full(1, 0.5), np.dtype(x.dtype))
+        half = np.full(1, 0.5)
+        bands = self._bands(np.ones(1), half, half, np.dtype(x.dtype))
         no, yes = self._log_answers(x, tuple(bands[:, 0].tolist()), floored=False)
         return yes - no
 

@@ -61,8 +61,7 @@ class Activation(_plans.ActivationPlan):
     def _score_at(self, logit: Tensor) -> Tensor:
         """The inverse of :meth:`logit`: the x at which the log-odds of yes are ``logit``, which may be infinite."""
         yes = torch.sigmoid(logit.detach().double()).cpu().numpy()
-        limits = np.finfo(np.float64)
-        x = self.score(np.clip(yes, limits.tiny, 1 - limits.epsneg))
+        x = self.score(_plans.uncertain(yes))
         return torch.as_tensor(x, dtype=logit.dtype, device=logit.device)
 
     # What the kernels call. Scores come with the tables of their nodes: accuracy near an edge needs more than c and x0.
@@ -95,7 +94,7 @@ class Activation(_plans.ActivationPlan):
     def _information_of(self, no: Tensor, yes: Tensor) -> Tensor:
         """The plan's :meth:`information`, from masses."""
         fraction = (yes / (no + yes)).double().cpu().numpy()
-        return torch.as_tensor(self.information(fraction), dtype=no.dtype, device=no.device)
+        return torch.as_tensor(self.information(_plans.uncertain(fraction)), dtype=no.dtype, device=no.device)
 
     def _saturated(self, scores: Tensor, tables: Tables) -> Tensor:
         yes = self._yes(scores, tables)
@@ -172,7 +171,8 @@ class natural(Activation, _plans.NaturalPlan):  # noqa: N801 - used as a functio
 
     def logit(self, x: Tensor) -> Tensor:
         """The log-odds of yes at ``x``; ten thousand in size where yes or no has probability exactly 0."""
-        bands = self._bands(np.ones(1), np.full(1, 0.5), numpy_dtype(x.dtype))
+        half = np.full(1, 0.5)
+        bands = self._bands(np.ones(1), half, half, numpy_dtype(x.dtype))
         no, yes = self._log_answers(x, tuple(bands[:, 0].tolist()), floored=False)
         return yes - no
 

@@ -133,5 +133,5 @@ def _score_at(activation: Activation, logit: Tensor) -> Tensor:
 @_plan._constant
 def _centring(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The scale and the offset of every node: it answers with the activation of scale * score + offset."""
-    scale, offset = activation.scale(tree), activation.score(tree.yes_fraction())
+    scale, offset = activation.scale(tree), activation.offset(tree)
     return torch.as_tensor(scale, device=device, dtype=dtype), torch.as_tensor(offset, device=device, dtype=dtype)
