@@ -67,7 +67,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
     table, frame = numbers.table, numbers.frame
     if f"history.{curve.name}" not in frame:
         return None
-    size = 1.5 + max(4.0, 3.0 * len(numbers.rows)), max(2.8, 0.25 * len(table.columns) + 0.6)
+    size = 1.5 + max(5.0, 3.0 * len(numbers.rows)), max(2.8, 0.25 * len(table.columns) + 0.6)
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(numbers.rows), sharex=True, squeeze=False)[0]
     for axes, row in zip(panels, numbers.rows, strict=True):
