@@ -75,7 +75,7 @@ def start(log_probs, p):
     if log_probs is plane_of_softmax:
         return p.log() @ PLANE.T
     answers = torch.stack([p[..., 2], p[..., 1] / p[..., :2].sum(-1)], -1)  # root: class 2 or not; then class 1 or 0
-    return torch.tensor(ct.natural().score(answers.numpy()) - ct.natural().score(TREE.yes_fraction()))
+    return torch.tensor(ct.natural().score(answers.numpy()) - ct.natural().offset(TREE))
 
 
 def descend(log_probs, p, rate, steps=40):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import oracle
+import pytest
 from conformance import checks
 from scipy import stats
 
@@ -89,6 +91,30 @@ def set_estimate(members: tuple[int, ...]) -> tuple[float, np.ndarray]:
         value += P[s] * alone / whole * COSTS[s]
         weights[s] = alone / whole * (COSTS[s] - baseline)
     return value, weights
+
+
+# ---- what both frameworks must say ----
+
+
+def assert_refuses_bad_costs(estimates: Sequence[Callable[..., object]], cost: Callable[..., Any]) -> None:
+    """Each estimate takes a function of classes of shape (draws, 3): costs of another shape raise, and floats."""
+    for estimate in estimates:
+        with pytest.raises(ValueError, match=r"Do not average inside f"):
+            estimate(lambda k: cost(k).mean())
+        with pytest.raises(ValueError, match=r"returned shape \(3,\) for draws of shape \(., 3\)"):
+            estimate(lambda k: cost(k).mean(0))
+        with pytest.raises(TypeError, match="float"):
+            estimate(lambda k: 1.0)
+
+
+def assert_multinomial(counts: Sequence[Sequence[int]]) -> None:
+    """Rows of counts of three draws have their law."""
+    law = multinomial_law(3)
+    assert math.isclose(sum(law.values()), 1)
+    seen = dict.fromkeys(law, 0)
+    for row in counts:
+        seen[tuple(row)] += 1
+    checks.chi_square(seen, law)
 
 
 # ---- means and variances ----

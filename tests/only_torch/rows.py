@@ -47,8 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def bounds(tree: catnat.Tree, activation: ct.Activation) -> tuple[np.ndarray, np.ndarray]:
     """The scores at which every node's band ends; for the other activations, where the yes-odds are e^-5 and e^5."""
-    offset = activation.score(tree.yes_fraction())
-    scale = np.broadcast_to(activation.scale(tree), offset.shape)
+    offset, scale = (np.broadcast_to(of(tree), tree.num_nodes) for of in (activation.offset, activation.scale))
     half = activation.width / 2 if isinstance(activation, ct.natural) else 5.0
     return (-half - offset) / scale, (half - offset) / scale
 

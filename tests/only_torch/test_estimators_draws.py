@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +9,8 @@ from conformance import checks
 from estimation import (
     K,
     P,
+    assert_multinomial,
     is_mean,
-    multinomial_law,
 )
 from only_torch import rows
 from only_torch.estimating import LAWS, SCORES, classes_of, cost, every_law, gradient, leaf
@@ -107,12 +105,7 @@ def test_independent_can_be_relaxed():
 def test_counts_have_the_multinomial_law(name):
     counts = ct.sample_counts(LAWS[name](SCORES), 3, sample_shape=(20_000,), generator=rows.seeded(0))
     assert counts.dtype == torch.int64
-    law = multinomial_law(3)
-    assert math.isclose(sum(law.values()), 1)
-    seen = dict.fromkeys(law, 0)
-    for row in counts.tolist():
-        seen[tuple(row)] += 1
-    checks.chi_square(seen, law)
+    assert_multinomial(counts.tolist())
 
 
 @pytest.mark.parametrize("count", [40, 5000])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from estimation import assert_refuses_bad_costs
 from only_torch import rows
 from only_torch.estimating import SCORES, classes_of, cost, gradient
 from torch import Tensor
@@ -305,17 +306,12 @@ def test_bad_baselines():
 
 def test_bad_costs():
     law = ct.Catnat(SCORES.expand(3, -1))
-    for estimate in (
+    estimates = (
         lambda f: ct.score_function(f, law, num_samples=4),
         lambda f: ct.unordered_set(f, law, 4),
         lambda f: ct.enumerate_exactly(f, law),
-    ):
-        with pytest.raises(ValueError, match=r"Do not average inside f"):
-            estimate(lambda k: cost(k).mean())
-        with pytest.raises(ValueError, match=r"returned shape \(3,\) for draws of shape \(., 3\)"):
-            estimate(lambda k: cost(k).mean(0))
-        with pytest.raises(TypeError, match="float"):
-            estimate(lambda k: 1.0)
+    )
+    assert_refuses_bad_costs(estimates, cost)
 
 
 @pytest.mark.parametrize("k", [0, -1, 6])

@@ -35,7 +35,7 @@ from catnat_experiments import corpus as corpora
 from catnat_experiments.corpus import Corpus
 from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
 from catnat_experiments.identifiers_heads import HEADS, RIVALS, head_of
-from catnat_experiments.loop import LOG_POINTS, Printing, go_on
+from catnat_experiments.loop import LOG_POINTS, Printing, append, go_on
 from catnat_experiments.report import Curve, Table
 from catnat_experiments.vae_experiment import SEARCH_SEED, ranked
 
@@ -190,7 +190,7 @@ class Training:
             self.clock += processor_time() - began
             self.done += 1
             if self.done >= FIRST_BY_STEP and self.done & (self.done - 1) == 0:
-                self._note(steps_by_step=float(self.done), nll_by_step=self._nll())
+                append(self.history, {"steps_by_step": float(self.done), "nll_by_step": self._nll()})
 
     def _learn(self) -> None:
         length = int(self.run["length"])
@@ -210,17 +210,13 @@ class Training:
     def _nll(self) -> float:
         return validation_nll(self.model, self._looked_at)
 
-    def _note(self, **values: float) -> None:
-        for name, value in values.items():
-            self.history.setdefault(name, []).append(value)
-
     def log(self, since: int) -> list[dict[str, float]]:
         """Add a point to the history: the mean loss of the steps since the last one, and the validation NLL."""
         train = float(self.sum) / (self.done - self.since) if self.done > self.since else math.nan
         self.sum.zero_()
         self.since = self.done
         point = {"train_loss": train, "nll": self._nll(), "steps": float(self.done)}
-        self._note(seconds=self.clock, **point)
+        append(self.history, {"seconds": self.clock, **point})
         return [point]
 
     def metrics(self) -> dict[str, float]:

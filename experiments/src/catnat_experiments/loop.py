@@ -57,7 +57,12 @@ def go_on(training: Training, keeper: Keeper) -> None:
 
 def add_point(history: dict[str, list[float]], step: int, point: Mapping[str, float]) -> None:
     """Append the values at a step to those of the points before."""
-    for name, value in (("step", float(step)), *point.items()):
+    append(history, {"step": float(step), **point})
+
+
+def append(history: dict[str, list[float]], values: Mapping[str, float]) -> None:
+    """Append each value to those of its name."""
+    for name, value in values.items():
         history.setdefault(name, []).append(value)
 
 

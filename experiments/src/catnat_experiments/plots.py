@@ -48,7 +48,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     panels[0].invert_yaxis()  # of all panels: the first column is at the top
     if table.paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
-    _add_legend(figure)
+    legend_beside(figure)
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
 
@@ -80,7 +80,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
         axes.set_xscale("log" if curve.log_x else "linear")
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
-    _add_legend(figure)
+    legend_beside(figure)
     return save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
 
 
@@ -98,15 +98,11 @@ def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, 
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
 
 
-def _add_legend(figure: Figure) -> None:
-    if figure.axes[0].get_legend_handles_labels()[0]:  # matplotlib warns of a legend without entries
-        legend_beside(figure)
-
-
 def legend_beside(figure: Figure) -> None:
     """One legend for all panels, that of the first, to their right."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize="small")
+    if handles:  # matplotlib would draw an empty box
+        figure.legend(handles, labels, loc="outside right upper", fontsize="small")
 
 
 def save(figure: Figure, path: Path) -> Path:
