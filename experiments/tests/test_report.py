@@ -72,8 +72,12 @@ def test_table_has_mean_deviation_bold_and_the_papers_number(tmp_path: Path) -> 
     assert "| 0.5 | 2.00 ± 0.10 (2.00) | **1.00 ± 0.10** (1.00) | 0.51 (0.50) |" in text
     assert "| 0.9 | **1.00 ± 0.20** | **1.07 ± 0.15** | - |" in text  # not significantly worse: both are bold
     assert "Lower is better." in text
-    assert "over 3 runs a cell" in text
+    assert "over 3 runs a cell; in brackets the paper's number." in text
     assert "A note." in text
+
+
+def test_no_brackets_are_told_of_where_the_paper_has_no_number(tmp_path: Path) -> None:
+    assert "over 3 runs a cell. Bold" in page(CLEAR, tmp_path, dataclasses.replace(TABLE, paper={}))
 
 
 def test_p_values_are_welchs_and_holms(tmp_path: Path) -> None:

@@ -273,10 +273,12 @@ def _legend(numbers: Numbers) -> str:
     samples = [sample for row in numbers.rows for sample in numbers.row(row).values()]
     sizes = sorted({len(sample.values) + sample.diverged for sample in samples})
     repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
+    from_paper = any(numbers.paper(*cell) is not None for cell in numbers.samples)
+    papers = "; in brackets the paper's number" if from_paper else ""
     return (
-        f"{numbers.table.better.capitalize()} is better. Mean ± standard deviation (n - 1) over {repeats} runs a cell; "
-        "in brackets the paper's number. Bold, as in the paper: the best mean of a row and all that Welch's t-test "
-        "does not find significantly worse at 5%, each test taken alone."
+        f"{numbers.table.better.capitalize()} is better. Mean ± standard deviation (n - 1) over {repeats} runs a cell"
+        f"{papers}. Bold, as in the paper: the best mean of a row and all that Welch's t-test does not find "
+        "significantly worse at 5%, each test taken alone."
     )
 
 
