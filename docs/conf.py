@@ -109,11 +109,21 @@ def keep_colons(app, what, name, obj, options, lines):
         lines[:0] = ["..", ""]
 
 
+PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset>
+    ("gsl", "beyond"),
+    ("world", "evidence"),
+    ("identifiers", "evidence"),
+)
+
+
 def write_results(app):
     """The tables and plots of the experiments, from the committed records, by the commands that every reader has."""
     with contextlib.redirect_stdout(io.StringIO()):
-        for name, preset in {"gsl": "beyond", "world": "evidence", "identifiers": "evidence"}.items():
-            paths = {"results": HERE.parent / "experiments/results" / name, "output": HERE / "results" / name}
+        for name, preset in PAGES:
+            paths = {
+                "results": HERE.parent / "experiments/results" / name,
+                "output": HERE / "results" / f"{name}-{preset}",
+            }
             experiments.report_command(name, preset, **paths)
             if experiments.load(name).figures:
                 experiments.figures(name, preset, **paths)

@@ -523,7 +523,7 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     beyond = [run for run in final if run["parameterization"] not in vae.IN_THE_PAPER]
     # The control is there at its better rate, though it left after the first rung.
     assert [(run["seed"], run["parameterization"], run["rate"]) for run in beyond] == [
-        (seed, name, 0.003) for seed in range(1, 6) for name in (vae.BEYOND[1], "softmax+warm-up")
+        (seed, name, 0.003) for seed in (1, 2, 3) for name in (vae.BEYOND[1], "softmax+warm-up")
     ]
     assert {(run["steps"], run["test_samples"]) for run in beyond} == {(50_000, 512)}
 
