@@ -58,7 +58,7 @@ def pictures(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
         for axes, kind in zip(row, ("reconstructions", "samples"), strict=True):
             _strip(axes, firsts[name], kind, name if kind == "reconstructions" else "")
     panels[0][0].set_title("test images, and what the models make of them", fontsize="medium")
-    panels[0][1].set_title("images from the prior", fontsize="medium")
+    panels[1][1].set_title("images from the prior", fontsize="medium")
     return plots.save(figure, path)
 
 
