@@ -528,10 +528,10 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     assert {(run["steps"], run["test_samples"]) for run in beyond} == {(50_000, 512)}
 
 
-def test_recipes_change_the_start_and_the_weight_of_the_divergence() -> None:
-    plain, spread, warm = (
+def test_recipes_change_the_start_the_weight_of_the_divergence_and_the_temperature() -> None:
+    plain, spread, warm, cool = (
         vae.Training(mnist.load("binary"), small(parameterization=f"natural{recipe}", steps=100))
-        for recipe in ("", "+spread", "+warm-up")
+        for recipe in ("", "+spread", "+warm-up", "+cool")
     )
     for mine, theirs in zip(plain.model.encoder[-2:], spread.model.encoder[-2:], strict=True):
         torch.testing.assert_close(theirs, 8 * mine)
@@ -543,10 +543,17 @@ def test_recipes_change_the_start_and_the_weight_of_the_divergence() -> None:
         objective, found = warm.objective(picked)
         weights.append(float(((objective - found.reconstruction) / found.kl).detach()))
     assert weights == pytest.approx([0, 0.5, 1, 1], abs=0.01)  # differences of hundreds, in float32
+    gradients = []
+    for training, step in ((plain, 0), (cool, 0), (plain, 99)):  # the last has the temperature that cool always has
+        training.step = step
+        training.stream = np.random.Generator(np.random.SFC64(0))
+        gradients.append(torch.autograd.grad(training.objective(picked)[0], training.model.encoder[-2])[0])
+    assert gradients[1].equal(gradients[2])
+    assert not gradients[1].equal(gradients[0])
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="'hot', but one of these is needed: warm-up, spread"):
+    with pytest.raises(ValueError, match="'hot', but one of these is needed: warm-up, spread, cool"):
         train(small(parameterization="natural+hot"), Memory())
     with pytest.raises(ValueError, match="'huge', but vae has these: quick, laptop, evidence"):
         vae.EXPERIMENT.stages("huge")
