@@ -30,7 +30,6 @@ extensions = [
 ]
 # The results of experiments are included in other pages.
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md", "results/**"]
-exclude_patterns += ["vae.md"]  # until its records are there
 html_theme = "furo"
 html_title = f"catnat {release}"
 
@@ -113,6 +112,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("gsl", "beyond"),
     ("world", "evidence"),
     ("identifiers", "evidence"),
+    ("vae", "evidence"),
 )
 
 
