@@ -1,7 +1,8 @@
 """The code printed in the README and on the documentation pages runs as printed.
 
-All ``python`` blocks of a page are one script, run top to bottom in a fresh interpreter; but those in its tabs for JAX
-are a second script. A block that is not meant to be run is fenced as ``{code-block} python``.
+All ``python`` blocks of a page are one script, run top to bottom in an interpreter that has loaded PyTorch and nothing
+else; but those in its tabs for JAX are a second script, and their interpreter is fresh. A block that is not meant to be
+run is fenced as ``{code-block} python``.
 """
 
 import pathlib
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import copies
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -38,13 +40,10 @@ def code_of(page: pathlib.Path, *, jax_tabs: bool = False) -> str:
     return "\n".join(lines)
 
 
-def run(code: str, name: str, folder: pathlib.Path) -> str:
+def written(code: str, name: str, folder: pathlib.Path) -> pathlib.Path:
     script = folder / f"{name}.py"
     script.write_text(code, encoding="utf-8")
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return script
 
 
 def pages_with(**which: bool) -> list[object]:
@@ -53,15 +52,17 @@ def pages_with(**which: bool) -> list[object]:
 
 @pytest.mark.parametrize("page", pages_with())
 def test_page_runs(page, tmp_path):
-    stdout = run(code_of(page), page.stem, tmp_path)
+    printed = copies.run(written(code_of(page), page.stem, tmp_path))
     if page.name == "README.md":  # here a comment behind a print is what it prints
-        assert stdout.splitlines() == PROMISE.findall(code_of(page))
+        assert printed.splitlines() == PROMISE.findall(code_of(page))
 
 
 @pytest.mark.parametrize("page", pages_with(jax_tabs=True))
 def test_jax_tabs_run_without_torch(page, tmp_path):
     without_torch = '\nimport sys\nassert "torch" not in sys.modules, "a tab for JAX loads torch"\n'
-    run(code_of(page, jax_tabs=True) + without_torch, page.stem, tmp_path)
+    command = [sys.executable, written(code_of(page, jax_tabs=True) + without_torch, page.stem, tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES if tabs_of(page)])
