@@ -13,7 +13,8 @@ def run(script: pathlib.Path) -> str:
     """What a script prints, run in its own folder; an error of it fails the test with its traceback."""
     process = SERVER.Process(target=_run, args=(script,))
     process.start()
-    process.join()
+    process.join(timeout=300)
+    process.kill()  # if it still runs: then it has no exit code, which fails the test
     printed, told = (script.with_suffix(ending).read_text(encoding="utf-8") for ending in (".out", ".err"))
     assert process.exitcode == 0, told
     return printed
