@@ -97,6 +97,7 @@ def kill_and_repeat(experiment: Toy, preset: str, results: Path, log: str) -> se
         told, _ = process.communicate(timeout=240)
     assert process.returncode == 0, told
     assert "The whole report" in told
+    assert (results / "toy.txt").exists()  # the figures of its own
     assert {name: (results / name).read_bytes() for name in before} == before
     return {name.removesuffix(".json") for name in before}
 

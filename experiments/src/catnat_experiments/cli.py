@@ -107,7 +107,7 @@ def run(
     ] = 0.0,
     retries: Annotated[int, typer.Option(min=0, help="How often a group that failed is started again.")] = 3,
 ) -> None:
-    """Compute what is missing, then report. Repeat the command to go on after any interruption."""
+    """Compute what is missing, then report and draw. Repeat the command to go on after any interruption."""
     if address is not None and cpus is not None:
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
     loaded, console = load(name, results), Console()
@@ -125,6 +125,7 @@ def run(
         console.print("Interrupted. What is finished is kept: repeat the command to go on.")
         raise typer.Exit(130) from None
     _report(loaded, preset, loaded.directory, console)
+    _draw(loaded, preset, loaded.directory, console)
 
 
 @app.command()
@@ -165,11 +166,7 @@ def figures(
     loaded, console = load(name, results), Console()
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
-    directory = output or loaded.directory
-    directory.mkdir(parents=True, exist_ok=True)
-    standings, _ = _survey(loaded, preset)
-    for path in loaded.figures(records.frame(report.done_records(standings)), directory):
-        console.print(str(path), highlight=False, soft_wrap=True)
+    _draw(loaded, preset, output or loaded.directory, console)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -223,6 +220,15 @@ def _report(loaded: Loaded, preset: str, output: Path, console: Console) -> None
         for sentence in report.claims(numbers):
             console.print(sentence.replace("**", ""), highlight=False, markup=False, soft_wrap=True)
     console.print(f"The whole report: {page}", highlight=False, soft_wrap=True)
+
+
+def _draw(loaded: Loaded, preset: str, directory: Path, console: Console) -> None:
+    if loaded.figures is None:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    standings, _ = _survey(loaded, preset)
+    for path in loaded.figures(records.frame(report.done_records(standings)), directory):
+        console.print(str(path), highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":
