@@ -299,7 +299,7 @@ PRESETS = {
         cells=(_EVIDENCE._replace(optimizer="sgd"),),
         parameterizations=IN_THE_PAPER,
         coarse=COARSE_RATES,
-        search_steps=10_000,
+        search_steps=5000,
         steps=STEPS,
         seeds=2,
     ),
