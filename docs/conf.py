@@ -113,6 +113,8 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("world", "evidence"),
     ("identifiers", "evidence"),
     ("vae", "evidence"),
+    ("vae", "laptop"),
+    ("vae_reinforce", "collapse"),
 )
 
 

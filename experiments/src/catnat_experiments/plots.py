@@ -35,7 +35,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     for axes, row in zip(panels, numbers.rows, strict=True):
         for place, column in enumerate(table.columns):
             sample = numbers.samples.get((row, column), Sample(()))
-            style = {"color": _colour(place, len(table.columns))}
+            style = {"color": colour(place, len(table.columns))}
             spread = 0.0 if math.isnan(sample.std) else sample.std
             axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, **style)
             axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, **style)
@@ -53,7 +53,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     return save(figure, directory / f"{slug(table.title)}.png")
 
 
-def _colour(place: int, count: int) -> str:
+def colour(place: int, count: int) -> str:
     """Of a column: matplotlib's usual ten, and twenty where there are more columns."""
     return f"C{place}" if count <= 10 else to_hex(mpl.colormaps["tab20"](place % 20))
 
@@ -73,8 +73,8 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
     for axes, row in zip(panels, numbers.rows, strict=True):
         for place, column in enumerate(table.columns):
             runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
-            colour = _colour(place, len(table.columns))
-            draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", colour, column)
+            shade = colour(place, len(table.columns))
+            draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", shade, column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
         axes.set_xlabel(curve.x_title)
         axes.set_xscale("log" if curve.log_x else "linear")

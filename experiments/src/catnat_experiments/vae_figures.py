@@ -38,8 +38,8 @@ def figures(
     drawn = []
     for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
-        present = set(runs["config.parameterization"])
-        colours = {column: f"C{place}" for place, column in enumerate(columns) if column in present}
+        present = [column for column in columns if column in set(runs["config.parameterization"])]
+        colours = {column: plots.colour(place, len(present)) for place, column in enumerate(present)}
         drawn += [
             pictures(runs, list(colours), directory / f"pictures-{name}.png"),
             curves(runs, colours, directory / f"curves-{name}.png"),
