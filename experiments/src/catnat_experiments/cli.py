@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -124,8 +124,9 @@ def run(
     except KeyboardInterrupt:
         console.print("Interrupted. What is finished is kept: repeat the command to go on.")
         raise typer.Exit(130) from None
-    _report(loaded, preset, loaded.directory, console)
-    _draw(loaded, preset, loaded.directory, console)
+    standings, _ = _survey(loaded, preset)
+    _report(loaded, preset, standings, loaded.directory, console)
+    _draw(loaded, standings, loaded.directory, console)
 
 
 @app.command()
@@ -152,7 +153,8 @@ def report_command(
 ) -> None:
     """Write README.md with tables, tests and plots, from the records alone."""
     loaded = load(name, results)
-    _report(loaded, preset, output or loaded.directory, Console())
+    standings, _ = _survey(loaded, preset)
+    _report(loaded, preset, standings, output or loaded.directory, Console())
 
 
 @app.command()
@@ -166,7 +168,8 @@ def figures(
     loaded, console = load(name, results), Console()
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
-    _draw(loaded, preset, output or loaded.directory, console)
+    standings, _ = _survey(loaded, preset)
+    _draw(loaded, standings, output or loaded.directory, console)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
@@ -207,8 +210,7 @@ def _text(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _report(loaded: Loaded, preset: str, output: Path, console: Console) -> None:
-    standings, _ = _survey(loaded, preset)
+def _report(loaded: Loaded, preset: str, standings: Sequence[plans.Standing], output: Path, console: Console) -> None:
     page = report.write(loaded.experiment.name, preset, standings, loaded.tables, output)
     for table in loaded.tables:
         numbers = report.fill(table, standings)
@@ -222,11 +224,10 @@ def _report(loaded: Loaded, preset: str, output: Path, console: Console) -> None
     console.print(f"The whole report: {page}", highlight=False, soft_wrap=True)
 
 
-def _draw(loaded: Loaded, preset: str, directory: Path, console: Console) -> None:
+def _draw(loaded: Loaded, standings: Sequence[plans.Standing], directory: Path, console: Console) -> None:
     if loaded.figures is None:
         return
     directory.mkdir(parents=True, exist_ok=True)
-    standings, _ = _survey(loaded, preset)
     for path in loaded.figures(records.frame(report.done_records(standings)), directory):
         console.print(str(path), highlight=False, soft_wrap=True)
 
