@@ -205,6 +205,7 @@ def test_replacing_a_field_checks_it():
         dataclasses.replace(law, scores=jnp.zeros((3, 7)))
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("options", [None, LAWS["prune-cold-unimix"]], ids=["plain", "all"])
 def test_expand(options):
     for law in every_kind(options=options):
@@ -259,6 +260,7 @@ def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
     assert jnp.take_along_axis(law.mask[None], draws[..., None], -1).all()
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("masked", [False, True])
 def test_relaxed_draws_of_tiny_and_huge_temperatures(masked):
     mask = masks(5, 3) if masked else None
@@ -291,6 +293,7 @@ def test_the_gradient_of_a_relaxed_temperature():
 # ---- masks ----
 
 
+@pytest.mark.dear
 def test_indices_padded_with_minus_one():
     valid = jnp.array([[True, False, True, False, True], [False, True, False, False, False]])
     for dtype in (jnp.int8, jnp.int32, jnp.int64):
@@ -303,6 +306,7 @@ def test_indices_padded_with_minus_one():
     np.testing.assert_array_equal(jnp.flatnonzero(law.mask), [7, 255])
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("mode", ["prune", "renormalize"])
 @pytest.mark.parametrize(
     ("score_batch", "mask_batch", "batch"),
@@ -526,6 +530,7 @@ def finite_total(found):
     return sum(part.sum() for part in parts)
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
 @pytest.mark.parametrize("name", ["plain", "prune-unimix", "renormalize-hot-unimix"])
 def test_several_variables_are_a_loop(forest, name):
@@ -551,6 +556,7 @@ def test_several_variables_are_a_loop(forest, name):
     np.testing.assert_allclose(got_slope, slope, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.dear
 def test_fisher_and_kl_of_several_variables():
     forest = FORESTS["priors"]
     scores, other, mask = normal(5, forest.num_nodes), normal(5, forest.num_nodes, seed=1), forest_masks(forest, 5)
@@ -578,6 +584,7 @@ def test_frequencies_of_several_variables(name, law):
         checks.chi_square(np.bincount(draws[:, n], minlength=forest.sizes[n]), np.asarray(probs, float))
 
 
+@pytest.mark.dear
 def test_one_hot_vectors_of_several_variables():
     forest = FORESTS["small"]
     scores, weights, key = normal(4, forest.num_nodes), normal(forest.num_classes), jax.random.key(6)

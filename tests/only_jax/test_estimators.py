@@ -173,6 +173,7 @@ def test_enumeration_reaches_the_parameters_of_f():
     np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
 
 
+@pytest.mark.dear
 def test_enumeration_has_second_derivatives():
     got = jax.hessian(lambda s: cj.enumerate_exactly(cost, cj.Catnat(s)))(jnp.asarray(SCORES))
     gradient = jax.jit(jax.grad(lambda s: cj.enumerate_exactly(cost, cj.Catnat(s))))
@@ -221,6 +222,7 @@ def test_a_baseline_per_row_stays_with_its_row():
     np.testing.assert_allclose(got[1], 5 * JACOBIAN[3] / P[3], rtol=1e-12)
 
 
+@pytest.mark.dear
 def test_no_gradient_goes_to_the_baseline():
     law = cj.Catnat(jnp.asarray(SCORES))
     assert jax.grad(lambda b: cj.score_function(cost, law, baseline=b, key=KEY))(1.0) == 0
@@ -282,6 +284,7 @@ def test_the_moving_average_is_the_stated_one():
             baseline = baseline.update(jnp.asarray(now))
 
 
+@pytest.mark.dear
 def test_the_moving_average_is_carried_along():
     """As a pytree, through scan; updated with the mean cost that the estimator returns."""
     scores = repeated(4)
@@ -327,6 +330,7 @@ def test_every_set_gives_the_papers_estimate(size, monkeypatch):
         np.testing.assert_allclose(got, weights @ JACOBIAN, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.dear
 @every_law
 def test_sets_are_drawn_without_replacement(name):
     seen = []
@@ -339,6 +343,7 @@ def test_sets_are_drawn_without_replacement(name):
     checks.chi_square(counts, all_sets(3))
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("classes", [2, 8])
 def test_the_whole_set_leaves_nothing_to_chance(classes):
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(50, classes - 1))) / 2
@@ -351,6 +356,7 @@ def test_the_whole_set_leaves_nothing_to_chance(classes):
     np.testing.assert_allclose(got_slope, wanted_slope, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.dear
 def test_one_certain_class_and_a_tiny_rest():
     """1 - p(S) would be all rounding here; the rest is summed instead."""
     p = jnp.full(10, 1e-9, jnp.float32).at[3].set(1 - 9e-9)
@@ -362,6 +368,7 @@ def test_one_certain_class_and_a_tiny_rest():
 # ---- variance, exactly ----
 
 
+@pytest.mark.dear
 def test_variances(monkeypatch):
     """A baseline lowers it; so do several draws; at the same number of costs, sets have less than leave-one-out."""
     single = total_variance(*outcomes_of_score_function("Catnat", 1, None)[1:])
@@ -418,6 +425,7 @@ def bent(hot: jax.Array) -> jax.Array:
 BENT_GRADIENT = COSTS**2 / 4 @ JACOBIAN
 
 
+@pytest.mark.dear
 def test_the_biased_are_biased():
     """Measurably so on a bent cost. The mean of straight-through is that of f'(onehot k) times the gradient of p."""
     key, scores = jax.random.key(4), repeated(REPEATS)
@@ -434,6 +442,7 @@ def test_the_biased_are_biased():
     assert is_mean(got, P @ slopes @ JACOBIAN)
 
 
+@pytest.mark.dear
 def test_a_colder_relaxation_has_less_bias_and_more_variance():
     bias, spread = [], []
     for temperature in (2.0, 1.0, 0.3):
@@ -447,6 +456,7 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
     assert spread[0] < spread[1] < spread[2]
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize(
     "changes",
     [
@@ -501,6 +511,7 @@ def test_straight_through_is_what_the_distribution_does():
     np.testing.assert_array_equal(got[1], wanted[1])
 
 
+@pytest.mark.dear
 def test_gradients_of_the_relaxed_draw():
     """The relaxed draw is a smooth function of scores and temperature; hard draws have the same gradient."""
     heat, slope = jnp.array([[0.5], [1.5]]), jnp.linspace(-1, 2, 2 * K).reshape(2, K)
@@ -551,6 +562,7 @@ def test_shapes():
 # ---- sample_counts ----
 
 
+@pytest.mark.dear
 @every_law
 def test_counts_have_the_multinomial_law(name):
     counts = cj.sample_counts(LAWS[name](jnp.asarray(SCORES)), 3, sample_shape=(20_000,), key=KEY)
@@ -579,6 +591,7 @@ def test_counts_have_the_right_mean_and_covariance(classes):
     assert is_mean(centred[:, :, None] * centred[:, None, :], count * (np.diag(p) - np.outer(p, p)))
 
 
+@pytest.mark.dear
 def test_counts_of_very_many_draws():
     for count in (10**9, 2**53):
         counts = np.asarray(cj.sample_counts(cj.Catnat(jnp.asarray(SCORES)), count, sample_shape=(2000,), key=KEY))
@@ -588,6 +601,7 @@ def test_counts_of_very_many_draws():
         assert is_mean(standard**2, np.ones(K))
 
 
+@pytest.mark.dear
 def test_a_count_per_row():
     totals, law = jnp.array([[0], [7], [10**6]]), cj.Catnat(repeated(3, 4))
     counts = cj.sample_counts(law, totals, sample_shape=(5,), key=KEY)
@@ -596,6 +610,7 @@ def test_a_count_per_row():
     np.testing.assert_array_equal(again, counts)
 
 
+@pytest.mark.dear
 def test_impossible_classes_are_never_counted():
     for p in ([0.0, 0.5, 0.0, 0.0, 0.5, 0.0], [0, 0, 1.0], [1.0, 0, 0], [0.3, 0.0, 0.7]):
         counts = cj.sample_counts(Plain(jnp.array(p)), 10**6, sample_shape=(100,), key=KEY)
@@ -643,6 +658,7 @@ CLOSED_LAWS: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
 every_closed_law = pytest.mark.parametrize("name", CLOSED_LAWS)
 
 
+@pytest.mark.dear
 @every_closed_law
 def test_the_impossible_is_never_drawn(name):
     build, scores = CLOSED_LAWS[name]
@@ -666,6 +682,7 @@ def test_the_impossible_is_never_drawn(name):
         cj.unordered_set(watch, law, k, key=KEY)
 
 
+@pytest.mark.dear
 @every_closed_law
 def test_asking_only_for_the_possible_keeps_f_differentiable(name):
     """f is log of a parameter that is 0 for impossible classes: asked there, its gradient would be 0 times infinity."""
@@ -689,6 +706,7 @@ def test_asking_only_for_the_possible_keeps_f_differentiable(name):
         np.testing.assert_allclose(to_law, np.zeros((30, 7)), atol=1e-6)
 
 
+@pytest.mark.dear
 @every_closed_law
 def test_more_members_than_possible_classes_are_exact(name):
     build, scores = CLOSED_LAWS[name]
@@ -751,6 +769,7 @@ def test_no_nan_for_any_scores(activation, dtype):
             assert jnp.isfinite(values).all(), (name, order)
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("temperature", [1e-36, 1e-18, 1e-4, 1.0])
 def test_no_nan_in_the_gradient_of_a_temperature(temperature):
     law = cj.Catnat(hostile(jnp.float32))
@@ -758,6 +777,7 @@ def test_no_nan_in_the_gradient_of_a_temperature(temperature):
     assert jnp.isfinite(slope(jnp.float32(temperature)))
 
 
+@pytest.mark.dear
 def test_large_costs_in_half_precision():
     """Sums and differences of costs leave half precision's range long before the costs do."""
     law = cj.Catnat(jnp.zeros((4, 3), jnp.float16))

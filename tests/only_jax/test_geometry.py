@@ -160,6 +160,7 @@ def test_natural_gradient_in_every_dtype(dtype):
     close(got, np.clip(exact, -most, most), rtol=max(4 * float(limits.eps), 1e-4 if dtype != jnp.float64 else 1e-10))
 
 
+@pytest.mark.dear
 def test_the_preconditioner_is_a_constant_of_the_second_derivative():
     """The Hessian of L(natural_gradient(s)) is D H D, with D the inverse Fisher matrix."""
     tree = catnat.balanced(5)
@@ -258,6 +259,7 @@ def test_the_distance_of_opposites_is_pi():
     assert cj.fisher_rao_distance(p.astype(jnp.bfloat16), q.astype(jnp.float16)).dtype == jnp.float32
 
 
+@pytest.mark.dear
 @every_tree
 def test_the_gradient_of_the_distance(tree):
     p, q, direction = (normal(tree.num_nodes, seed=seed) / 2 for seed in range(3))
@@ -309,6 +311,7 @@ def masses_by_hand(logs: jax.Array, tree: catnat.Tree) -> tuple[jax.Array, jax.A
     return no, yes
 
 
+@pytest.mark.dear
 @every_tree
 def test_log_masses_are_log_sums(tree):
     for dtype in (jnp.float32, jnp.float64):
@@ -329,6 +332,7 @@ def test_log_masses_are_log_sums(tree):
             close(got(holes), wanted(holes), tolerance, tolerance)
 
 
+@pytest.mark.dear
 @every_tree
 @pytest.mark.parametrize("activation", [*ACTIVATIONS.values(), Own()], ids=[*ACTIVATIONS, "own"])
 def test_derivatives_of_conversions(tree, activation):
@@ -364,6 +368,7 @@ def test_second_derivatives_where_all_sides_tie(tree):
     close(jax.jvp(gradient, (even,), (direction,))[1], slope, 1e-6, 1e-8)
 
 
+@pytest.mark.dear
 @every_dtype
 @every_activation
 def test_conversions_in_every_dtype(activation, dtype):
@@ -461,6 +466,7 @@ def test_softmax_natural_gradient_of_hostile_logits(dtype):
         assert jnp.isfinite(through[1](jnp.sign(logits) + 1)[0]).all()
 
 
+@pytest.mark.dear
 @every_tree
 def test_probabilities_with_zeros_and_denormals(tree):
     for dtype in (jnp.float32, jnp.float64):
@@ -568,6 +574,7 @@ def test_probabilities_are_probabilities():
 # ---- masks ----
 
 
+@pytest.mark.dear
 @every_activation
 @pytest.mark.parametrize("name", ["balanced-18", "chain-7", "huffman-20"])
 def test_masks_are_those_of_the_pruned_distribution(name, activation):

@@ -86,6 +86,7 @@ def test_loss_and_gradients_are_those_of_the_dense_loss(tree, activation):
     assert found[0][1][2] == 0
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("batch", [(), (2, 3), (0,)], ids=str)
 def test_any_batch_shape(batch):
     head, input = make(TREES["huffman-90"]), features(*batch)
@@ -128,6 +129,7 @@ def test_topk_is_that_of_all_classes(tree, k):
         assert found.proven.all()
 
 
+@pytest.mark.dear
 @pytest.mark.parametrize("tree", [catnat.balanced(500), catnat.chain(60)], ids=["balanced", "chain"])
 def test_a_search_that_keeps_as_few_places_as_it_can_finds_the_same(tree, monkeypatch):
     monkeypatch.setattr(_topk, "_MOST_PLACES", 0)
@@ -136,6 +138,7 @@ def test_a_search_that_keeps_as_few_places_as_it_can_finds_the_same(tree, monkey
     assert found.proven.all()
 
 
+@pytest.mark.dear
 def test_a_limited_search_says_what_it_has_not_proven():
     head, input = make(catnat.balanced(4096), "sigmoid"), features(200)
     found, best = search(head, input, 3, max_nodes=80)
@@ -146,11 +149,13 @@ def test_a_limited_search_says_what_it_has_not_proven():
     assert (found.visited <= 80 + 31).all()  # a step more
 
 
+@pytest.mark.dear
 def test_a_certain_head_is_searched_by_few_nodes():
     head = make(catnat.balanced(4096), "sigmoid", spread=8)
     assert head.topk(features(200), 3).visited.mean() < 90  # of 4095: 81, or 102 if a step asked all it could
 
 
+@pytest.mark.dear
 def test_transforms():
     """All in one program: compiled, row by row, and differentiated."""
     head, input, key = make(catnat.balanced(1000)), features(5), jax.random.key(0)
@@ -251,6 +256,7 @@ def test_only_weight_and_bias_are_parameters():
     assert "balanced(18)" in repr(head)
 
 
+@pytest.mark.dear
 def test_padding_changes_nothing():
     head, input, target = make(TREES["balanced-18"]), features(4), targets(TREES["balanced-18"], 4)
     padded = head.padded(8)

@@ -67,6 +67,7 @@ def test_jit_and_vmap(tree, activation):
     close(jax.jit(jax.vmap(jax.vmap(facts)))(scores), wanted)
 
 
+@pytest.mark.dear
 @each_row
 def test_scan_and_checkpoint(tree, activation):
     """A loss summed over rows, one by one in a scan whose intermediate values are computed again on the way back."""
@@ -139,6 +140,7 @@ def test_hessian_is_the_difference_of_gradients(name, where, activation):
     np.testing.assert_allclose(hessian[:4], np.stack(differences), atol=1e-7)
 
 
+@pytest.mark.dear
 def test_second_derivatives_are_finite_everywhere(activation):
     tree = catnat.balanced(8)
     for dtype in (jnp.float32, jnp.float64):
@@ -222,6 +224,7 @@ def test_values_are_checked_where_they_are_known():
         cj.catnat(jnp.zeros(4), catnat.balanced(4))
 
 
+@pytest.mark.dear
 def test_cross_entropy_is_the_weighted_mean_of_log_probabilities():
     rng = np.random.default_rng(0)
     scores, weight = jnp.asarray(rng.normal(size=(5, 2, 9))), jnp.asarray(rng.random(10))
@@ -254,6 +257,7 @@ for tree in (catnat.balanced(10), catnat.balanced(1000), catnat.chain(70)):
     python(code)
 
 
+@pytest.mark.dear
 def test_every_walked_path_ends_at_its_class():
     """Of the shared suite few rows run here, and fewer walk: all classes of three trees that are walked."""
     for tree in (catnat.balanced(65), catnat.balanced(100), catnat.huffman(range(1, 91))):
