@@ -114,6 +114,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("identifiers", "evidence"),
     ("vae", "evidence"),
     ("vae", "laptop"),
+    ("vae", "sgd"),
     ("vae_reinforce", "collapse"),
 )
 
