@@ -314,6 +314,14 @@ def test_display_in_plain_lines(output: io.StringIO) -> None:
     assert "\x1b" not in text
 
 
+def test_display_does_not_judge_by_the_first_seconds(output: io.StringIO) -> None:
+    with Display(Console(file=output, width=200)) as display:
+        display.stage("coarse", 6, [], later=0)
+        display.started("1", [{"seed": 1}])
+        display.progressed("1", 0.01)
+    assert "coarse: 0/6 done, 1 running\n" in output.getvalue()
+
+
 def test_display_on_a_terminal(output: io.StringIO) -> None:
     told(Console(file=output, width=200, force_terminal=True))
     text = output.getvalue()

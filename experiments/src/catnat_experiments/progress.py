@@ -18,6 +18,8 @@ from catnat_experiments.records import Record
 from catnat_experiments.statistics import Direction
 
 _SECONDS_BETWEEN_LINES = 5.0
+_RUNS_TO_JUDGE_BY = 0.1
+"""Before so much is done, compiling and loading are most of the time, and it says nothing about the rest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +150,10 @@ class Display:
                     self._bests[key] = record
 
     def _seconds_left(self) -> float | None:
-        """Later stages are taken to cost as much per run as what this command has done so far."""
+        """Later stages are taken to cost as much per run as what was done so far; None until that is something."""
         under_way = sum(runs * fraction for runs, fraction in self._running.values())
         worked = self._worked + under_way
-        if not self._began or worked <= 0:
+        if not self._began or worked < _RUNS_TO_JUDGE_BY:
             return None
         left = self._total - self._done - self._failed - under_way + self._later
         return (time.monotonic() - self._began) / worked * max(0.0, left)
