@@ -138,6 +138,24 @@ def test_origin_distance_and_choice_are_told(tmp_path: Path) -> None:
     assert "| 0.5 | 0.05 | 0.05 |" in text
 
 
+def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
+    table = dataclasses.replace(TABLE, better=None, claims=())
+    text = page(CLEAR, tmp_path, table)
+    assert "| 0.5 | 2.00 ± 0.10 (2.00) | 1.00 ± 0.10 (1.00) | 0.51 (0.50) |" in text
+    assert not re.search(r"better|\*\*|p-values|No test", text)
+    assert report.rich_table(report.fill(table, [standing(CLEAR)])).title == "Energy score, test"
+
+
+def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None, claims=(), baseline="softmax"))
+    assert "p-values against softmax" in text
+
+
+def test_claims_need_a_direction(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="but `better` is None"):
+        page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None))
+
+
 def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
     standings = [standing(CLEAR, stage="coarse"), standing({(0.5, "natural"): [9.0]}, missing=5)]
     text = report.write("gsl", "paper", standings, [TABLE], tmp_path).read_text()

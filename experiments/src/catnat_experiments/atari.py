@@ -564,7 +564,7 @@ def _table(title: str, metric: str, digits: int, **options: Any) -> Table:
     return Table(
         title=title,
         metric=metric,
-        better=options.pop("better", "lower"),
+        better=options.pop("better", None),
         row="game",
         column="parameterization",
         columns=ALL,

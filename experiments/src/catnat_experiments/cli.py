@@ -203,7 +203,7 @@ def _best(tables: tuple[report.Table, ...]) -> Best | None:
     if not tables:
         return None
     first = tables[0]
-    return Best(first.metric, first.better, first.row, first.column, first.columns)
+    return Best(first.metric, first.direction, first.row, first.column, first.columns)
 
 
 def _text(error: Exception) -> str:

@@ -302,14 +302,14 @@ TABLES = (
         note="Mean return of the episodes that ended in the last tenth of the training.",
     ),
     _table("Return over the whole training", "return_all", "higher", digits=2, against="softmax"),
-    _table("Entropy of the policy at the end", "entropy", "lower", (Curve("entropy", "entropy", x="step"),), digits=3),
-    _table("Dead scores, share, at the end", "dead", "lower", (Curve("dead", "dead scores", x="step"),)),
+    _table("Entropy of the policy at the end", "entropy", None, (Curve("entropy", "entropy", x="step"),), digits=3),
+    _table("Dead scores, share, at the end", "dead", None, (Curve("dead", "dead scores", x="step"),)),
     _table(
         "Divergence of an update at the end",
         "divergence",
-        "lower",
+        None,
         (Curve("divergence", "KL divergence of an update", x="step", log=True),),
-        note="Neither a high nor a low one is better in itself: it says how far an update moved the policy.",
+        note="How far an update moved the policy.",
     ),
 )
 

@@ -71,7 +71,8 @@ class Table:
     Attributes:
         title: Of the section.
         metric: The name in ``Outcome.metrics``.
-        better: Whether ``"lower"`` or ``"higher"`` values are better.
+        better: Whether ``"lower"`` or ``"higher"`` values are better; None for a metric that describes, such as an
+            entropy: nothing is bold then.
         row: The config key whose values are the rows, in ascending order.
         column: The config key whose values are the columns.
         columns: Those values, in the order of the table. Runs with any other value are left out, and so are columns
@@ -95,7 +96,7 @@ class Table:
 
     title: str
     metric: str
-    better: Direction
+    better: Direction | None
     row: str
     column: str
     columns: tuple[str, ...]
@@ -112,6 +113,16 @@ class Table:
     against: str | None = None
     curves: tuple[Curve, ...] = ()
     note: str = ""
+
+    @property
+    def direction(self) -> Direction:
+        """Which values are better, in a table where columns are judged."""
+        if self.better is None:
+            raise ValueError(
+                f"The table {self.title!r} has claims, or a column to compare with, but `better` is None: set it to "
+                '"lower" or "higher".'
+            )
+        return self.better
 
     @property
     def all_columns(self) -> tuple[str, ...]:
@@ -149,7 +160,9 @@ class Numbers:
         p_values: dict[Cell, float] = {}
         for row in self.rows:
             samples = self.row(row)
-            one = self.table.baseline or statistics.best(samples, self.table.better)
+            one = self.table.baseline
+            if one is None and self.table.better is not None:
+                one = statistics.best(samples, self.table.better)
             if one in samples:
                 others = (column for column in samples if column != one)
                 p_values |= {(row, other): statistics.welch(samples[one], samples[other]) for other in others}
@@ -262,7 +275,8 @@ def _cells(numbers: Numbers, opening: str, closing: str) -> list[list[str]]:
     """The body of the main table, with the marks around bold."""
     body = []
     for row in numbers.rows:
-        strong = statistics.bold(numbers.row(row), numbers.table.better)
+        better = numbers.table.better
+        strong = statistics.bold(numbers.row(row), better) if better is not None else set()
         marks = [(opening, closing) if column in strong else ("", "") for column in numbers.table.all_columns]
         cells = [cell_text(numbers, row, *entry) for entry in zip(numbers.table.all_columns, marks, strict=True)]
         body.append([str(row), *cells])
@@ -275,15 +289,19 @@ def _legend(numbers: Numbers) -> str:
     repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
     from_paper = any(numbers.paper(*cell) is not None for cell in numbers.samples)
     papers = "; in brackets the paper's number" if from_paper else ""
+    told = f"Mean ± standard deviation (n - 1) over {repeats} runs a cell{papers}."
+    if numbers.table.better is None:
+        return told
     return (
-        f"{numbers.table.better.capitalize()} is better. Mean ± standard deviation (n - 1) over {repeats} runs a cell"
-        f"{papers}. Bold, as in the paper: the best mean of a row and all that Welch's t-test does not find "
-        "significantly worse at 5%, each test taken alone."
+        f"{numbers.table.better.capitalize()} is better. {told} Bold, as in the paper: the best mean of a row and all "
+        "that Welch's t-test does not find significantly worse at 5%, each test taken alone."
     )
 
 
 def _p_table(numbers: Numbers) -> str:
     table, plain = numbers.table, numbers.against_one()
+    if table.better is None and table.baseline is None:
+        return ""
     if all(math.isnan(p) for p in plain.values()):
         return "No test is possible: that takes two runs a cell."
     corrected = statistics.holm(plain)
@@ -313,6 +331,17 @@ def p_text(p_value: float) -> str:
     return "< 0.0001" if p_value < 1e-4 else f"{p_value:.2g}"
 
 
+def number_text(value: float) -> str:
+    """A hyperparameter: three digits of a fraction, all of a whole number.
+
+    >>> number_text(0.0073410782), number_text(0.05), number_text(131072)
+    ('0.00734', '0.05', '131072')
+    """
+    if float(value).is_integer():
+        return f"{value:.0f}"
+    return np.format_float_positional(value, precision=3, fractional=False, trim="-")
+
+
 def _chosen_table(numbers: Numbers) -> str:
     table = numbers.table
     if not table.chosen:
@@ -323,7 +352,10 @@ def _chosen_table(numbers: Numbers) -> str:
         frame = groups.get((row, column))
         if frame is None:
             return "-"
-        return ", ".join(" / ".join(map(str, sorted(set(frame[f"config.{key}"].tolist())))) for key in table.chosen)
+        return ", ".join(
+            " / ".join(number_text(value) for value in sorted(set(frame[f"config.{key}"].tolist())))
+            for key in table.chosen
+        )
 
     body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
     return f"Chosen {', '.join(table.chosen)}:\n\n" + _markdown([numbers.heading, *table.columns], body)
@@ -353,7 +385,7 @@ def robust(numbers: Numbers) -> list[str]:
 
     def chance(name: str, column: str) -> str:
         pairs = [(numbers.samples.get((row, column), Sample(())), numbers.samples[row, base]) for row in lines[name]]
-        return _interval_text(statistics.probability_of_improvement(pairs, table.better), 2)
+        return _interval_text(statistics.probability_of_improvement(pairs, table.direction), 2)
 
     return [
         "Interquartile means, the mean of the middle half of the runs, with 95% intervals from a bootstrap that is "
@@ -385,7 +417,7 @@ def _differences(numbers: Numbers, base: str, rows: Sequence[Value], others: Seq
         told = []
         for row in (row for of, row in corrected if of == column):
             pair = numbers.samples[row, column], numbers.samples[row, base]
-            chance = statistics.probability_of_improvement([pair], numbers.table.better).value
+            chance = statistics.probability_of_improvement([pair], numbers.table.direction).value
             p_value = corrected[column, row]
             real = ("better" if chance > 0.5 else "worse") if p_value < statistics.LEVEL else "no difference shown"
             told.append(f"{row} {real} (p: {p_text(p_value)})")
@@ -433,7 +465,7 @@ def claims(numbers: Numbers) -> list[str]:
         found: dict[str, list[str]] = {}
         for row in (row for of, row in corrected if of == claim):
             samples, p_value = numbers.row(row), corrected[claim, row]
-            words = statistics.verdict(samples[claim.better], samples[claim.worse], table.better, p_value)
+            words = statistics.verdict(samples[claim.better], samples[claim.worse], table.direction, p_value)
             found.setdefault(_KINDS[words], []).append(f"{row} (p: {p_text(p_value)})")
         told = "; ".join(
             f"{kind} at {numbers.heading} {', '.join(found[kind])}" for kind in _KINDS.values() if kind in found
@@ -454,7 +486,8 @@ def claims(numbers: Numbers) -> list[str]:
 def rich_table(numbers: Numbers) -> RichTable:
     """The table for a terminal."""
     table = numbers.table
-    shown = RichTable(title=f"{table.title} ({table.better} is better)", title_justify="left")
+    judged = f" ({table.better} is better)" if table.better is not None else ""
+    shown = RichTable(title=table.title + judged, title_justify="left")
     for heading in [numbers.heading, *table.all_columns]:
         shown.add_column(heading)
     for cells in _cells(numbers, "[bold]", "[/bold]"):

@@ -394,9 +394,12 @@ def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
             "Entropy of a posterior",
             "entropy",
             digits=3,
+            better=None,
             curves=(Curve("entropy", "mean entropy of a posterior, nats", x="step"),),
         ),
-        table("Dead scores, share", "dead", digits=3, curves=(Curve("dead", "dead scores, share", x="step"),)),
+        table(
+            "Dead scores, share", "dead", digits=3, better=None, curves=(Curve("dead", "dead scores, share", x="step"),)
+        ),
     )
 
 
