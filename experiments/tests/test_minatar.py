@@ -115,8 +115,9 @@ def test_natural_gradients_solve_with_the_fisher_matrix(name: str) -> None:
     assert np.abs(wanted - found.gradient).max() > 0.1  # the plain gradient is another one
 
 
-def test_aims_are_natural_gradient_steps_of_the_wanted_mean_divergence() -> None:
-    clip, policy, found = 0.02, POLICIES["trust-region"], facts("trust-region")
+@pytest.mark.parametrize("name", ["trust-region", "sigmoid-trust-region"])
+def test_aims_are_natural_gradient_steps_of_the_wanted_mean_divergence(name: str) -> None:
+    clip, policy, found = 0.02, POLICIES[name], facts(name)
 
     @jax.jit
     def program(old: Any) -> tuple[Any, ...]:

@@ -108,6 +108,7 @@ POLICIES: dict[str, Policy] = {
         Policy("natural-reflect", cj.natural(boundary="reflect")),
         Policy("natural-damped-gradient", cj.natural(), damping=DAMPING),
         Policy("trust-region", cj.natural(boundary="reflect"), trust_region=True),
+        Policy("sigmoid-trust-region", cj.sigmoid(), trust_region=True),
     )
 }
 
