@@ -289,7 +289,7 @@ def _legend(numbers: Numbers) -> str:
     repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
     from_paper = any(numbers.paper(*cell) is not None for cell in numbers.samples)
     papers = "; in brackets the paper's number" if from_paper else ""
-    told = f"Mean ± standard deviation (n - 1) over {repeats} runs a cell{papers}."
+    told = f"Mean ± standard deviation (n - 1) over {repeats} run{'s' * (repeats != '1')} a cell{papers}."
     if numbers.table.better is None:
         return told
     return (
