@@ -116,6 +116,8 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("vae", "laptop"),
     ("vae", "sgd"),
     ("vae_reinforce", "collapse"),
+    ("minatar", "evidence"),
+    ("atari", "evidence"),
 )
 
 
