@@ -229,22 +229,17 @@ def blame(values: Tensor, scores: Tensor, what: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
-def test_functions_and_their_gradients_stay_finite(tree, dtype):
-    check_all(DIFFERENTIABLE, tree, dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
-def test_distributions_and_their_gradients_stay_finite(tree, dtype):
-    check_all(DISTRIBUTIONS, tree, dtype)
+@pytest.mark.parametrize("functions", [DIFFERENTIABLE, DISTRIBUTIONS], ids=["functions", "distributions"])
+def test_values_and_gradients_stay_finite(functions, tree, dtype):
+    check_all(functions, tree, dtype)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
-def test_distributions_and_their_gradients_stay_finite_on_every_tree(tree, dtype):
-    check_all(DISTRIBUTIONS, tree, dtype)
+def test_values_and_gradients_stay_finite_on_every_tree(tree, dtype):
+    check_all({**DIFFERENTIABLE, **DISTRIBUTIONS}, tree, dtype)
 
 
 @pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
