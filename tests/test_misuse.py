@@ -195,7 +195,7 @@ IN_TORCH: list[Row] = [
         RuntimeError,
         "score_layer_from_softmax",
     ),
-    ("weights of a plain layer", lambda: loaded(torch.nn.Linear(4, 7).state_dict()), RuntimeError, "strict=False"),
+    ("weights of a plain layer", lambda: loaded(torch.nn.Linear(4, 7).state_dict()), RuntimeError, "_extra_state"),
     (
         "a head's weights of another tree",
         lambda: head_loaded(ct.CatnatHead(4, OTHER).state_dict()),

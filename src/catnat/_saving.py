@@ -90,14 +90,6 @@ def mismatch(found: NDArray[np.uint8], tree: Tree, activation: ActivationPlan) -
     )
 
 
-def no_fingerprint(tree: Tree, activation: ActivationPlan, remedy: str) -> str:
-    """What to say of weights of which nobody knows what they are for."""
-    return (
-        "The checkpoint does not say which tree and activation its weights are for. If they are "
-        f"{tree!r} and {activation!r}, {remedy}."
-    )
-
-
 def softmax_rows(classes: int) -> str:
     """What to say of a last layer with one row per class."""
     return (
@@ -113,8 +105,10 @@ def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree,
     if found.get("weight", ())[:1] == (tree.num_classes,):
         wrong = softmax_rows(tree.num_classes)
     elif "_extra_state" not in state:
-        remedy = 'take the entry "_extra_state" from the state_dict() of such a layer'
-        wrong = no_fingerprint(tree, activation, remedy)
+        wrong = (
+            "The state does not say which tree and activation its weights are for. If they are "
+            f'{tree!r} and {activation!r}, take its "_extra_state" from the state_dict() of this layer.'
+        )
     else:
         wrong = mismatch(np.asarray(state["_extra_state"], np.uint8), tree, activation)
     if wrong is None and found != wanted:

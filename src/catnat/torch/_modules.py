@@ -72,7 +72,8 @@ class LogProbsLayer(_Layer):
 class OnTree(nn.Module):
     """What layers with a tree have in common: their checkpoints carry a fingerprint of tree and activation.
 
-    It is checked before any weight is loaded. A tensor of bytes, because files of weights may hold tensors alone.
+    It is checked before any weight is loaded. A tensor of bytes, because files of weights may hold tensors alone. Where
+    it is missing, torch names the key ``_extra_state``, unless it is told ``strict=False``.
     """
 
     tree: Tree
@@ -108,10 +109,6 @@ class OnTree(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        if mark in missing_keys:
-            missing_keys.remove(mark)
-        if mark not in state_dict and strict:
-            error_msgs.append(_saving.no_fingerprint(self.tree, self.activation, "load it with strict=False"))
 
 
 class ScoreLayer(OnTree, nn.Linear):
@@ -119,7 +116,8 @@ class ScoreLayer(OnTree, nn.Linear):
 
     The layer knows its tree and its activation, so take probabilities and losses from it rather than from its scores:
     ``distribution(x)``, ``log_probs(x)`` and ``loss(x, target)`` cannot be called with another tree by mistake. Its
-    ``state_dict`` carries a fingerprint of both; a layer with another tree or activation refuses to load it.
+    ``state_dict`` carries a fingerprint of both, as ``_extra_state``: a layer with another tree or activation refuses
+    to load it. Weights without it, of which nobody knows what they are for, are taken with ``strict=False``.
 
     It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at
     most 0.5, well inside the natural activation's band; the bias starts at zero.
