@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import toy
 from toy import Toy
 from typer.testing import CliRunner, Result
 
+import catnat_experiments
 from catnat_experiments import cli, plan, records
-from catnat_experiments.experiment import Outcome
+from catnat_experiments.builtin import BUILT_IN, BuiltIn
+from catnat_experiments.experiment import MissingExtraError, Outcome, extra
 from catnat_experiments.records import Record
 
 
@@ -69,8 +77,50 @@ def test_status_counts_done_missing_and_damaged(experiment: Toy) -> None:
     text = call("status", "toy").stdout
     assert "1 damaged records in results/toy" in text
     assert f"damaged: {first} (not whole JSON" in text
-    assert [line.split("│")[2:4] for line in text.splitlines() if "coarse" in line] == [[" 5    ", " 1       "]]
+    assert [line.split("│")[2:4] for line in text.splitlines() if "│ coarse" in line] == [[" 5    ", " 1       "]]
     assert "about 6" in text
+
+
+def stages_of(text: str) -> dict[str, list[str]]:
+    """The cells of a table of stages, as the terminal shows it."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_status_counts_final_runs_though_a_record_of_the_search_is_damaged(experiment: Toy) -> None:
+    finish(experiment, 2)
+    assert stages_of(call("status", "toy").stdout) == {"coarse": ["6", "0"], "final": ["6", "0"]}
+    found, _ = records.load_all(Path("results/toy"))
+    coarse = {float(r.config["rate"]): r for r in found if r.stage == "coarse" and r.config["method"] == "alpha"}
+
+    def status_without(rate: float) -> str:
+        path = Path("results/toy") / f"{coarse[rate].id}.json"
+        kept = path.read_text()
+        path.write_text("{")
+        text = call("status", "toy").stdout
+        plan_text = call("plan", "toy").stdout
+        path.write_text(kept)
+        assert stages_of(plan_text)["final"][:2] == ["about 6", stages_of(text)["final"][0]]
+        return text
+
+    loser = status_without(0.4)
+    assert stages_of(loser) == {"coarse": ["5", "1"], "final": ["about 6", "0"]}
+    assert "Stage coarse is not complete" in loser
+    assert "Not counted" not in loser
+    winner = status_without(0.2)
+    assert stages_of(winner) == {"coarse": ["5", "1"], "final": ["about 3", "about 3"]}
+    assert "Not counted: 3 more records of a stage final." in winner
+
+
+def test_report_shows_final_runs_though_a_record_of_the_search_is_damaged(experiment: Toy) -> None:
+    finish(experiment, 2)
+    found, _ = records.load_all(Path("results/toy"))
+    lost = next(r for r in found if r.stage == "coarse" and r.config["rate"] == 0.4)
+    Path(f"results/toy/{lost.id}.json").write_text("{")
+    call("report", "toy")
+    text = Path("results/toy/README.md").read_text()
+    assert "over 3 runs a cell" in text
+    assert "**Preliminary: a stage before this table's is not complete" in text
 
 
 def test_report_writes_the_page_where_it_is_told(experiment: Toy) -> None:
@@ -91,8 +141,150 @@ def test_figures_are_the_experiments_own(experiment: Toy, monkeypatch: pytest.Mo
     assert "has no figures of its own" in said.output
 
 
+def test_figures_without_records_say_so(experiment: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, preset in ("toy", "quick"), ("gsl", "paper"), ("atari", "evidence"):
+        said = call("figures", name, "--preset", preset, "--results", "nothing")
+        assert said.exit_code == 1
+        told = f"nothing has no record of {name} with preset {preset}. Make them: catnat-experiments run {name}"
+        assert said.output.startswith("There is nothing to draw: ")
+        assert f"{told} --preset {preset} --results nothing\n" in said.output
+        assert said.exception is None or isinstance(said.exception, SystemExit)
+    assert not Path("nothing").exists()
+    finish(experiment, 1)
+    monkeypatch.setattr(toy, "figures", lambda frame, directory: [])
+    said = call("figures", "toy")
+    assert (said.exit_code, "the figures need runs that are missing" in said.output) == (1, True)
+
+
+# ---- the built-in experiments ----------------------------------------------------------------------------------------
+
+
+def opened(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"catnat_experiments.{name}")
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+
+
+def test_every_experiment_of_the_package_is_listed() -> None:
+    package = Path(catnat_experiments.__file__).parent
+    assert {path.stem for path in package.glob("*.py") if "\nEXPERIMENT = " in path.read_text()} == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_presets_are_those_of_the_experiment_and_an_unknown_one_is_answered_with_them(name: str) -> None:
+    presets = list(opened(name).PRESETS)
+    assert list(BUILT_IN[name].hours) == presets
+    said = call("plan", name, "--preset", "huge")
+    assert said.exit_code == 2
+    assert f"`preset` is 'huge', but {name} has these: {', '.join(presets)}." in said.output
+
+
+def test_readme_has_the_same_core_hours() -> None:
+    told: dict[str, dict[str, float]] = {}
+    for line in Path(__file__).parents[1].joinpath("README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if heading := re.match(r"`(\w+)`, preset$", cells[0]):
+            name = heading[1]
+        elif line.startswith("| `"):
+            hours = float(cells[-1].removesuffix(" each").replace(",", ""))
+            told.setdefault(name, {}).update(dict.fromkeys(re.findall(r"`([\w-]+)`", cells[0]), hours))
+    assert told == {name: dict(builtin.hours) for name, builtin in BUILT_IN.items()}
+
+
+def planned(name: str, preset: str) -> tuple[int, float]:
+    """The runs of a preset from nothing, and the core-hours that `plan` gives."""
+    experiment = opened(name).EXPERIMENT
+    standings = plan.survey(experiment, preset, [])
+    return sum(standing.missing for standing in standings), sum(plan.seconds_left(experiment, standings)) / 3600
+
+
+@pytest.mark.parametrize("preset", BUILT_IN["identifiers"].hours)
+def test_listed_core_hours_are_what_plan_gives(preset: str) -> None:
+    """Of the experiment whose runs have a time, which needs no measurement."""
+    assert planned("identifiers", preset)[1] == pytest.approx(BUILT_IN["identifiers"].hours[preset], rel=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "preset"), [("gsl", "paper"), ("world", "evidence")])
+def test_listed_core_hours_are_about_what_plan_measures(name: str, preset: str) -> None:
+    assert 1 / 5 < planned(name, preset)[1] / BUILT_IN[name].hours[preset] < 5  # machines differ, and may be busy
+
+
+def test_list_shows_every_experiment_with_its_presets() -> None:
+    text = call("list").stdout
+    for name, builtin in BUILT_IN.items():
+        assert f"{name}: {builtin.about}\n" in text
+    assert re.search(r"\n  quick +25 runs +0.1 core-hours\n  laptop +245 runs", text)  # gsl's
+    assert sum(stage.expected_runs for stage in opened("gsl").EXPERIMENT.stages("quick")) == 25
+    assert re.search(r"\n  paper +1,042 runs +17,000 core-hours\n", text) or "'atari'" in text
+    assert "`plan` measures it" in text
+
+
+def test_list_marks_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = {preset: hours for preset, hours in BUILT_IN["world"].hours.items() if preset != "quick"}
+    monkeypatch.setattr(cli, "BUILT_IN", {"world": BuiltIn("a ball in a box", hours)})
+    assert re.search(r"\n  quick +10 runs +unknown core-hours\n", call("list").stdout)
+
+
+def without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process that cannot import a package, as if it were not installed."""
+    program = f"""
+        import sys
+
+        class Blocked:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == {package!r}:
+                    raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+        sys.meta_path.insert(0, Blocked())
+        from catnat_experiments import cli
+        cli.app()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "command"),
+    [("atari", "ale_py", "plan"), ("minatar", "gymnax", "run"), ("minatar", "jax", "status")],
+)
+def test_missing_extra_is_one_line_that_says_what_to_install(name: str, package: str, command: str) -> None:
+    said = without(package, command, name)
+    assert (said.returncode, said.stdout) == (1, "")
+    hint = f"This experiment needs the extra '{name}' (No module named '{package}'): pip install"
+    assert said.stderr.splitlines() == [f'{hint} "catnat-experiments[{name}]"']
+
+
+def test_list_needs_no_extra() -> None:
+    said = without("ale_py", "list")
+    assert said.returncode == 0, said.stderr
+    assert re.search(
+        r"\natari: PPO on Atari games.*\n  quick +unknown runs +0.03 core-hours\n(  .*\n)+"
+        r"  This experiment needs the extra 'atari' .*: pip install \"catnat-experiments\[atari\]\"\nminatar: ",
+        said.stdout,
+    )
+
+
+def test_a_mistake_of_ours_is_no_missing_extra() -> None:
+    with pytest.raises(ImportError, match="nonsense") as caught, extra("atari"):
+        importlib.import_module("catnat_experiments.nonsense")
+    assert not isinstance(caught.value, MissingExtraError)
+
+
+def test_help_sends_to_the_list_of_presets() -> None:
+    for command in ("plan", "run", "status", "report", "figures"):
+        text = call(command, "--help").stdout
+        assert "`catnat-experiments list` has the presets" in text
+        assert "laptop" not in text
+        assert "results/<experiment>" in text
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
 def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "There is no experiment 'nothing'" in call("plan", "nothing").output
+    assert "There is no experiment 'nothing': give one of gsl, vae, " in call("plan", "nothing").output
     assert "There is no experiment 'no.thing'" in call("plan", "no.thing").output
     assert "defines no EXPERIMENT" in call("plan", "records").output
     assert "--cpus is for this machine alone" in call("run", "toy", "--cpus", "2", "--address", "auto").output

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import math
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,12 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy import Toy
 
-from catnat_experiments import engine, keeper, plan, records
+from catnat_experiments import engine, keeper, plan, progress, records
 from catnat_experiments.engine import Options
 from catnat_experiments.experiment import Config, Outcome, Stage
 from catnat_experiments.progress import Best, Display
 from catnat_experiments.records import Record
-from catnat_experiments.search import Search, Studies
+from catnat_experiments.search import Search, Studies, top
 
 Log = Callable[[str], str]
 
@@ -34,6 +35,41 @@ def test_later_stage_is_unknown_until_the_one_before_is_complete(log: Log) -> No
     coarse, final = plan.survey(Toy(log("a")), "quick", [])
     assert (coarse.missing, coarse.complete, len(coarse.runs or [])) == (6, False, 6)
     assert (final.missing, final.complete, final.runs) == (6, False, None)
+
+
+def finished(experiment: Toy) -> list[Record]:
+    """Records of all stages, computed here."""
+    found: list[Record] = []
+    for place in range(2):
+        runs = plan.survey(experiment, "quick", found)[place].runs or []
+        about: Any = {"experiment": "toy", "stage": ("coarse", "final")[place], "versions": {}, "commit": None}
+        outcomes = [experiment.train([run], toy.NoKeeper())[0] for run in runs]
+        found += [Record.of(out, run, seconds=1.0, **about) for run, out in zip(runs, outcomes, strict=True)]
+    return found
+
+
+def test_a_lost_record_of_a_search_does_not_hide_the_final_runs(log: Log) -> None:
+    experiment = Toy(log("a"))
+    found = finished(experiment)
+    for lost, counted in ({"method": "alpha", "rate": 0.4}, 6), ({"method": "alpha", "rate": 0.2}, 3):
+        # Without the rate that alpha's final runs have, another one is selected so far; beta's runs stay.
+        left = [record for record in found if not (lost.items() <= record.config.items() and record.stage == "coarse")]
+        coarse, final = plan.survey(experiment, "quick", left)
+        assert (coarse.missing, coarse.settled, coarse.complete) == (1, True, False)
+        assert (len(final.done), final.missing, final.settled, final.complete) == (counted, 6 - counted, False, False)
+    assert all(standing.complete for standing in plan.survey(experiment, "quick", found))
+
+
+def test_what_is_not_selected_yet_counts_as_missing(log: Log) -> None:
+    """Without any record of a method its final runs are not known, but they are still to be made."""
+    experiment = Toy(log("a"), sleep=1.0)
+    alphas = [
+        record for record in finished(dataclasses.replace(experiment, sleep=0)) if record.config["method"] == "alpha"
+    ]
+    final = plan.survey(experiment, "quick", alphas)[1]
+    assert (len(final.runs or []), len(final.done), final.missing) == (3, 3, 3)
+    left = plan.seconds_left(experiment, plan.survey(experiment, "quick", alphas))
+    assert left == [4.0, 3.0]  # a group of three; and three runs that cost as much as the finished ones
 
 
 def test_plan_asks_the_experiment_what_a_group_costs(log: Log) -> None:
@@ -84,7 +120,7 @@ def test_keeper_gives_back_what_it_was_given(tmp_path: Path) -> None:
     second = keeper.FileKeeper(tmp_path, runs, reports.append)
     assert second.load() == {"step": 5}
     assert second.history(1) == {"loss.step": [5.0], "loss": [0.5]}
-    assert reports == [{"fraction": 0.5}]
+    assert reports == [{"step": 5, "of": 10}]
     assert keeper.interrupted(tmp_path) == [runs]
     first.close()
 
@@ -186,8 +222,9 @@ def test_space_without_enough_points_is_named_as_the_mistake() -> None:
 
 @pytest.mark.usefixtures("own_ray")
 def test_run_computes_every_stage_once_and_a_second_time_nothing(
-    tmp_path: Path, log: Log, display: Display, output: io.StringIO
+    tmp_path: Path, log: Log, display: Display, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     experiment, results = Toy(log("a")), tmp_path / "results"
     engine.run(experiment, "quick", results, Options(), display)
     found, corrupt = records.load_all(results)
@@ -201,6 +238,7 @@ def test_run_computes_every_stage_once_and_a_second_time_nothing(
     assert not list(results.glob(".checkpoints/*"))
     assert "coarse: 6/6 done, 0 running" in output.getvalue()
     assert "final: 6/6 done, 0 running" in output.getvalue()
+    assert re.search(r"coarse: 0/6 done, [36] running \(.*[1-4]/4 steps", output.getvalue())
     events = EventAccumulator(str(results / ".tensorboard" / found[0].id)).Reload()
     assert [event.step for event in events.Scalars("x")] == [1, 2, 3, 4]
 
@@ -223,6 +261,14 @@ def test_run_computes_every_stage_once_and_a_second_time_nothing(
     } - {lost.id, damaged.id}
     assert sorted(len(steps) for steps in toy.starts(log("a")).values()) == [1, 1, 1, 2]
     assert f"The record {damaged.id}.json is damaged" in output.getvalue()
+
+    # A damaged record of the search: it alone is computed again, and selects the final runs that are there.
+    before = {path.stem: path.stat().st_mtime_ns for path in results.glob("*.json")}
+    chosen = next(record for record in found if record.stage == "coarse" and record.config["rate"] == 0.2)
+    (results / f"{chosen.id}.json").write_text("{")
+    engine.run(experiment, "quick", results, Options(), display)
+    assert [stem for stem in before if (results / f"{stem}.json").stat().st_mtime_ns != before[stem]] == [chosen.id]
+    assert sorted(len(steps) for steps in toy.starts(log("a")).values()) == [1, 1, 2, 2]
 
 
 @pytest.mark.usefixtures("own_ray")
@@ -275,6 +321,15 @@ def test_search_goes_on_from_its_records_and_hands_its_winners_to_the_next_stage
     assert traces[records.group_id([begun])] == [2]  # from its checkpoint
     assert len(traces) == 12 + 2  # every run of a search is a group; the four of the final stage are two
 
+    # The record of a winner is damaged behind its config: that run is repeated, so the final runs stay selected.
+    before = {path.stem: path.stat().st_mtime_ns for path in tmp_path.glob("*.json")}
+    winner = top(records.frame(search.done), search_of(experiment), 1)[0]
+    path = tmp_path / f"{records.run_id(winner)}.json"
+    path.write_text(path.read_text().partition('"metrics"')[0])
+    engine.run(experiment, "search", tmp_path, Options(), display)
+    changed = {each.stem for each in tmp_path.glob("*.json") if each.stat().st_mtime_ns != before.get(each.stem)}
+    assert changed == {path.stem}
+
 
 # ---- the display (no Ray) --------------------------------------------------------------------------------------------
 
@@ -296,7 +351,7 @@ def told(console: Console) -> None:
     with Display(console, Best("loss", "lower", "rate", "method", ("a",))) as display:
         display.stage("coarse", 6, records_of[:1], later=4)
         display.started("1", [{"seed": 1}, {"seed": 2}])
-        display.progressed("1", 0.5)
+        display.progressed("1", 1250, 2500)
         display.retried("1", "lost")
         display.started("1", [{"seed": 1}, {"seed": 2}])
         display.started("2", [{"seed": 3}])
@@ -308,6 +363,7 @@ def told(console: Console) -> None:
 def test_display_in_plain_lines(output: io.StringIO) -> None:
     told(Console(file=output, width=200))
     text = output.getvalue()
+    assert "coarse: 1/6 done, 2 running (1,250/2,500 steps), about" in text
     assert "coarse: 3/6 done, 0 running, 1 failed, about 0 s left; best loss 0.2 (rate 0.1, a)" in text
     assert "starts again from its checkpoint: lost" in text
     assert "is left out: broken" in text
@@ -318,8 +374,32 @@ def test_display_does_not_judge_by_the_first_seconds(output: io.StringIO) -> Non
     with Display(Console(file=output, width=200)) as display:
         display.stage("coarse", 6, [], later=0)
         display.started("1", [{"seed": 1}])
-        display.progressed("1", 0.01)
-    assert "coarse: 0/6 done, 1 running\n" in output.getvalue()
+        display.progressed("1", 1, 100)
+    assert "coarse: 0/6 done, 1 running (1/100 steps)\n" in output.getvalue()
+
+
+def many_groups(console: Console) -> None:
+    """Six groups of two runs, of which the first has come half way."""
+    with Display(console) as display:
+        display.stage("final", 12, [], later=0)
+        for trial in "123456":
+            display.started(trial, [{"seed": 1}, {"seed": 2}])
+        display.progressed("1", 5, 10)
+        time.sleep(0.6)  # for the live panel to be drawn
+
+
+def test_display_shows_how_far_running_groups_are(output: io.StringIO) -> None:
+    many_groups(Console(file=output, width=200))
+    steps = "(5/10 steps, starting, starting, starting, and 2 other groups)"
+    assert f"final: 0/12 done, 12 running {steps}" in output.getvalue()
+
+
+def test_display_on_a_terminal_has_a_bar_for_each_running_group(output: io.StringIO) -> None:
+    many_groups(Console(file=output, width=200, force_terminal=True))
+    text = output.getvalue()
+    assert re.search(r"2 runs.*━.*5/10 steps", text)
+    assert "starting" in text
+    assert "and 2 other groups" in text
 
 
 def test_display_on_a_terminal(output: io.StringIO) -> None:

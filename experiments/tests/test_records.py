@@ -91,6 +91,21 @@ def test_damaged_bytes_are_told_too(tmp_path: Path) -> None:
     assert [corrupt.path for corrupt in records.load_all(tmp_path)[1]] == [path]
 
 
+def test_config_of_a_damaged_record_is_kept_if_it_is_certain(tmp_path: Path) -> None:
+    path = records.write(record(), tmp_path)
+    text = path.read_text()
+
+    def config_after(damage: str) -> Config | None:
+        path.write_text(damage)
+        [corrupt] = records.load_all(tmp_path)[1]
+        return corrupt.config
+
+    assert config_after(text[: text.index('"history"')]) == record().config
+    assert config_after(text[: text.index('"seed"')]) is None  # cut off
+    assert config_after(text.replace('"seed": 0', '"seed": 1')) is None  # changed
+    assert config_after('{\n "config": [],\n') is None
+
+
 def test_id_must_belong_to_the_config(tmp_path: Path) -> None:
     wrong = dataclasses.replace(record(), id="0" * 16)
     records.write(wrong, tmp_path)

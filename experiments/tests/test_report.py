@@ -104,28 +104,50 @@ def test_claims_are_told_in_words(tmp_path: Path) -> None:
         "**natural is better than softmax**: reproduced at theta* 0.5 (p: 0.00077); not significant at theta* 0.9"
         in text
     )
-    assert "**softmax is better than natural**: not significant at theta* 0.9 (p: 1)." in text
+    assert "**softmax is better than natural**: not significant at theta* 0.9 (p: 1); the paper makes no such" in text
 
 
 def test_claim_that_is_contradicted_and_claim_without_runs(tmp_path: Path) -> None:
     values = {(0.5, "softmax"): [1.0, 1.1, 0.9], (0.5, "natural"): [2.0, 2.1, 1.9]}
-    text = page(values, tmp_path)
+    table = dataclasses.replace(TABLE, claims=(*TABLE.claims, Claim("natural", "sparsemax")))
+    text = page(values, tmp_path, table)
     assert "did not reproduce: significantly the other way round at theta* 0.5" in text
-    assert "**softmax is better than natural**: no runs for it here." in text
+    assert "**softmax is better than natural**: the paper makes no such claim at theta* 0.5." in text
+    assert "**natural is better than sparsemax**: no runs for it at theta* 0.5." in text
     higher = page(values, tmp_path, dataclasses.replace(TABLE, better="higher"))
     assert "**natural is better than softmax**: reproduced at theta* 0.5" in higher
 
 
+def test_what_the_paper_does_not_claim_is_told_from_runs_that_are_missing(tmp_path: Path) -> None:
+    claims = (Claim("natural", "softmax", rows=(0.5,)), Claim("softmax", "natural", rows=(0.1, 0.9)))
+    values = {**CLEAR, (0.1, "natural"): [1.0, 1.1, 0.9]}
+    text = page(values, tmp_path, dataclasses.replace(TABLE, claims=claims))
+    assert "reproduced at theta* 0.5 (p: 0.00051); the paper makes no such claim at theta* 0.1, 0.9." in text
+    assert (
+        "**softmax is better than natural**: not significant at theta* 0.9 (p: 0.67); no runs for it at theta* 0.1; "
+        "the paper makes no such claim at theta* 0.5." in text
+    )
+
+
 def test_single_runs_cannot_be_tested(tmp_path: Path) -> None:
     text = page({(0.5, "softmax"): [2.0], (0.5, "natural"): [1.0]}, tmp_path)
-    assert "| 0.5 | 2.00 (2.00) | **1.00** (1.00) | - |" in text
+    assert "| 0.5 | 2.00 (2.00) | 1.00 (1.00) | - |" in text
+    assert "Nothing is bold: a test takes two columns with two runs each." in text
+    assert "Bold, as in the paper" not in text
     assert "No test is possible" in text
     assert "cannot be tested at theta* 0.5 (p: no test)" in text
 
 
+def test_rows_without_a_test_are_named(tmp_path: Path) -> None:
+    text = page({**CLEAR, (0.1, "softmax"): [2.0, 2.1], (0.1, "natural"): [1.0]}, tmp_path)
+    assert "| 0.1 | 2.05 ± 0.07 | 1.00 | - |" in text
+    assert "each test taken alone. Nothing is bold at theta* 0.1: a test takes" in text
+    assert "Nothing is bold" not in page(CLEAR, tmp_path)
+
+
 def test_runs_that_diverged_are_told(tmp_path: Path) -> None:
     text = page({(0.5, "softmax"): [2.0, 2.1, math.nan], (0.5, "natural"): [math.nan]}, tmp_path)
-    assert "**2.05 ± 0.07** (2.00), 1 diverged" in text
+    assert "2.05 ± 0.07 (2.00), 1 diverged" in text
     assert "all diverged" in text
 
 
@@ -160,8 +182,15 @@ def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
     standings = [standing(CLEAR, stage="coarse"), standing({(0.5, "natural"): [9.0]}, missing=5)]
     text = report.write("gsl", "paper", standings, [TABLE], tmp_path).read_text()
     assert "| theta* | natural | optimal |" in text  # a column without runs is left out
-    assert "| 0.5 | **9.00** (1.00) | - |" in text
+    assert "| 0.5 | 9.00 (1.00) | - |" in text
     assert "**Preliminary: 5 runs of this table are missing.**" in text
+
+
+def test_a_selection_that_may_change_is_told(tmp_path: Path) -> None:
+    unsettled = dataclasses.replace(standing(CLEAR, missing=2), settled=False)
+    text = report.write("gsl", "paper", [unsettled], [TABLE], tmp_path).read_text()
+    assert "**Preliminary: a stage before this table's is not complete" in text
+    assert "about 2 runs of this table are missing.**" in text
 
 
 def test_record_without_the_metric_has_no_cell(tmp_path: Path) -> None:

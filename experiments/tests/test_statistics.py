@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 import mpmath
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from catnat_experiments import statistics
 from catnat_experiments.statistics import Sample
@@ -78,8 +81,20 @@ def test_bold_is_the_best_and_what_is_not_significantly_worse() -> None:
     assert statistics.bold({"none": Sample.of([])}, "lower") == set()
 
 
-def test_bold_of_single_runs_is_the_best_alone() -> None:
-    assert statistics.bold({"a": Sample.of([1.0]), "b": Sample.of([1.1])}, "lower") == {"a"}
+def test_nothing_is_bold_where_no_test_is_possible() -> None:
+    single, pair = Sample.of([1.0]), Sample.of([1.1, 1.2])
+    assert statistics.bold({"a": single, "b": Sample.of([1.1])}, "lower") == set()
+    assert statistics.bold({"a": single, "b": pair, "c": pair}, "lower") == set()  # the best is the single run
+    assert statistics.bold({"a": pair}, "lower") == set()  # and nothing to compare it with
+    assert statistics.bold({"a": pair, "b": pair, "c": Sample.of([1.3])}, "lower") == {"a", "b"}
+
+
+def test_two_runs_on_each_side_can_tell_the_best() -> None:
+    """Welch's test can be significant then; a test of ranks could not, as one dealing in three is as extreme."""
+    best, worse = Sample.of([1.0, 1.01]), Sample.of([2.0, 2.01])
+    assert statistics.welch(best, worse) < statistics.LEVEL
+    assert statistics.bold({"best": best, "worse": worse}, "lower") == {"best"}
+    assert statistics.mann_whitney(best, worse) > statistics.LEVEL
 
 
 @pytest.mark.parametrize(
@@ -156,6 +171,47 @@ def test_bootstrap_intervals_cover_the_truth_about_as_often_as_they_say(monkeypa
 def test_nothing_to_resample_is_no_number() -> None:
     assert math.isnan(statistics.interquartile_mean([Sample.of([1.0]), Sample.of([])]).value)
     assert math.isnan(statistics.mann_whitney(Sample.of([]), Sample.of([1.0])))
+
+
+def pairs_won(first: Sequence[float], second: Sequence[float]) -> float:
+    """The statistic of the Mann-Whitney test; a tie is half a pair."""
+    return sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in first for y in second)
+
+
+def null_distribution(first: Sequence[float], second: Sequence[float]) -> NDArray[np.float64]:
+    """The statistic for every way to deal the pooled values into two samples of these sizes, all equally probable."""
+    pooled, places = [*first, *second], range(len(first) + len(second))
+    dealt = itertools.combinations(places, len(first))
+    return np.array(
+        [pairs_won([pooled[i] for i in mine], [pooled[i] for i in places if i not in mine]) for mine in dealt]
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]),
+        ([1.0, 2.0, 3.0, 7.0], [4.0, 5.0, 6.0]),
+        ([1.0, 3.0, 4.0, 6.0, 7.0], [2.0, 5.0, 8.0, 9.0, 10.0]),
+        ([1.0, 1.0, 2.0, 3.0], [2.0, 3.0, 3.0, 5.0]),
+        ([0.0, 0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0]),
+        ([1.0, 2.0, 2.0], [2.0, 2.0, 3.0, 3.0, 3.0]),
+    ],
+    ids=["apart", "no-ties", "five-each", "ties", "many-ties", "few-values"],
+)
+def test_mann_whitney_approximates_the_distribution_of_all_dealings(first: list[float], second: list[float]) -> None:
+    """Normal, with the mean and the deviation that all dealings have, ties or not, and the continuity correction."""
+    null, won = null_distribution(first, second), pairs_won(first, second)
+    z = max(0.0, abs(won - null.mean()) - 0.5) / null.std()
+    p_value = statistics.mann_whitney(Sample.of(first), Sample.of(second))
+    assert p_value == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-9)
+    exact = float(np.mean(np.abs(null - null.mean()) >= abs(won - null.mean()) - 1e-9))
+    assert abs(p_value - exact) > 1e-3  # or this case could not tell the approximation from the exact test
+    assert p_value == pytest.approx(exact, abs=0.07)  # the approximation is no better than that with so few values
+
+
+def test_mann_whitney_of_one_value_tells_nothing() -> None:
+    assert statistics.mann_whitney(Sample.of([1.0] * 4), Sample.of([1.0] * 3)) == 1.0
 
 
 def test_mann_whitney_is_its_definition() -> None:

@@ -167,7 +167,7 @@ def checkpoint_at(step: int, experiment: Toy, runs: list[Config], directory: Pat
         pass
 
     def report(progress: dict[str, float]) -> None:
-        if progress["fraction"] >= step / experiment.steps:
+        if progress["step"] >= step:
             raise Stop
 
     quiet = dataclasses.replace(experiment, log=f"{experiment.log}-before")

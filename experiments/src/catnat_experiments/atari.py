@@ -37,20 +37,16 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from torch import Tensor, nn
 
-from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, extra, plan_of
 from catnat_experiments.loop import Printing, add_point, go_on
 from catnat_experiments.parameterizations import Parameterization, parameterization
 from catnat_experiments.records import pack
 from catnat_experiments.report import Claim, Curve, Table
 from catnat_experiments.search import Search, top
 
-try:
+with extra("atari"):
     from ale_py import Action, roms
     from ale_py.vector_env import AtariVectorEnv
-except ImportError as error:
-    raise ImportError(
-        "The experiment atari needs the packages ale-py and gymnasium: pip install './experiments[atari]'."
-    ) from error
 
 # ---- the paper's numbers ---------------------------------------------------------------------------------------------
 

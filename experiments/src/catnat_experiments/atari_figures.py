@@ -15,6 +15,8 @@ from catnat_experiments.records import unpack
 
 def figures(frame: pd.DataFrame, directory: Path, names: Sequence[str]) -> list[Path]:
     """One figure for every game that final runs have frames of."""
+    if "history.pictures" not in frame:  # no run is finished, or all diverged
+        return []
     runs = frame[frame["stage"] == "final"].dropna(subset=["history.pictures"])
     return [strips(of_game, names, directory / f"playing-{game}.png") for game, of_game in runs.groupby("config.game")]
 

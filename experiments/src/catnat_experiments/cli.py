@@ -1,4 +1,4 @@
-"""The command line: ``catnat-experiments plan|run|status|report|figures EXPERIMENT --preset PRESET``."""
+"""The command line: ``catnat-experiments list``, and ``plan|run|status|report|figures EXPERIMENT --preset PRESET``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import pandas as pd
 import typer
@@ -18,22 +18,28 @@ from rich.table import Table as RichTable
 
 from catnat_experiments import plan as plans
 from catnat_experiments import records, report
-from catnat_experiments.experiment import Experiment
+from catnat_experiments.builtin import BUILT_IN, BuiltIn
+from catnat_experiments.experiment import Experiment, MissingExtraError
 from catnat_experiments.progress import Best, Display, duration
-from catnat_experiments.records import Corrupt
+from catnat_experiments.records import Corrupt, Record
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Run the experiments of the catnat paper, and resume."
 )
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="A built-in name such as gsl, or a module of yours.")
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT", help="A built-in name, as in `catnat-experiments list`, or a module of yours."
+    ),
 ]
-PresetOption = Annotated[str, typer.Option("--preset", help="How much of it: quick, laptop or paper.")]
+PresetOption = Annotated[
+    str, typer.Option("--preset", help="How much of it. `catnat-experiments list` has the presets of each experiment.")
+]
 ResultsOption = Annotated[
-    Path | None, typer.Option("--results", help="The directory of the records. [default: results/<experiment>]")
+    Path | None, typer.Option("--results", help="The directory of the records. Default: results/<experiment>.")
 ]
-CpusOption = Annotated[int | None, typer.Option("--cpus", min=1, help="Cores to use on this machine. [default: all]")]
+CpusOption = Annotated[int | None, typer.Option("--cpus", min=1, help="Cores to use on this machine. Default: all.")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +70,7 @@ def _module(name: str) -> ModuleType:
         if _exists(candidate):
             return importlib.import_module(candidate)
     raise typer.BadParameter(
-        f"There is no experiment '{name}': give a built-in name such as gsl, or a module on the path."
+        f"There is no experiment '{name}': give one of {', '.join(BUILT_IN)}, or a module on the path."
     )
 
 
@@ -75,15 +81,67 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _survey(loaded: Loaded, preset: str) -> tuple[list[plans.Standing], list[Corrupt]]:
+def _open(name: str, results: Path | None = None) -> Loaded:
+    """As :func:`load`, for a command: an extra that is not installed is no reason for a call stack."""
+    try:
+        return load(name, results)
+    except MissingExtraError as error:
+        _fail(str(error))
+
+
+def _fail(reason: str) -> NoReturn:
+    """End the command with one line that says why."""
+    Console(stderr=True).print(reason, style="red", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def _survey(loaded: Loaded, preset: str) -> tuple[list[plans.Standing], list[Record], list[Corrupt]]:
+    """Where the stages of a preset stand, all records that are there, and the damaged ones."""
     found, corrupt = records.load_all(loaded.directory)
     try:
-        return plans.survey(loaded.experiment, preset, found), corrupt
+        return plans.survey(loaded.experiment, preset, found), found, corrupt
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-# ---- the five commands -----------------------------------------------------------------------------------------------
+# ---- the six commands ------------------------------------------------------------------------------------------------
+
+
+@app.command(name="list")
+def list_command() -> None:
+    """Show the built-in experiments and their presets: runs, and core-hours from nothing."""
+    console = Console()
+    for name, builtin in BUILT_IN.items():
+        console.print(f"{name}: {builtin.about}", style="bold", highlight=False, soft_wrap=True)
+        try:
+            runs, missing = _runs_of_presets(name), ""
+        except MissingExtraError as error:
+            runs, missing = dict.fromkeys(builtin.hours), str(error)
+        for line in _preset_lines(runs, builtin):
+            console.print(line, highlight=False, soft_wrap=True)
+        if missing:
+            console.print(f"  {missing}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        "Core-hours are about what one core of a small machine takes; `plan` measures it on this one.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _runs_of_presets(name: str) -> dict[str, int | None]:
+    """Of a built-in experiment, for every preset."""
+    module = _module(name)
+    return {preset: sum(stage.expected_runs for stage in module.EXPERIMENT.stages(preset)) for preset in module.PRESETS}
+
+
+def _preset_lines(runs: Mapping[str, int | None], builtin: BuiltIn) -> list[str]:
+    """A line for each preset; what is not known is said to be unknown."""
+    lines = []
+    for preset, count in runs.items():
+        hours = builtin.hours.get(preset)
+        known = "unknown" if count is None else f"{count:,}"
+        lines.append(f"  {preset:<10} {known:>7} runs {'unknown' if hours is None else f'{hours:,g}':>8} core-hours")
+    return lines
 
 
 @app.command()
@@ -91,7 +149,7 @@ def plan(
     name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None, cpus: CpusOption = None
 ) -> None:
     """Show the stages, the number of runs and the core-hours that are left, before anything starts."""
-    loaded = load(name, results)
+    loaded = _open(name, results)
     _print_plan(loaded, preset, cpus, Console())
 
 
@@ -101,7 +159,7 @@ def run(
     preset: PresetOption = "quick",
     results: ResultsOption = None,
     cpus: CpusOption = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join. [default: this machine alone]")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join. Default: this machine alone.")] = None,
     gpus_per_trial: Annotated[
         float, typer.Option(min=0.0, help="The share of a GPU that a group of runs needs.")
     ] = 0.0,
@@ -110,7 +168,7 @@ def run(
     """Compute what is missing, then report and draw. Repeat the command to go on after any interruption."""
     if address is not None and cpus is not None:
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
-    loaded, console = load(name, results), Console()
+    loaded, console = _open(name, results), Console()
     _print_plan(loaded, preset, cpus, console)
     from catnat_experiments import engine  # Ray takes a second to import: only who runs something waits for it
 
@@ -124,7 +182,7 @@ def run(
     except KeyboardInterrupt:
         console.print("Interrupted. What is finished is kept: repeat the command to go on.")
         raise typer.Exit(130) from None
-    standings, _ = _survey(loaded, preset)
+    standings, *_ = _survey(loaded, preset)
     _report(loaded, preset, standings, loaded.directory, console)
     _draw(loaded, standings, loaded.directory, console)
 
@@ -132,13 +190,14 @@ def run(
 @app.command()
 def status(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
     """Count what is done, missing and damaged."""
-    loaded, console = load(name, results), Console()
-    standings, corrupt = _survey(loaded, preset)
+    loaded, console = _open(name, results), Console()
+    standings, found, corrupt = _survey(loaded, preset)
     table = RichTable("stage", "done", "missing")
     for standing in standings:
-        missing = f"about {standing.missing}" if standing.runs is None else str(standing.missing)
-        table.add_row(standing.stage.name, str(len(standing.done)), missing)
+        table.add_row(standing.stage.name, _count(standing, len(standing.done)), _count(standing, standing.missing))
     console.print(table)
+    for told in _unsettled(standings, found):
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
     for damaged in corrupt:
         console.print(f"damaged: {damaged.path} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{len(corrupt)} damaged records in {loaded.directory}", highlight=False, soft_wrap=True)
@@ -149,11 +208,11 @@ def report_command(
     name: NameArgument,
     preset: PresetOption = "quick",
     results: ResultsOption = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write the page. [default: beside the records]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside the records.")] = None,
 ) -> None:
     """Write README.md with tables, tests and plots, from the records alone."""
-    loaded = load(name, results)
-    standings, _ = _survey(loaded, preset)
+    loaded = _open(name, results)
+    standings, *_ = _survey(loaded, preset)
     _report(loaded, preset, standings, output or loaded.directory, Console())
 
 
@@ -162,29 +221,39 @@ def figures(
     name: NameArgument,
     preset: PresetOption = "quick",
     results: ResultsOption = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write them. [default: beside the records]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write them. Default: beside the records.")] = None,
 ) -> None:
     """Draw the experiment's own figures from the records of a preset."""
-    loaded, console = load(name, results), Console()
+    loaded, console = _open(name, results), Console()
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
-    standings, _ = _survey(loaded, preset)
-    _draw(loaded, standings, output or loaded.directory, console)
+    standings, *_ = _survey(loaded, preset)
+    directory = f"--results {loaded.directory}"
+    if not report.done_records(standings):
+        _fail(
+            f"There is nothing to draw: {loaded.directory} has no record of {name} with preset {preset}. Make them: "
+            f"catnat-experiments run {name} --preset {preset} {directory}"
+        )
+    if not _draw(loaded, standings, output or loaded.directory, console):
+        _fail(
+            f"There is nothing to draw yet: the figures need runs that are missing. What they are: catnat-experiments "
+            f"status {name} --preset {preset} {directory}"
+        )
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
 def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console) -> None:
-    standings, corrupt = _survey(loaded, preset)
+    standings, _, corrupt = _survey(loaded, preset)
     seconds = plans.seconds_left(loaded.experiment, standings)
     table = RichTable(
         "stage", "runs", "done", "core-hours left", "", title=f"{loaded.experiment.name}, preset {preset}"
     )
     for standing, left in zip(standings, seconds, strict=True):
         done = len(standing.done)
-        runs = f"about {standing.missing}" if standing.runs is None else str(done + standing.missing)
-        table.add_row(standing.stage.name, runs, str(done), _hours(left), standing.stage.about)
+        counts = (_count(standing, done + standing.missing), _count(standing, done))
+        table.add_row(standing.stage.name, *counts, _hours(left), standing.stage.about)
     console.print(table)
     total = sum(seconds)
     time = "" if cpus is None or math.isnan(total) else f", about {duration(total / cpus)} on {cpus} cores"
@@ -193,6 +262,32 @@ def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console)
     )
     if corrupt:
         console.print(f"{len(corrupt)} damaged records will be computed again.", highlight=False)
+
+
+def _count(standing: plans.Standing, runs: int) -> str:
+    """A number of runs, which is a guess as long as the stages before may still select others."""
+    return str(runs) if standing.settled or not runs else f"about {runs}"
+
+
+def _unsettled(standings: Sequence[plans.Standing], found: Sequence[Record]) -> list[str]:
+    """Sentences: what may change about the counts, and how many records nothing selects as long as runs are missing."""
+    waiting = [standing for standing in standings if not standing.settled]
+    told = []
+    if any(standing.done for standing in waiting):
+        first = next(standing for standing in standings if not standing.complete)
+        told.append(
+            f"Stage {first.stage.name} is not complete, so what it will select is not certain: the stages after it are "
+            "counted as its records so far select them."
+        )
+    counted = {record.id for standing in standings for record in standing.done}
+    for name in (standing.stage.name for standing in waiting):
+        others = sum(record.stage == name and record.id not in counted for record in found)
+        if others:
+            told.append(
+                f"Not counted: {others} more records of a stage {name}. They belong to another preset, or to what will "
+                "be selected again once the missing runs are there."
+            )
+    return told
 
 
 def _hours(seconds: float) -> str:
@@ -224,12 +319,14 @@ def _report(loaded: Loaded, preset: str, standings: Sequence[plans.Standing], ou
     console.print(f"The whole report: {page}", highlight=False, soft_wrap=True)
 
 
-def _draw(loaded: Loaded, standings: Sequence[plans.Standing], directory: Path, console: Console) -> None:
+def _draw(loaded: Loaded, standings: Sequence[plans.Standing], directory: Path, console: Console) -> list[Path]:
     if loaded.figures is None:
-        return
+        return []
     directory.mkdir(parents=True, exist_ok=True)
-    for path in loaded.figures(records.frame(report.done_records(standings)), directory):
+    drawn = loaded.figures(records.frame(report.done_records(standings)), directory)
+    for path in drawn:
         console.print(str(path), highlight=False, soft_wrap=True)
+    return drawn
 
 
 if __name__ == "__main__":

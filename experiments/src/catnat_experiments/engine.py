@@ -93,18 +93,26 @@ def run(experiment: Experiment, preset: str, directory: Path, options: Options, 
             if not standings[place].complete:
                 stack.enter_context(_ray(options))
                 later = sum(standing.missing for standing in standings[place + 1 :])
-                _run_stage(experiment, standings[place], later, directory, options, display)
+                _run_stage(experiment, standings[place], later, corrupt, directory, options, display)
         return corrupt
 
 
 def _run_stage(
-    experiment: Experiment, standing: Standing, later: int, directory: Path, options: Options, display: Display
+    experiment: Experiment,
+    standing: Standing,
+    later: int,
+    corrupt: Sequence[Corrupt],
+    directory: Path,
+    options: Options,
+    display: Display,
 ) -> None:
     stage = standing.stage
     display.stage(stage.name, len(standing.done) + standing.missing, standing.done, later)
     clerk = _Clerk(experiment.name, standing, directory, display)
     if isinstance(stage, Search):
-        studies = Studies(stage, standing.done, [run for group in keeper.interrupted(directory) for run in group])
+        again = [run for group in keeper.interrupted(directory) for run in group]
+        again += [damaged.config for damaged in corrupt if damaged.config is not None]
+        studies = Studies(stage, standing.done, again)
         _tune(experiment, directory, clerk, options, search_alg=_Suggestions(studies), num_samples=studies.remaining)
     else:
         _tune(experiment, directory, clerk, options, groups=unfinished_groups(experiment, standing))
@@ -181,7 +189,7 @@ class _Clerk(tune.Callback):
         elif "error" in result:
             self._failed(trial, result["error"])
         else:
-            self._display.progressed(trial.trial_id, result["fraction"])
+            self._display.progressed(trial.trial_id, result["step"], result["of"])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._display.retried(trial.trial_id, _last_line(str(trial.get_error())))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
 
 Config = dict[str, str | int | float]
 """Everything that decides a run's numbers, as plain JSON: experiment, sizes, parameterization, rate, seed ..."""
+
+
+class MissingExtraError(ImportError):
+    """An experiment's own packages, which are an extra of this one, are not installed."""
+
+
+@contextlib.contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around the imports of packages that only the extra ``name`` installs: if one fails, say what to install."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in ("catnat", "catnat_experiments"):
+            raise  # a mistake of ours, which no installation would repair
+        raise MissingExtraError(
+            f"This experiment needs the extra '{name}' ({error}): pip install \"catnat-experiments[{name}]\"",
+            name=error.name,
+        ) from error
 
 
 Plan = TypeVar("Plan")

@@ -76,7 +76,7 @@ class FileKeeper:
         kept = {"state": state, "seconds": self.seconds, "history": self._history, "made": self._made}
         torch.save(kept, buffer)
         write_atomically(self._folder / "state.pt", buffer.getvalue())
-        self._report({"fraction": step / max(1, of)})
+        self._report({"step": step, "of": of})
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
         """Values of one run at a step: to TensorBoard now, and to the record's history if the outcome brings none."""

@@ -18,19 +18,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.experiment import Config, Keeper, Outcome, Stage, extra, plan_of
 from catnat_experiments.loop import Printing, add_point, go_on
-from catnat_experiments.minatar_ppo import GAMES, POLICIES, Found, Knobs, Sizes, program
 from catnat_experiments.records import run_id
 from catnat_experiments.report import Curve, Table
 from catnat_experiments.search import Search, top
+
+with extra("minatar"):
+    import jax
+    import jax.numpy as jnp
+
+    from catnat_experiments.minatar_ppo import GAMES, POLICIES, Found, Knobs, Sizes, program
 
 METRICS = {
     "return": "mean return of the episodes that ended in the last tenth of the training",

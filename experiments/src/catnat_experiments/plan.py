@@ -8,6 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import pandas as pd
+
 from catnat_experiments import records
 from catnat_experiments.experiment import Config, Experiment, Stage
 from catnat_experiments.records import Record, run_id
@@ -26,18 +28,20 @@ class Priced(Protocol):
 class Standing:
     """A stage, and what of it is on disk.
 
-    ``runs`` is None as long as it depends on a stage before it that is not complete.
+    As long as a stage before it is not complete, it is not ``settled``: ``runs`` is then what the records so far would
+    select, which may change, and None if they are not enough to select anything.
     """
 
     stage: Stage | Search
     runs: list[Config] | None
     done: list[Record]
     missing: int
+    settled: bool = True
 
     @property
     def complete(self) -> bool:
         """Whether all of its records exist."""
-        return self.runs is not None and self.missing == 0
+        return self.settled and self.missing == 0
 
 
 def survey(experiment: Experiment, preset: str, found: Sequence[Record]) -> list[Standing]:
@@ -45,25 +49,33 @@ def survey(experiment: Experiment, preset: str, found: Sequence[Record]) -> list
 
     A record counts for every stage that lists its config, also if another stage or another preset made it.
     """
-    by_id = {record.id: record for record in found}
     standings: list[Standing] = []
     before: dict[str, Record] = {}
-    known = True
+    settled = True
     stages: list[Stage | Search] = list(experiment.stages(preset))
     for stage in stages:
-        if not known:
-            standings.append(Standing(stage, None, [], stage.expected_runs))
-            continue
         if isinstance(stage, Search):
             standing = _survey_search(stage, found)
         else:
-            runs = _distinct(stage.runs(records.frame(before.values())), stage.name)
-            done = [by_id[name] for name in map(run_id, runs) if name in by_id]
-            standing = Standing(stage, runs, done, len(runs) - len(done))
+            standing = _survey_stage(stage, found, records.frame(before.values()), settled)
         standings.append(standing)
         before |= {record.id: record for record in standing.done}
-        known = standing.complete
+        settled = settled and standing.complete
     return standings
+
+
+def _survey_stage(stage: Stage, found: Sequence[Record], before: pd.DataFrame, settled: bool) -> Standing:
+    """One damaged record of a search must not hide all final runs: so an incomplete one is asked what it selects."""
+    try:
+        runs = _distinct(stage.runs(before), stage.name)
+    except Exception:
+        if settled:
+            raise
+        return Standing(stage, None, [], stage.expected_runs, settled)  # it may expect complete stages before it
+    by_id = {record.id: record for record in found}
+    done = [by_id[name] for name in map(run_id, runs) if name in by_id]
+    expected = len(runs) if settled else max(len(runs), stage.expected_runs)
+    return Standing(stage, runs, done, expected - len(done), settled)
 
 
 def _survey_search(search: Search, found: Sequence[Record]) -> Standing:
@@ -119,6 +131,6 @@ def _groups_left(experiment: Experiment, standing: Standing) -> list[list[Config
     """What is left to compute, or groups that cost as much; nothing if neither is known."""
     if isinstance(standing.stage, Search):
         return [[run] for _, run in zip(range(standing.missing), itertools.cycle(standing.stage.alike), strict=False)]
-    if standing.runs is None:
-        return experiment.groups(list(standing.stage.alike))
+    if standing.runs is None or len(standing.runs) < len(standing.done) + standing.missing:  # not all are known
+        return experiment.groups(list(standing.stage.alike[: standing.missing]))
     return unfinished_groups(experiment, standing)

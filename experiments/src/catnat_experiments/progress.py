@@ -18,6 +18,7 @@ from catnat_experiments.records import Record
 from catnat_experiments.statistics import Direction
 
 _SECONDS_BETWEEN_LINES = 5.0
+_GROUPS_SHOWN = 4
 _RUNS_TO_JUDGE_BY = 0.1
 """Before so much is done, compiling and loading are most of the time, and it says nothing about the rest."""
 
@@ -56,6 +57,22 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """A group that runs: how many runs it has, and how many of its steps are done, as of its last checkpoint."""
+
+    runs: int
+    step: int = 0
+    of: int = 0
+
+    @property
+    def fraction(self) -> float:
+        return self.step / max(1, self.of)
+
+    def __str__(self) -> str:
+        return f"{self.step:,}/{self.of:,} steps" if self.of else "starting"
+
+
 class Display:
     """Counts what the engine tells it, and shows it.
 
@@ -70,7 +87,7 @@ class Display:
         self._bests: dict[object, Record] = {}  # the one that improved last is the last
         self._live: Live | None = None
         self._stage, self._total, self._done, self._failed, self._later = "", 0, 0, 0, 0
-        self._running: dict[str, tuple[int, float]] = {}  # trial -> its runs, the fraction that is done
+        self._running: dict[str, _Group] = {}  # by trial
         self._worked = 0.0  # runs computed by this command, over all stages
         self._began: float | None = None
         self._last_line = 0.0
@@ -101,19 +118,17 @@ class Display:
     def started(self, trial: str, runs: list[Config]) -> None:
         """A group starts, or starts again after its worker was lost."""
         self._began = self._began or time.monotonic()
-        self._running[trial] = (len(runs), 0.0)
+        self._running[trial] = _Group(len(runs))
 
-    def progressed(self, trial: str, fraction: float) -> None:
-        """A group has come so far."""
-        runs, _ = self._running.get(trial, (1, 0.0))
-        self._running[trial] = (runs, fraction)
+    def progressed(self, trial: str, step: int, of: int) -> None:
+        """A group has done so many of its steps."""
+        self._running[trial] = _Group(self._running.get(trial, _Group(1)).runs, step, of)
         self.tick()
 
     def finished(self, trial: str, records: list[Record]) -> None:
         """A group is done, and these new records are on disk."""
-        runs, _ = self._running.pop(trial, (len(records), 1.0))
+        self._worked += self._running.pop(trial, _Group(len(records))).runs
         self._done += len(records)
-        self._worked += runs
         self._note(records)
         self.tick(force=not self._running)
 
@@ -124,8 +139,7 @@ class Display:
 
     def failed(self, trial: str, reason: str) -> None:
         """A group failed for good."""
-        runs, _ = self._running.pop(trial, (1, 0.0))
-        self._failed += runs
+        self._failed += self._running.pop(trial, _Group(1)).runs
         self.say(f"A group failed and is left out: {reason}")
 
     def say(self, text: str) -> None:
@@ -151,7 +165,7 @@ class Display:
 
     def _seconds_left(self) -> float | None:
         """Later stages are taken to cost as much per run as what was done so far; None until that is something."""
-        under_way = sum(runs * fraction for runs, fraction in self._running.values())
+        under_way = sum(group.runs * group.fraction for group in self._running.values())
         worked = self._worked + under_way
         if not self._began or worked < _RUNS_TO_JUDGE_BY:
             return None
@@ -160,7 +174,7 @@ class Display:
 
     def _line(self) -> str:
         left = self._seconds_left()
-        parts = [f"{self._done}/{self._total} done", f"{sum(runs for runs, _ in self._running.values())} running"]
+        parts = [f"{self._done}/{self._total} done", f"{self._runs_running} running{self._steps()}"]
         parts += [f"{self._failed} failed"] if self._failed else []
         parts += [f"about {duration(left)} left"] if left is not None else []
         return f"{self._stage}: {', '.join(parts)}" + "".join(f"; best {text}" for text in self._best_texts()[-1:])
@@ -181,8 +195,34 @@ class Display:
             Text(self._stage, style="bold"),
             ProgressBar(total=max(1, self._total), completed=self._done, width=30),
             f"{self._done}/{self._total} done",
-            f"{sum(runs for runs, _ in self._running.values())} running",
+            f"{self._runs_running} running",
             Text(f"{self._failed} failed", style="red" if self._failed else ""),
             f"about {duration(left)} left" if left is not None else "",
         )
-        return Group(counts, *(Text(f"  best {text}", style="dim") for text in sorted(self._best_texts())))
+        return Group(
+            counts, *self._bars(), *(Text(f"  best {text}", style="dim") for text in sorted(self._best_texts()))
+        )
+
+    @property
+    def _runs_running(self) -> int:
+        return sum(group.runs for group in self._running.values())
+
+    def _shown(self) -> tuple[list[_Group], str]:
+        """The groups to show, those that began first, and words for the others."""
+        groups = list(self._running.values())
+        others = len(groups) - _GROUPS_SHOWN
+        return groups[:_GROUPS_SHOWN], f"and {others} other group{'s' * (others > 1)}" if others > 0 else ""
+
+    def _steps(self) -> str:
+        """How far the running groups are, for a line."""
+        groups, others = self._shown()
+        return f" ({', '.join([*map(str, groups), *([others] if others else [])])})" if groups else ""
+
+    def _bars(self) -> list[RenderableType]:
+        """How far the running groups are, for a panel: a bar each."""
+        groups, others = self._shown()
+        bars = RichTable.grid(padding=(0, 2))
+        for group in groups:
+            bar = ProgressBar(total=max(1, group.of), completed=group.step, width=30)
+            bars.add_row(f"  {group.runs} run{'s' * (group.runs > 1)}", bar, str(group))
+        return [bars, *([Text(f"  {others}")] if others else [])] if groups else []

@@ -6,6 +6,7 @@ A run is named by its config: the id is a hash of it, so the same config is the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -256,10 +257,14 @@ def write(record: Record, directory: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Corrupt:
-    """A file that should be a record and is not; its run counts as not done."""
+    """A file that should be a record and is not; its run counts as not done.
+
+    ``config`` is that of the run, if it can still be read: a search could not know otherwise which run to repeat.
+    """
 
     path: Path
     reason: str
+    config: Config | None = None
 
 
 def load_all(directory: Path) -> tuple[list[Record], list[Corrupt]]:
@@ -273,8 +278,19 @@ def _read(path: Path) -> Record | Corrupt:
     try:
         record = Record.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        return Corrupt(path, str(error))
+        return Corrupt(path, str(error), _config_left(path))
     return record if path.stem == record.id else Corrupt(path, f"it holds the record of run {record.id}")
+
+
+def _config_left(path: Path) -> Config | None:
+    """The config in a damaged record: a line of its own, and certainly whole if its hash is the file's name."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, text = line.strip().partition(": ")
+            if name == '"config"':
+                config: Config = json.loads(text.rstrip(","))
+                return config if run_id(config) == path.stem else None
+    return None
 
 
 def frame(records: Path | Iterable[Record]) -> pd.DataFrame:

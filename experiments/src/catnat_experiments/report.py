@@ -42,6 +42,10 @@ class Claim:
     worse: str
     rows: tuple[Value, ...] | None = None
 
+    def is_about(self, row: Value) -> bool:
+        """Whether the paper claims it for a row."""
+        return self.rows is None or row in self.rows
+
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
@@ -245,7 +249,13 @@ def _section(numbers: Numbers, standings: Sequence[Standing], directory: Path) -
 
 
 def _preliminary(table: Table, standings: Sequence[Standing]) -> str:
-    missing = sum(standing.missing for standing in standings if standing.stage.name in table.stages)
+    shown = [standing for standing in standings if standing.stage.name in table.stages]
+    missing = sum(standing.missing for standing in shown)
+    if any(standing.done and not standing.settled for standing in shown):
+        return (
+            "**Preliminary: a stage before this table's is not complete, so other runs may be selected in the end; "
+            f"about {missing} runs of this table are missing.**"
+        )
     return f"**Preliminary: {missing} runs of this table are missing.**" if missing else ""
 
 
@@ -275,12 +285,22 @@ def _cells(numbers: Numbers, opening: str, closing: str) -> list[list[str]]:
     """The body of the main table, with the marks around bold."""
     body = []
     for row in numbers.rows:
-        better = numbers.table.better
-        strong = statistics.bold(numbers.row(row), better) if better is not None else set()
+        strong = _bold(numbers, row)
         marks = [(opening, closing) if column in strong else ("", "") for column in numbers.table.all_columns]
         cells = [cell_text(numbers, row, *entry) for entry in zip(numbers.table.all_columns, marks, strict=True)]
         body.append([str(row), *cells])
     return body
+
+
+_BOLD = (
+    "Bold, as in the paper: the best mean of a row and all that Welch's t-test does not find significantly worse at "
+    "5%, each test taken alone."
+)
+
+
+def _bold(numbers: Numbers, row: Value) -> set[str]:
+    better = numbers.table.better
+    return statistics.bold(numbers.row(row), better) if better is not None else set()
 
 
 def _legend(numbers: Numbers) -> str:
@@ -292,10 +312,14 @@ def _legend(numbers: Numbers) -> str:
     told = f"Mean ± standard deviation (n - 1) over {repeats} run{'s' * (repeats != '1')} a cell{papers}."
     if numbers.table.better is None:
         return told
-    return (
-        f"{numbers.table.better.capitalize()} is better. {told} Bold, as in the paper: the best mean of a row and all "
-        "that Welch's t-test does not find significantly worse at 5%, each test taken alone."
-    )
+    plain = [row for row in numbers.rows if not _bold(numbers, row)]
+    sentences = [f"{numbers.table.better.capitalize()} is better.", told]
+    if len(plain) < len(numbers.rows):
+        sentences.append(_BOLD)
+    if plain:
+        where = f" at {numbers.heading} {', '.join(map(str, plain))}" if len(plain) < len(numbers.rows) else ""
+        sentences.append(f"Nothing is bold{where}: a test takes two columns with two runs each.")
+    return " ".join(sentences)
 
 
 def _p_table(numbers: Numbers) -> str:
@@ -448,31 +472,38 @@ _KINDS = {
     "significantly worse than": "did not reproduce: significantly the other way round",
     "cannot be tested against": "cannot be tested",
 }
+_NO_RUNS, _NO_CLAIM = "no runs for it", "the paper makes no such claim"
 
 
 def claims(numbers: Numbers) -> list[str]:
-    """One paragraph per claim of the paper: where it reproduced, where it did not, where nothing is significant."""
+    """One paragraph per claim of the paper: where it reproduced, where it did not, where nothing is significant.
+
+    And for what is not tested why: a run of either column is missing, or the paper does not claim it for that row.
+    """
     table = numbers.table
     p_values: dict[tuple[Claim, Value], float] = {}
     for claim in table.claims:
-        for row in claim.rows if claim.rows is not None else numbers.rows:
-            if {claim.better, claim.worse} <= set(numbers.row(row)):
-                samples = numbers.row(row)
+        for row in numbers.rows:
+            samples = numbers.row(row)
+            if claim.is_about(row) and {claim.better, claim.worse} <= set(samples):
                 p_values[claim, row] = statistics.welch(samples[claim.better], samples[claim.worse])
     corrected = statistics.holm(p_values)
     texts = []
     for claim in table.claims:
         found: dict[str, list[str]] = {}
-        for row in (row for of, row in corrected if of == claim):
-            samples, p_value = numbers.row(row), corrected[claim, row]
-            words = statistics.verdict(samples[claim.better], samples[claim.worse], table.direction, p_value)
-            found.setdefault(_KINDS[words], []).append(f"{row} (p: {p_text(p_value)})")
+        for row in numbers.rows:
+            if (claim, row) in corrected:
+                samples, p_value = numbers.row(row), corrected[claim, row]
+                words = statistics.verdict(samples[claim.better], samples[claim.worse], table.direction, p_value)
+                found.setdefault(_KINDS[words], []).append(f"{row} (p: {p_text(p_value)})")
+            else:
+                found.setdefault(_NO_RUNS if claim.is_about(row) else _NO_CLAIM, []).append(str(row))
         told = "; ".join(
-            f"{kind} at {numbers.heading} {', '.join(found[kind])}" for kind in _KINDS.values() if kind in found
+            f"{kind} at {numbers.heading} {', '.join(found[kind])}"
+            for kind in (*_KINDS.values(), _NO_RUNS, _NO_CLAIM)
+            if kind in found
         )
-        texts.append(
-            f"The paper's claim that **{claim.better} is better than {claim.worse}**: {told or 'no runs for it here'}."
-        )
+        texts.append(f"The paper's claim that **{claim.better} is better than {claim.worse}**: {told}.")
     if texts:
         texts.insert(
             0, "Claims are tested with Welch's t-test, corrected by Holm's method for all the claims of the table."

@@ -86,7 +86,8 @@ class Studies:
     """The Optuna studies of a search, rebuilt from what is on disk.
 
     Nothing of Optuna's is stored: finished records are told to a fresh study, and runs that were interrupted with a
-    checkpoint are asked first, so that they go on. So a search survives the loss of any process.
+    checkpoint are asked first, so that they go on, and so are those whose records are damaged. So a search survives the
+    loss of any process.
     """
 
     def __init__(self, search: Search, finished: Sequence[Record], interrupted: Sequence[Config]) -> None:

@@ -1,0 +1,51 @@
+"""The experiments that come with this package, for those who have to choose one: none of them is imported here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltIn:
+    """What is known of an experiment without importing it.
+
+    Attributes:
+        about: What it is, in one line.
+        hours: Core-hours of each preset from nothing, about, as ``plan`` gave them on one core of a small machine.
+    """
+
+    about: str
+    hours: Mapping[str, float]
+
+
+BUILT_IN = {
+    "gsl": BuiltIn(
+        "graph structure learning, Table 2 of the paper",
+        {"quick": 0.1, "laptop": 1.6, "paper": 3.3, "beyond": 5, "shared": 1},
+    ),
+    "vae": BuiltIn(
+        "categorical VAE on MNIST, Tables 3 and 4 of the paper",
+        {"quick": 0.1, "laptop": 3, "evidence": 6, "sgd": 2, "start": 0.5, "start-fast": 0.5, "paper": 450},
+    ),
+    "vae_reinforce": BuiltIn(
+        "categorical VAE that learns by REINFORCE, Table 5 of the paper",
+        {"quick": 0.1, "collapse": 1, "paper": 230},
+    ),
+    "world": BuiltIn(
+        "world model in the style of DreamerV3 on a ball in a box, beyond the paper",
+        {"quick": 0.04, "evidence": 0.7},
+    ),
+    "atari": BuiltIn(
+        "PPO on Atari games, Table 6 of the paper",
+        {"quick": 0.03, "evidence": 0.9, "paper": 17_000},
+    ),
+    "minatar": BuiltIn(
+        "PPO on MinAtar in JAX with many seeds, beyond the paper",
+        {"quick": 0.03, "evidence": 2.5, "full": 300},
+    ),
+    "identifiers": BuiltIn(
+        "next-token modelling of Python sources, heads for 100,000 classes, beyond the paper",
+        {"quick": 0.05, "evidence": 4, "full": 50},
+    ),
+}
