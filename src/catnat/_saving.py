@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import hashlib
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,3 +59,41 @@ def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) ->
     """The inverse of :func:`activation_parts`."""
     settings = dict(facts)
     return dataclasses.replace(known[settings.pop("name")], **settings)
+
+
+# ---- names, for files that hold arrays alone ----
+
+
+@functools.lru_cache(maxsize=256)
+def fingerprint(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
+    """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
+
+    A prior is compared in float32: the last digits of a float64 sum are not the same on every machine.
+    """
+    return _tree_name(tree), f"activation_{type(activation).__name__}_{_digest(repr(activation).encode())}"
+
+
+def check_fingerprint(saved: Collection[str], tree: Tree | None, activation: ActivationPlan) -> None:
+    """Raise unless weights that were saved under these names belong to this tree and this activation."""
+    for name, mine in zip(fingerprint(tree, activation), (tree, activation), strict=True):
+        kind = name.partition("_")[0]
+        if name not in saved:
+            other = next((one for one in saved if one.startswith(kind)), "none that is known")
+            raise ValueError(
+                f"The weights are of a layer with another {kind}: {other}, but this layer has {name}, which is "
+                f"{mine!r}. They would mean another distribution here. Build the layer with the {kind} that they were "
+                "trained with, and load them into that."
+            )
+
+
+def _tree_name(tree: Tree | None) -> str:
+    if tree is None:
+        return "tree_default"
+    tables = [tree.children.astype("<i8").tobytes()] if tree.shape == "table" else []
+    if not tree.has_uniform_prior:
+        tables.append(tree.prior.astype("<f4").tobytes())
+    return "_".join(["tree", tree.shape, str(tree.num_classes), *map(_digest, tables)])
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]

@@ -12,9 +12,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from catnat import _checks
 from catnat._builders import balanced
 from catnat._tree import Tree
-from catnat.jax import _functional
+from catnat.jax import _functional, _plan
 from catnat.jax._activations import Activation, resolve
 
 _Self = TypeVar("_Self", bound="OfRows")
@@ -100,6 +101,8 @@ class OfRows:
         dtype: Any,
         key: PRNGKeyArray,
     ) -> None:
+        _checks.in_features(in_features)
+        _plan.check_key(key)
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
         dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
@@ -170,4 +173,6 @@ class ScoreLayer(OfRows):
 
     def __call__(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
         """The scores."""
+        features = _plan.check_array(features, "features")
+        _checks.width_of_features(features.shape, self.weight.shape[-1])
         return self._scores(features)

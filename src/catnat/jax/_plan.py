@@ -47,6 +47,12 @@ def check_array(value: Any, name: str) -> Array:
     return jnp.asarray(value)
 
 
+def check_key(key: Any) -> None:
+    """Raise unless ``key`` is a random key, of the new kind or the old one."""
+    if not isinstance(key, (jax.Array, np.ndarray)):
+        raise TypeError(f"`key` is {key!r}, but a random key of JAX is needed: key=jax.random.key(0).")
+
+
 def is_true(condition: Array) -> bool:
     """Whether ``condition`` holds, as far as can be told: not while a function is traced."""
     return not isinstance(condition, jax.core.Tracer) and bool(condition)
