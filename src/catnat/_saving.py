@@ -68,9 +68,10 @@ def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) ->
 def fingerprint(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
     """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
 
-    A prior is compared in float32: the last digits of a float64 sum are not the same on every machine.
+    A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
+    the settings that are not the default ones are compared: a setting that is new in a later version changes no name.
     """
-    return _tree_name(tree), f"activation_{type(activation).__name__}_{_digest(repr(activation).encode())}"
+    return _tree_name(tree), _activation_name(activation)
 
 
 def check_fingerprint(saved: Collection[str], tree: Tree | None, activation: ActivationPlan) -> None:
@@ -93,6 +94,16 @@ def _tree_name(tree: Tree | None) -> str:
     if not tree.has_uniform_prior:
         tables.append(tree.prior.astype("<f4").tobytes())
     return "_".join(["tree", tree.shape, str(tree.num_classes), *map(_digest, tables)])
+
+
+def _activation_name(activation: ActivationPlan) -> str:
+    settings = sorted(
+        f"{field.name}={getattr(activation, field.name)!r}"
+        for field in dataclasses.fields(activation)
+        if getattr(activation, field.name) != field.default
+    )
+    digest = [_digest(",".join(settings).encode())] if settings else []
+    return "_".join(["activation", type(activation).__name__, *digest])
 
 
 def _digest(data: bytes) -> str:

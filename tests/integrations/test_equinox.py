@@ -213,7 +213,7 @@ def test_equinoxs_options_go_through():
         (catnat.chain(K), "natural", "another tree: tree_table_10_.* has tree_chain_10, which is chain"),
         (TREE.with_prior(np.ones(K)), "natural", "another tree: tree_table_10_.* has tree_table_10_"),
         (catnat.balanced(K + 1), "natural", "another tree: tree_table_10_.* has tree_balanced_11"),
-        (TREE, "sigmoid", "another activation: activation_natural_.* has activation_sigmoid_"),
+        (TREE, "sigmoid", "another activation: activation_natural, .* has activation_sigmoid"),
         (TREE, cj.natural(boundary="reflect"), "another activation: .*which is natural.*boundary='reflect'"),
     ],
     ids=["tree", "prior", "classes", "activation", "boundary"],

@@ -56,7 +56,7 @@ def equal(found, wanted):
 def plain_training(kind, steps):
     """The layer of catnat.jax with the same key, trained by optax alone: losses and the layer."""
     layer = kind(FEATURES, TREE, "sigmoid", dtype=jnp.float32, key=nnx.Rngs(3).params())
-    optimizer = optax.adam(0.05)
+    optimizer = optax.adamw(0.05, weight_decay=0.1)
     state = optimizer.init(layer)
 
     @jax.jit
@@ -81,7 +81,7 @@ def loss_of(layer):
 @pytest.mark.parametrize(("kind", "plain"), [(ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)])
 def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain):
     layer = kind(FEATURES, TREE, "sigmoid", rngs=nnx.Rngs(3))
-    optimizer = nnx.Optimizer(layer, optax.adam(0.05), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(layer, optax.adamw(0.05, weight_decay=0.1), wrt=nnx.Param)
     before, compiled = nnx.to_pure_dict(nnx.state(layer, nnx.Param)), []
 
     @nnx.jit
@@ -100,6 +100,7 @@ def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain)
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-6)
     np.testing.assert_allclose(layer.weight[...], wanted.weight, atol=1e-6)
     np.testing.assert_allclose(layer.bias[...], wanted.bias, atol=1e-6)
+    assert not any(jax.tree.leaves(nnx.state(layer, Fingerprint)))  # neither trained nor decayed
 
 
 def test_inside_a_model_every_parameter_gets_a_gradient():
@@ -108,13 +109,6 @@ def test_inside_a_model_every_parameter_gets_a_gradient():
     sizes = {jax.tree_util.keystr(path): float(jnp.abs(g).max()) for path, g in jax.tree.leaves_with_path(gradient)}
     assert len(sizes) == 4
     assert min(sizes.values()) > 0
-
-
-def test_weight_decay_and_the_optimizer_leave_the_fingerprint_alone():
-    model = model_of()
-    optimizer = nnx.Optimizer(model, optax.adamw(0.1, weight_decay=0.5), wrt=nnx.Param)
-    optimizer.update(model, nnx.grad(lambda model: model(X).sum())(model))
-    equal(nnx.to_pure_dict(nnx.state(model, Fingerprint)), nnx.to_pure_dict(nnx.state(model_of(), Fingerprint)))
 
 
 def test_many_models_side_by_side():
@@ -238,7 +232,7 @@ OTHERS = pytest.mark.parametrize(
         (catnat.chain(K), "natural", "tree", ": tree_table_10_.*but this layer has tree_chain_10, which is chain"),
         (TREE.with_prior(np.ones(K)), "natural", "tree", ": tree_table_10_.*this layer has tree_table_10_"),
         (catnat.balanced(K + 1), "natural", "tree", ": tree_table_10_.*this layer has tree_balanced_11"),
-        (TREE, "sigmoid", "activation", ": activation_natural_.*this layer has activation_sigmoid_"),
+        (TREE, "sigmoid", "activation", ": activation_natural, .*this layer has activation_sigmoid"),
         (TREE, cj.natural(width=3.0), "activation", ": .*which is natural.*width=3.0"),
     ],
     ids=["tree", "prior", "classes", "activation", "width"],
@@ -318,15 +312,15 @@ def test_linen_needs_no_layer():
     dense = linen.Dense(K - 1, kernel_init=linen.initializers.variance_scaling(0.25, "fan_in", "normal"))
     params = dense.init(jax.random.key(0), X)
 
-    def loss(params):
-        return cj.cross_entropy(dense.apply(params, X), Y, TREE)
+    @jax.jit
+    def step(params):
+        value, gradient = jax.value_and_grad(lambda params: cj.cross_entropy(dense.apply(params, X), Y, TREE))(params)
+        return value, jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient)
 
-    optimizer = optax.adam(0.05)
-    state, losses = optimizer.init(params), []
+    losses = []
     for _ in range(20):
-        value, gradient = jax.value_and_grad(loss)(params)
-        updates, state = optimizer.update(gradient, state, params)
-        params, losses = optax.apply_updates(params, updates), [*losses, value]
+        value, params = step(params)
+        losses.append(value)
     assert losses[-1] < 0.9 * losses[0]
 
 

@@ -42,7 +42,7 @@ class Fingerprint(nnx.Variable[Any]):
         >>> from flax import nnx
         >>> from catnat.integrations.flax import ScoreLayer
         >>> list(ScoreLayer(8, 10, rngs=nnx.Rngs(0)).fingerprint.get_value())
-        ['activation_natural_14f202087028', 'tree_balanced_10']
+        ['activation_natural', 'tree_balanced_10']
     """
 
 
