@@ -201,15 +201,16 @@ def uncertain(yes: Floats) -> Floats:
 _warned: set[tuple[Any, NaturalPlan]] = set()  # one warning per tree and activation
 
 
-def resolve(activation: ActivationPlan | str, known: dict[str, Any]) -> Any:
-    """The activation object behind a name."""
+def resolve(activation: ActivationPlan | str, known: dict[str, Any], base: type[Any] = ActivationPlan) -> Any:
+    """The activation object behind a name; an object must be of a framework's ``base``."""
     if isinstance(activation, str):
         _checks.one_of(activation, "activation", tuple(known))
         return known[activation]
-    if not isinstance(activation, ActivationPlan):
+    if not isinstance(activation, base):
+        home = "" if base is ActivationPlan else base.__module__.rpartition(".")[0] + "."
         raise TypeError(
             f"`activation` is {activation!r}, but the name 'natural' or 'sigmoid', or an activation object is needed, "
-            "such as natural(boundary='reflect') or an instance of your own subclass of Activation."
+            f"such as {home}natural(boundary='reflect') or an instance of your own subclass of {home}Activation."
         )
     return activation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,10 @@ def from_clusters(clusters: Sequence[Any], weights: ArrayLike | None = None) -> 
         >>> catnat.from_clusters([[0, 1], [2, 3]]) == catnat.balanced(4)
         True
     """
+    if not _is_group(clusters):
+        raise TypeError(
+            f"`clusters` is {clusters!r}, but nested lists of class indices are needed, such as [[0, 3], [1, 2]]."
+        )
     classes = _flatten(clusters)
     size = len(classes)
     if sorted(classes) != list(range(size)) or size == 0:
@@ -94,8 +99,9 @@ def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
     """The tree given by its inner nodes, in any order.
 
     Args:
-        children: K-1 rows (no, yes). Entries 0 .. K-1 are classes, K + j is row j: the convention of SciPy's
-            ``linkage`` (its first two columns) and of scikit-learn's ``children_``.
+        children: K-1 rows (no, yes). Entries 0 .. K-1 are classes, K + j is row j: the convention of scikit-learn's
+            ``children_`` and of SciPy's ``linkage``, whose rows of four are taken as they are: the distances and counts
+            behind the two children are not used.
         prior: What zero scores mean, positive weights of shape (K,). Uniform if not given.
 
     Example:
@@ -106,10 +112,14 @@ def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
     table = np.asarray(children)
     if table.size == 0:
         return balanced(1)
-    if table.ndim != 2 or table.shape[1] != 2:
-        raise ValueError(f"`children` has shape {table.shape}, but K-1 rows of (no, yes) are needed: (K-1, 2).")
+    if table.ndim != 2 or table.shape[1] not in (2, 4) or table.dtype.kind not in "iuf":
+        raise ValueError(
+            f"`children` has shape {table.shape} and dtype {table.dtype}, but K-1 rows of (no, yes) are needed, "
+            "(K-1, 2), or a linkage of SciPy's, (K-1, 4)."
+        )
+    table = table[:, :2]
     if not (np.isfinite(table).all() and np.equal(np.round(table), table).all()):
-        raise ValueError("`children` has entries that are not whole numbers: give class indices and K + row numbers.")
+        raise ValueError("`children` has entries that are not integers: give class indices and K + row numbers.")
     rows = table.astype(np.int64)
     size = len(rows) + 1
     used = np.sort(rows, axis=None)
@@ -217,8 +227,20 @@ def _join_group(
 
 
 def _flatten(group: Any) -> list[int]:
-    return [k for member in group for k in _flatten(member)] if _is_group(group) else [int(group)]
+    return [k for member in group for k in _flatten(member)] if _is_group(group) else [_class_index(group)]
+
+
+def _class_index(member: Any) -> int:
+    try:
+        return operator.index(member)
+    except TypeError:
+        raise TypeError(
+            f"`clusters` has {member!r} of type {type(member).__name__}, but its members are class indices 0 .. K-1: "
+            "give names their indices, as in {name: k for k, name in enumerate(names)}."
+        ) from None
 
 
 def _is_group(member: Any) -> bool:
-    return isinstance(member, Sequence) or (isinstance(member, np.ndarray) and member.ndim > 0)
+    return (isinstance(member, Sequence) and not isinstance(member, (str, bytes))) or (
+        isinstance(member, np.ndarray) and member.ndim > 0
+    )

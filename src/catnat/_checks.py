@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def explains(**texts: str) -> Callable[[Function], Function]:
+    """For keywords that people bring along from another function: a call with one of them says what to write instead.
+
+    The function's own signature stays as it is, without arguments that it does not take.
+    """
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs:
+                if name in texts:
+                    raise TypeError(f"There is no argument `{name}` here. {texts[name]}")
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def needs(**texts: str) -> Callable[[Function], Function]:
+    """For arguments that people leave out: a call without one of them says what it is for."""
+
+    def decorate(function: Function) -> Function:
+        parameters = inspect.signature(function).parameters
+        positional = [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY]
+        places = {name: positional.index(name) if name in positional else math.inf for name in texts}
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for name, place in places.items():
+                if name not in kwargs and len(args) <= place:
+                    raise TypeError(f"The argument `{name}` is missing. {texts[name]}")
+            return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+NOT_SCORES = {
+    name: f"catnat has one score per node of a tree (K - 1), not one {what} per class (K). For scores of the same "
+    f"distribution pass scores_from_{name}({name}); a model that learns them needs a last layer of width K - 1: "
+    "ScoreLayer(in_features, K)."
+    for name, what in (("logits", "logit"), ("probs", "probability"))
+}
 
 
 def num_classes(value: int) -> int:
     """Return ``value`` as an int of at least 1, or say what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"`num_classes` is {value!r} of type {type(value).__name__}, but a whole number is needed.")
+        raise TypeError(f"`num_classes` is {value!r} of type {type(value).__name__}, but an integer is needed.")
     if value < 1:
         raise ValueError(f"`num_classes` is {value}, but a categorical variable has at least 1 class.")
     return int(value)
@@ -41,6 +94,15 @@ def not_a_tree(value: object, classes: int = 10) -> NoReturn:
     raise TypeError(f"`tree` is {value!r}, but a catnat.Tree is needed, such as catnat.balanced({classes}).")
 
 
+def same_classes(given: int, tree: Any) -> None:
+    """Raise unless a tree has the given number of classes."""
+    if tree.num_classes != given:
+        raise ValueError(
+            f"`num_classes` is {given}, but `tree` is {tree!r} with {tree.num_classes} classes: they must agree, or "
+            "leave one of them out."
+        )
+
+
 def width_of_scores(got: int, classes: int) -> None:
     """Raise unless the last axis has one score per inner node."""
     if got == classes - 1:
@@ -62,6 +124,28 @@ def width_of_classes(got: int, name: str, classes: int) -> None:
             f"`{name}` has {got} entries on its last axis, but the tree has {classes} classes. One value "
             f"per class is needed here, not one per node: {classes} of them, or a tree over {got} classes."
         )
+
+
+def not_a_mask(dtype: object, shape: Sequence[int], classes: int, to_boolean: str) -> NoReturn:
+    """Say what is needed of a mask; 0 and 1 cannot be told from class indices, so neither is guessed."""
+    raise TypeError(
+        f"`mask` has dtype {dtype} and shape {tuple(shape)}, but a boolean mask (..., {classes}), True for valid "
+        f"classes, is needed: {to_boolean} makes one of 0 and 1. Indices of the valid classes, padded with -1, are "
+        "passed as `valid_classes`."
+    )
+
+
+def not_indices(dtype: object, shape: Sequence[int]) -> NoReturn:
+    """Say what is needed of a mask that is given as indices."""
+    raise TypeError(
+        f"`valid_classes` has dtype {dtype} and shape {tuple(shape)}, but integer indices of the valid classes "
+        "(..., m), padded with -1, are needed. A boolean mask over all classes is passed as `mask`."
+    )
+
+
+def mask_or_indices() -> NoReturn:
+    """Say that a mask was given twice."""
+    raise ValueError("Both `mask` and `valid_classes` are given, but they say the same thing: leave one of them out.")
 
 
 def width_of_mask(got: int, classes: int) -> None:
@@ -92,6 +176,13 @@ def listed(values: object, name: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def shape_of_samples(value: Any) -> tuple[int, ...]:
+    """Return a shape of draws as a tuple, or say that one is needed."""
+    if not isinstance(value, Iterable):
+        raise TypeError(f"`sample_shape` is {value!r}, but a shape is needed: ({value},) for {value} draws.")
+    return tuple(value)
+
+
 def one_of(value: str, name: str, choices: Sequence[str]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:
@@ -104,6 +195,34 @@ def not_diagonal() -> NoReturn:
         "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
         '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
     )
+
+
+# ---- the last class ----
+#
+# Without a tree, w scores mean w + 1 classes. Somebody who passes one score per class has one class too many, which
+# no target ever is; that is all there is to notice it by.
+
+_targets: dict[int, float] = {}  # by number of classes: targets without the last class so far; inf once it was one
+
+
+def is_last_class_known(num_classes: int) -> bool:
+    """Whether there is nothing more to watch."""
+    return math.isinf(_targets.get(num_classes, 0))
+
+
+def watch_last_class(num_classes: int, count: int, occurs: bool) -> None:
+    """Count targets, and warn once if the last class is not among very many: about e^-32 by chance, were all alike."""
+    seen = _targets.get(num_classes, 0) + count
+    if not occurs and seen >= max(256, 32 * num_classes):
+        warnings.warn(
+            f"None of the first {seen} targets was the last class, {num_classes - 1}. `scores` has {num_classes - 1} "
+            f"entries, which without a tree means {num_classes} classes: catnat takes one score per node (K - 1), not "
+            f"one per class (K). For {num_classes - 1} classes make the last layer {num_classes - 2} wide; if there "
+            f"are {num_classes}, pass num_classes={num_classes} and this is not asked again.",
+            stacklevel=4,
+        )
+        occurs = True
+    _targets[num_classes] = math.inf if occurs else seen
 
 
 # ---- last layers and heads ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -61,11 +62,75 @@ def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) ->
     return dataclasses.replace(known[settings.pop("name")], **settings)
 
 
-# ---- names, for files that hold arrays alone ----
+# ---- fingerprints ----
+#
+# A layer's weights mean nothing without its tree and its activation, so checkpoints carry what tells both apart. It is
+# text in an array of bytes: every format that holds weights can hold it.
+
+
+def fingerprint(tree: Tree, activation: ActivationPlan) -> NDArray[np.uint8]:
+    """What a checkpoint says of a layer's tree and activation."""
+    digest = hashlib.sha256(repr(tree._key).encode()).hexdigest()
+    facts = {"tree": repr(tree), "tree_sha256": digest, "activation": repr(activation)}
+    return np.frombuffer(json.dumps(facts, sort_keys=True).encode(), np.uint8).copy()
+
+
+def mismatch(found: NDArray[np.uint8], tree: Tree, activation: ActivationPlan) -> str | None:
+    """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
+    wanted = fingerprint(tree, activation)
+    if np.array_equal(found, wanted):
+        return None
+    theirs, ours = (json.loads(bytes(each)) for each in (found, wanted))
+    pairs = {name: (theirs[name], ours[name]) for name in ("tree", "activation") if theirs[name] != ours[name]}
+    differs = " and ".join(f"the {name} {there}, where this one has {here}" for name, (there, here) in pairs.items())
+    if not differs:  # the same words for another topology, order of classes or prior
+        differs = f"another tree than this one's, though both are {ours['tree']}"
+    return (
+        f"The checkpoint is of a layer with {differs}: its scores would mean other probabilities here. Build the layer "
+        "with the tree and the activation that were saved."
+    )
+
+
+def no_fingerprint(tree: Tree, activation: ActivationPlan, remedy: str) -> str:
+    """What to say of weights of which nobody knows what they are for."""
+    return (
+        "The checkpoint does not say which tree and activation its weights are for. If they are "
+        f"{tree!r} and {activation!r}, {remedy}."
+    )
+
+
+def softmax_rows(classes: int) -> str:
+    """What to say of a last layer with one row per class."""
+    return (
+        f"The checkpoint has {classes} rows, one per class, as a softmax layer has; this layer has one per node, "
+        f"{classes - 1}. catnat.integrations.checkpoints.score_layer_from_softmax converts such a layer."
+    )
+
+
+def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree, activation: ActivationPlan) -> None:
+    """Raise unless a state has the entries that are needed, in their shapes, for this tree and activation."""
+    found, wanted = ({name: np.shape(value) for name, value in each.items()} for each in (state, needed))
+    wrong = None
+    if found.get("weight", ())[:1] == (tree.num_classes,):
+        wrong = softmax_rows(tree.num_classes)
+    elif "_extra_state" not in state:
+        remedy = 'take the entry "_extra_state" from the state_dict() of such a layer'
+        wrong = no_fingerprint(tree, activation, remedy)
+    else:
+        wrong = mismatch(np.asarray(state["_extra_state"], np.uint8), tree, activation)
+    if wrong is None and found != wanted:
+        wrong = f"The state has entries of these shapes: {found}, but these are needed: {wanted}."
+    if wrong is not None:
+        raise ValueError(wrong)
+
+
+# ---- names ----
+#
+# The same in short, as keys, for states of arrays: keys are known while a function is compiled, arrays are not.
 
 
 @functools.lru_cache(maxsize=256)
-def fingerprint(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
+def names(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
     """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
 
     A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
@@ -74,9 +139,9 @@ def fingerprint(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str
     return _tree_name(tree), _activation_name(activation)
 
 
-def check_fingerprint(saved: Collection[str], tree: Tree | None, activation: ActivationPlan) -> None:
+def check_names(saved: Collection[str], tree: Tree | None, activation: ActivationPlan) -> None:
     """Raise unless weights that were saved under these names belong to this tree and this activation."""
-    for name, mine in zip(fingerprint(tree, activation), (tree, activation), strict=True):
+    for name, mine in zip(names(tree, activation), (tree, activation), strict=True):
         kind = name.partition("_")[0]
         if name not in saved:
             other = next((one for one in saved if one.startswith(kind)), "none that is known")

@@ -246,9 +246,13 @@ def test_a_model_without_layers_of_catnat():
 # ---- misuse ----
 
 MISUSES = {
-    "no key": (lambda: cj.ScoreLayer(FEATURES, K), TypeError, "'key'"),
+    "no key": (lambda: cj.ScoreLayer(FEATURES, K), TypeError, r"needs a key: pass key=jax.random.key\(0\)"),
     "an int for a key": (lambda: cj.ScoreLayer(FEATURES, K, key=0), TypeError, r"`key` is 0.*jax.random.key\(0\)"),
-    "None for a key": (lambda: cj.CatnatHead(FEATURES, K, key=None), TypeError, r"`key` is None.*jax.random.key\(0\)"),
+    "None for a key": (
+        lambda: cj.CatnatHead(FEATURES, K, key=None),
+        TypeError,
+        r"`key` is None.*a random key is needed: jax.random.key",
+    ),
     "features of the wrong width": (lambda: jax.vmap(Model().head)(X), ValueError, r"`features` has shape \(6,\).* 8 "),
     "another number of layers": (
         lambda: tree_deserialise_leaves(saved([Model(), Model()]), Model()),

@@ -73,9 +73,7 @@ def plain_training(kind, steps):
 
 
 def loss_of(layer):
-    if isinstance(layer, cj.ScoreLayer):
-        return cj.cross_entropy(layer(X), Y, layer.tree, layer.activation)
-    return layer.loss(X, Y) if isinstance(layer, ScoreLayer) else layer(X, Y).loss
+    return layer.loss(X, Y)
 
 
 @pytest.mark.parametrize(("kind", "plain"), [(ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)])
@@ -142,20 +140,27 @@ def test_head_says_what_the_plain_one_says():
     key, classes = jax.random.key(0), jnp.stack([Y, Y[::-1]], -1)
     equal(head(X, Y), plain(X, Y))
     equal(head.scores(X), plain.scores(X))
+    equal(head.log_probs(X), plain.log_probs(X))
     equal(head.log_prob(X), plain.log_prob(X))
     equal(head.log_prob_of(X, classes), plain.log_prob_of(X, classes))
     equal(head.sample(X, (2,), key=key), plain.sample(X, (2,), key=key))
     equal(head.topk(X, 3), plain.topk(X, 3))
     equal(head.predict(X), plain.predict(X))
-    equal(head.distribution(X), plain.distribution(X))
+    equal(head.distribution(X, unimix=0.1), plain.distribution(X, unimix=0.1))
     equal(head.as_pytree(), plain)
 
 
 def test_no_method_of_the_plain_layers_is_missing():
-    """All but what makes a pytree, and what shares rows between devices: that is ``as_pytree().padded``."""
+    """All but what makes a pytree, files, which are flax's affair, and rows on many devices: see ``as_pytree``."""
     for kind, plain in ((ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)):
         public = {name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))}
-        assert public - set(dir(kind)) <= {"tree_flatten_with_keys", "tree_unflatten", "padded"}
+        assert public - set(dir(kind)) <= {
+            "tree_flatten_with_keys",
+            "tree_unflatten",
+            "padded",
+            "state_dict",
+            "load_state_dict",
+        }
 
 
 def test_one_example_and_any_batch():
@@ -332,7 +337,9 @@ def layer_of(**changes):
 
 
 MISUSES = {
-    "no rngs": (lambda: ScoreLayer(FEATURES, K), TypeError, "'rngs'"),
+    "no rngs": (lambda: ScoreLayer(FEATURES, K), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
+    "catnat's name for a bias": (lambda: layer_of(bias=False), TypeError, "use_bias"),
+    "a key": (lambda: layer_of(key=jax.random.key(0)), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
     "an int for rngs": (lambda: layer_of(rngs=0), TypeError, r"`rngs` is 0 .*rngs=nnx.Rngs\(0\)"),
     "a key for rngs": (
         lambda: layer_of(rngs=jax.random.key(0)),

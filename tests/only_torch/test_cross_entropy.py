@@ -201,9 +201,11 @@ def test_a_target_of_the_wrong_shape():
     ):
         with pytest.raises(ValueError, match=r"target.*\(6, 2\)"):
             ct.cross_entropy(scores, target)
-    for target in (torch.zeros(6, 4, 2), torch.zeros(6, 2), torch.zeros(6, 2, 5)):  # K-1 wide, no classes, classes last
+    for target in (torch.zeros(6, 4, 2), torch.zeros(6, 2, 5)):  # K-1 wide, classes last
         with pytest.raises(ValueError, match=r"target.*probabilities"):
             ct.cross_entropy(scores, target)
+    with pytest.raises(TypeError, match=r"integers, target.long\(\); class probabilities need an axis of 5"):
+        ct.cross_entropy(scores, torch.zeros(6, 2))
 
 
 def test_a_target_out_of_range():

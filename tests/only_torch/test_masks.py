@@ -47,7 +47,7 @@ def test_indices_padded_with_minus_one(num_classes, dtype, mode):
     for row, listed in zip(valid, indices.tolist(), strict=True):
         row[[k for k in listed if k >= 0]] = True
     scores = rows.around(catnat.balanced(num_classes), 4)
-    law = ct.Catnat(scores, mask=indices, mask_mode=mode)
+    law = ct.Catnat(scores, valid_classes=indices, mask_mode=mode)
     rows.assert_equal(law.mask, valid)
     assert_same(law, ct.Catnat(scores, mask=valid, mask_mode=mode))
 
@@ -55,7 +55,7 @@ def test_indices_padded_with_minus_one(num_classes, dtype, mode):
 @pytest.mark.parametrize("num_classes", [5, 200, 300])
 def test_unsigned_indices(num_classes):
     scores = torch.zeros(num_classes - 1)
-    law = ct.Catnat(scores, mask=torch.tensor([1, 4], dtype=torch.uint8))
+    law = ct.Catnat(scores, valid_classes=torch.tensor([1, 4], dtype=torch.uint8))
     assert law.probs.nonzero().flatten().tolist() == [1, 4]
 
 
@@ -114,14 +114,15 @@ def test_one_valid_class(tree, options):
 @all_options
 def test_a_variable_of_one_class(options):
     scores = torch.zeros(3, 0, dtype=torch.float64)
-    for mask in (torch.ones(3, 1, dtype=torch.bool), torch.zeros(3, 1, dtype=torch.long), None):
-        law = ct.Catnat(scores, mask=mask, **options)
+    ways = ({"mask": torch.ones(3, 1, dtype=torch.bool)}, {"valid_classes": torch.zeros(3, 1, dtype=torch.long)}, {})
+    for mask in ways:
+        law = ct.Catnat(scores, **mask, **options)
         rows.assert_equal(law.probs, torch.ones(3, 1, dtype=torch.float64))
         rows.assert_close(law.entropy(), torch.zeros(3, dtype=torch.float64), atol=1e-15)
         rows.assert_equal(law.sample((2,)), torch.zeros(2, 3, dtype=torch.long))
         rows.assert_close(law.log_prob(law.mode), torch.zeros(3, dtype=torch.float64), atol=1e-15)
         rows.assert_equal(kl_divergence(law, law), torch.zeros(3, dtype=torch.float64))
-        if "unimix" not in options:
+        if "unimix" not in options and (not mask or options.get("mask_mode") == "prune"):
             assert law.fisher_diagonal().shape == (3, 0)
 
 
@@ -150,8 +151,8 @@ def test_a_row_without_valid_class_raises():
     for build in (
         lambda: ct.Catnat(scores, mask=NOTHING),
         lambda: ct.Catnat(scores, mask=NOTHING, mask_mode="renormalize", validate_args=True),
-        lambda: ct.Catnat(scores[0], mask=torch.tensor([-1, -1])),
-        lambda: ct.Catnat(scores[0], mask=torch.zeros(0, dtype=torch.long)),
+        lambda: ct.Catnat(scores[0], valid_classes=torch.tensor([-1, -1])),
+        lambda: ct.Catnat(scores[0], valid_classes=torch.zeros(0, dtype=torch.long)),
         lambda: ct.OneHotCatnat(scores, mask=NOTHING),
         lambda: ct.RelaxedOneHotCatnat(0.5, scores, mask=NOTHING),
         lambda: ct.fisher_diagonal(scores, mask=NOTHING),
@@ -193,10 +194,8 @@ def test_masks_are_checked_whatever_the_default_of_torch():
 
 def test_validate_mask():
     wanted = torch.tensor([True, False, True])
-    indices = torch.tensor([[0, 2], [-1, -1], [1, -1]])
     for classes in (3, catnat.balanced(3), catnat.chain(3)):
         rows.assert_equal(ct.validate_mask(NOTHING, classes), wanted)
-        rows.assert_equal(ct.validate_mask(indices, classes), wanted)
         rows.assert_equal(ct.validate_mask(NOTHING[0], classes), torch.tensor(True))
     assert ct.validate_mask(torch.zeros(0, 3, dtype=torch.bool), 3).shape == (0,)
     rows.assert_equal(vmap(lambda mask: ct.validate_mask(mask, 3))(NOTHING), wanted)
@@ -221,8 +220,13 @@ SCORES = torch.zeros(2, 4)
         (TypeError, r"torch.float32.*mask.bool\(\)", {"mask": torch.ones(5)}),
         (TypeError, r"shape \(\)", {"mask": torch.tensor(True)}),
         (ValueError, "4 entries.*one per class is needed: 5.*not over the K - 1 nodes", {"mask": torch.ones(4).bool()}),
-        (ValueError, r"the index 5, but the classes are 0 .. 4.*mask.bool\(\)", {"mask": torch.tensor([0, 5])}),
-        (ValueError, r"the index -2, but the classes are 0 .. 4", {"mask": torch.tensor([0, -2])}),
+        (TypeError, r"torch.int8.*mask.bool\(\).*`valid_classes`", {"mask": torch.ones(5, dtype=torch.int8)}),
+        (TypeError, r"torch.int64.*mask.bool\(\).*`valid_classes`", {"mask": torch.tensor([0, 3])}),
+        (ValueError, r"holds 5, but the classes are 0 .. 4", {"valid_classes": torch.tensor([0, 5])}),
+        (ValueError, r"holds -2, but the classes are 0 .. 4", {"valid_classes": torch.tensor([0, -2])}),
+        (TypeError, r"torch.bool.*integer.*passed as `mask`", {"valid_classes": MASK}),
+        (TypeError, r"torch.as_tensor\(valid_classes\)", {"valid_classes": [0, 1]}),
+        (ValueError, "Both `mask` and `valid_classes`", {"mask": MASK, "valid_classes": torch.tensor([0, 1])}),
         (ValueError, "mask_mode", {"mask": MASK, "mask_mode": "drop"}),
         (ValueError, "unimix.*1.0", {"unimix": 1.0}),
         (ValueError, "unimix.*-0.1", {"unimix": -0.1}),
@@ -355,7 +359,7 @@ def test_shapes_without_numbers(mode):
             assert law.probs.shape == law.logits.shape == (300, 100)
             assert law.entropy().shape == law.mode.shape == law.log_prob(law.sample()).shape == (300,)
         indices = torch.zeros(3, 2, dtype=torch.int32, device=device)
-        assert ct.Catnat(torch.zeros(3, 4, device=device), mask=indices).probs.shape == (3, 5)
+        assert ct.Catnat(torch.zeros(3, 4, device=device), valid_classes=indices).probs.shape == (3, 5)
 
 
 # ---- never drawn ----

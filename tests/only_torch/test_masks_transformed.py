@@ -56,8 +56,8 @@ def test_vmap_is_the_batch(name, options):
 
 def test_vmap_over_indices():
     scores, indices = torch.randn(3, 4), torch.tensor([[0, 1, -1], [2, 3, 4], [-1, -1, 4]])
-    got = vmap(lambda s, i: ct.Catnat(s, mask=i).probs)(scores, indices)
-    rows.assert_close(got, ct.Catnat(scores, mask=indices).probs, 1e-6, 1e-7)
+    got = vmap(lambda s, i: ct.Catnat(s, valid_classes=i).probs)(scores, indices)
+    rows.assert_close(got, ct.Catnat(scores, valid_classes=indices).probs, 1e-6, 1e-7)
 
 
 def test_per_sample_gradients_of_a_masked_loss():
@@ -127,9 +127,10 @@ def test_compiled_divergences_and_indices(fresh_compiler):
     indices = torch.tensor([[0, 1, -1], [2, 3, -1], [-1, -1, 4]])
 
     def everything(p, q, heat):
-        law = ct.Catnat(p, mask=indices, temperature=heat, validate_args=False)
+        law = ct.Catnat(p, valid_classes=indices, temperature=heat, validate_args=False)
         other = ct.Catnat(q, mask=MASK)
-        return kl_divergence(law, other), law.log_prob(torch.tensor([0, 2, 4])), ct.fisher_diagonal(p, mask=indices)
+        fisher = ct.fisher_diagonal(p, valid_classes=indices)
+        return kl_divergence(law, other), law.log_prob(torch.tensor([0, 2, 4])), fisher
 
     p, q = torch.randn(2, 3, 4, dtype=torch.float64, generator=rows.seeded(0))
     heat = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)

@@ -21,10 +21,17 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 import catnat.jax as cj
-from catnat import _saving
+from catnat import _checks, _saving
 from catnat._tree import Tree
 
 __all__ = ["CatnatHead", "Fingerprint", "ScoreLayer"]
+
+
+_NEEDS_RNGS = "The initial weights are drawn from it: rngs=nnx.Rngs(0), or the rngs that the model was given."
+_OF_CATNAT_JAX = {
+    "bias": "Flax calls it use_bias.",
+    "key": "Flax hands keys over in an nnx.Rngs: rngs=nnx.Rngs(0), or rngs=nnx.Rngs(params=key).",
+}
 
 
 class Fingerprint(nnx.Variable[Any]):
@@ -61,12 +68,12 @@ class _OfRows(nnx.Module):
         self.weight = nnx.Param(layer.weight)
         self.bias = nnx.data(None) if layer.bias is None else nnx.Param(layer.bias)
         self.fingerprint = Fingerprint(
-            {name: jnp.zeros((), jnp.float32) for name in _saving.fingerprint(self.tree, self.activation)}
+            {name: jnp.zeros((), jnp.float32) for name in _saving.names(self.tree, self.activation)}
         )
 
     def _parameters(self) -> tuple[Array, Array | None]:
         """The arrays in the dtype to compute in, if they belong to this tree and activation."""
-        _saving.check_fingerprint(self.fingerprint.get_value(), self.tree, self.activation)
+        _saving.check_names(self.fingerprint.get_value(), self.tree, self.activation)
         weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
         return self._cast(weight), None if bias is None else self._cast(bias)
 
@@ -100,6 +107,8 @@ class ScoreLayer(_OfRows):
         (2, 9)
     """
 
+    @_checks.needs(rngs=_NEEDS_RNGS)
+    @_checks.explains(**_OF_CATNAT_JAX)
     def __init__(
         self,
         in_features: int,
@@ -124,15 +133,15 @@ class ScoreLayer(_OfRows):
 
     def distribution(self, features: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
         """The distribution over the classes, with the options of :class:`catnat.jax.Catnat`, such as ``mask``."""
-        return cj.Catnat(self(features), self.tree, self.activation, **options)
+        return self.as_pytree().distribution(self._cast(features), **options)
 
     def log_probs(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """The log-probability of every class."""
-        return cj.log_catnat(self(features), self.tree, self.activation)
+        return self.as_pytree().log_probs(self._cast(features))
 
     def loss(self, features: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
         """The cross-entropy, with the options of :func:`catnat.jax.cross_entropy`."""
-        return cj.cross_entropy(self(features), target, self.tree, self.activation, **options)
+        return self.as_pytree().loss(self._cast(features), target, **options)
 
 
 class CatnatHead(_OfRows):
@@ -166,6 +175,8 @@ class CatnatHead(_OfRows):
         (8,)
     """
 
+    @_checks.needs(rngs=_NEEDS_RNGS)
+    @_checks.explains(**_OF_CATNAT_JAX)
     def __init__(
         self,
         in_features: int,
@@ -197,9 +208,17 @@ class CatnatHead(_OfRows):
         """The scores of all nodes, O(d K)."""
         return self.as_pytree().scores(self._cast(input))
 
-    def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """The log-probability of every class, O(d K)."""
-        return self.as_pytree().log_prob(self._cast(input))
+        return self.as_pytree().log_probs(self._cast(input))
+
+    def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """:meth:`log_probs`, under the other name that :class:`catnat.jax.CatnatHead` has for it."""
+        return self.log_probs(input)
+
+    def loss(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> Float[Array, ""]:
+        """The loss of targets alone: the mean of their negative log-probabilities."""
+        return self.as_pytree().loss(self._cast(input), target)
 
     def log_prob_of(
         self, input: Float[Array, "*batch features"], classes: Int[Array, "*batch_and_more"]
@@ -221,9 +240,9 @@ class CatnatHead(_OfRows):
         """The most probable class; see :meth:`topk`."""
         return self.as_pytree().predict(self._cast(input))
 
-    def distribution(self, input: Float[Array, "*batch features"]) -> cj.Catnat:
-        """The distribution over all classes, O(d K) in time and O(K) in memory for every row."""
-        return self.as_pytree().distribution(self._cast(input))
+    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
+        """The distribution over all classes, with the options of :class:`catnat.jax.Catnat`; O(d K)."""
+        return self.as_pytree().distribution(self._cast(input), **options)
 
 
 def _key(rngs: Any) -> PRNGKeyArray:

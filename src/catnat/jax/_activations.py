@@ -230,7 +230,7 @@ _KNOWN = {"natural": natural(), "sigmoid": sigmoid()}
 
 def resolve(activation: Activation | str) -> Activation:
     """The activation object behind a name."""
-    found: Activation = _plans.resolve(activation, _KNOWN)
+    found: Activation = _plans.resolve(activation, _KNOWN, Activation)
     return found
 
 

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
+from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _dense, _functional, _laws, _plan
+from catnat.jax import _dense, _functional, _laws, _masks, _plan
 from catnat.jax._activations import Activation
 from catnat.jax._laws import Law
 from catnat.jax._nodes import Nodes, ask
@@ -129,9 +130,22 @@ class OfClasses(OfScores):
         """The most probable value."""
         return self._law.mode()
 
+    @_plan.takes_key
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Shaped[Array, "..."]:
-        """Draw values, sample shape + batch shape + event shape; see :func:`catnat.jax.sample`."""
-        return self._law.draw(tuple(sample_shape), key)
+        """Draw values, sample shape + batch shape + event shape; see :func:`catnat.jax.sample`.
+
+        Scores are not checked: one that is NaN is answered with no, or, where there is a mask, read as 0, so that no
+        masked class is drawn.
+        """
+        return self._law.draw(_checks.shape_of_samples(sample_shape), key)
+
+    def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
+        """Classes have no derivative: this raises, and says what there is instead."""
+        raise NotImplementedError(
+            f"{type(self).__name__} draws classes, through which no gradient passes. For gradients through draws take "
+            "OneHotCatnatStraightThrough, RelaxedOneHotCatnat or MultiCatnat.rsample_one_hot; for gradients of an "
+            "expected cost score_function, enumerate_exactly or gumbel_softmax."
+        )
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of ``value``; axes of samples may stand before the batch."""
@@ -187,18 +201,22 @@ class _OfOneTree(OfScores):
     temperature: Float[Array, "*batch"] | None
     unimix: float
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
-        mask: Shaped[Array, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        num_classes: int | None = None,
+        mask: Bool[Array, "*#batch classes"] | None = None,
+        valid_classes: Int[Array, "*#batch some"] | None = None,
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Float[Array, "*#batch"] | None = 1.0,
         unimix: float = 0.0,
     ) -> None:
-        self._set(**_checked(scores, tree, activation, mask, mask_mode, temperature, unimix))
+        nodes = ask(scores, tree, activation, num_classes)
+        self._set(**_checked(scores, nodes, mask, valid_classes, mask_mode, temperature, unimix))
 
     @property
     def _trees(self) -> Tree:
@@ -207,15 +225,15 @@ class _OfOneTree(OfScores):
 
 def _checked(
     scores: Array,
-    tree: Tree | None,
-    activation: Activation | str,
+    nodes: Nodes,
     mask: Array | None,
+    valid_classes: Array | None,
     mask_mode: str,
     temperature: float | Array | None,
     unimix: float,
 ) -> dict[str, Any]:
     """The fields of a distribution on one tree."""
-    nodes = ask(scores, tree, activation)
+    mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
     return {"tree": nodes.tree, **fields_of(scores, _laws.law(nodes, mask, mask_mode, temperature, unimix))}
 
 
@@ -237,13 +255,16 @@ class Catnat(OfClasses, _OfOneTree):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        mask: The valid classes: boolean (..., K), or their indices (..., m) padded with -1; its leading axes and the
-            batch of the scores are broadcast. A masked class has probability 0, the smallest finite number as its
+        num_classes: The number of classes K, to be checked against the scores and the tree.
+        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. A masked
+            class has probability 0, the smallest finite number as its
             log-probability, no gradient, and is never drawn. A row that leaves no class raises; where values are not
             known, under ``jit`` and ``vmap``, it counts as unmasked: see :func:`validate_mask`.
-        mask_mode: What is left of the tree. "prune": a question of which one side is masked is not asked; what is left
-            is a tree again, its Fisher matrix is diagonal, and zero scores mean the prior over the valid classes.
-            "renormalize": the probabilities without the mask, divided by their sum over the valid classes; O(K).
+        valid_classes: The mask as indices (..., m) of the valid classes, padded with -1.
+        mask_mode: What a mask makes of the distribution. "renormalize": the probabilities without the mask, divided by
+            their sum over the valid classes, O(K); the conditional distribution, as masked logits give it. "prune": a
+            node of which one side is masked is passed over; what is left is a tree again, its Fisher matrix is
+            diagonal, draws are O(depth), and zero scores mean the prior over the valid classes.
         temperature: The law is p^(1/T) / Z, O(K); a number, or an array of the batch shape. None is 1.
         unimix: The share u of the uniform law over the valid classes, (1 - u) p + u / K, after the temperature.
 
@@ -266,8 +287,10 @@ class OneHotCatnat(OfClasses, _OfOneTree):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, as for :class:`Catnat`.
-        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        valid_classes: The mask as indices, as for :class:`Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         temperature: The law is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
         unimix: The share of the uniform law, as for :class:`Catnat`.
 
@@ -299,6 +322,7 @@ class OneHotCatnat(OfClasses, _OfOneTree):
         """The most probable class, one-hot."""
         return self._one_hot(super().mode)
 
+    @_plan.takes_key
     def sample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
@@ -339,6 +363,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
         [0.5   0.125 0.125]
     """
 
+    @_plan.takes_key
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
@@ -355,8 +380,10 @@ class RelaxedOneHotCatnat(_OfOneTree):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
-        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        valid_classes: The mask as indices, as for :class:`Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         unimix: The share of the uniform law, as for :class:`Catnat`.
 
     Example:
@@ -368,6 +395,7 @@ class RelaxedOneHotCatnat(_OfOneTree):
 
     temperature: Float[Array, "*batch"]  # not the law's
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         temperature: float | Float[Array, "*#batch"],
@@ -375,11 +403,14 @@ class RelaxedOneHotCatnat(_OfOneTree):
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
-        mask: Shaped[Array, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        num_classes: int | None = None,
+        mask: Bool[Array, "*#batch classes"] | None = None,
+        valid_classes: Int[Array, "*#batch some"] | None = None,
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         unimix: float = 0.0,
     ) -> None:
-        self._set(**_checked(scores, tree, activation, mask, mask_mode, None, unimix))
+        nodes = ask(scores, tree, activation, num_classes)
+        self._set(**_checked(scores, nodes, mask, valid_classes, mask_mode, None, unimix))
         heat = _laws.checked_temperature(temperature, _plan.to_computing_dtype(self.scores))
         self._set(temperature=heat)
 
@@ -392,17 +423,21 @@ class RelaxedOneHotCatnat(_OfOneTree):
         """One entry per class."""
         return (self.num_classes,)
 
+    @_plan.takes_key
     def sample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
         """Draw points of the simplex that pass no gradient."""
         return lax.stop_gradient(self.rsample(sample_shape, key=key))
 
+    @_plan.takes_key
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
         """Draw points of the simplex that pass gradients to the scores and the temperature."""
-        return _relaxed_draw(self._law, self.temperature, tuple(sample_shape), key).astype(self.scores.dtype)
+        return _relaxed_draw(self._law, self.temperature, _checks.shape_of_samples(sample_shape), key).astype(
+            self.scores.dtype
+        )
 
     def log_prob(self, value: Float[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
         """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""

@@ -59,6 +59,7 @@ class Categorical(Distribution, Protocol):
 # ---- samples that pass gradients ----
 
 
+@_plan.takes_key
 def gumbel_softmax(
     distribution: Categorical,
     temperature: float | Float[Array, "..."],
@@ -102,6 +103,7 @@ def gumbel_softmax(
     return soft.astype(logits.dtype)
 
 
+@_plan.takes_key
 def straight_through(
     distribution: Categorical, *, sample_shape: Sequence[int] = (), key: PRNGKeyArray
 ) -> Float[Array, "*samples_and_batch classes"]:
@@ -181,6 +183,7 @@ class MovingAverage:
 jax.tree_util.register_dataclass(MovingAverage, data_fields=["total", "weight"], meta_fields=["decay"])
 
 
+@_plan.takes_key
 def score_function(
     f: Costs,
     distribution: Distribution,
@@ -262,6 +265,7 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
 # ---- without replacement, and without chance ----
 
 
+@_plan.takes_key
 def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyArray) -> Float[Array, "*batch"]:
     r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
 
@@ -372,6 +376,7 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
 # ---- many draws at once ----
 
 
+@_plan.takes_key
 def sample_counts(
     distribution: Categorical,
     total_count: int | Int[Array, "..."],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int
 
 from catnat._tree import Tree
 from catnat.jax import _dense, _masks, _plan
@@ -15,7 +15,11 @@ from catnat.jax._pruning import pruned
 
 
 def reach(
-    scores: Float[Array, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Array, "*batch nodes"]:
     r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
 
@@ -23,6 +27,7 @@ def reach(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -30,11 +35,15 @@ def reach(
         >>> print(reach(jnp.zeros(3)).round(4))
         [1.  0.5 0.5]
     """
-    return reached(ask(scores, tree, activation)).astype(_plan.returned_dtype(scores))
+    return reached(ask(scores, tree, activation, num_classes)).astype(_plan.returned_dtype(scores))
 
 
 def saturated(
-    scores: Float[Array, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Bool[Array, "*batch nodes"]:
     """Which nodes are dead: they answer with certainty, and their score gets no gradient.
 
@@ -42,6 +51,7 @@ def saturated(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -49,7 +59,7 @@ def saturated(
         >>> print(saturated(jnp.array([0.0, 4.0, -3.0])))
         [False  True False]
     """
-    return _saturated(ask(scores, tree, activation))
+    return _saturated(ask(scores, tree, activation, num_classes))
 
 
 @jax.jit
@@ -63,7 +73,9 @@ def fisher_diagonal(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
-    mask: Shaped[Array, "*batch classes"] | None = None,
+    num_classes: int | None = None,
+    mask: Bool[Array, "*batch classes"] | None = None,
+    valid_classes: Int[Array, "*batch some"] | None = None,
 ) -> Float[Array, "*batch nodes"]:
     r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
 
@@ -76,8 +88,10 @@ def fisher_diagonal(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.jax.Catnat`. A score that
             is not asked for has the entry 0.
+        valid_classes: The mask as indices; see :class:`catnat.jax.Catnat`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -85,12 +99,21 @@ def fisher_diagonal(
         >>> print(fisher_diagonal(jnp.array([1.0, 0.0, 0.0])).round(4))
         [0.25   0.0651 0.1849]
     """
-    return _plan.saturate(information(asked(scores, tree, activation, mask)), _plan.returned_dtype(scores))
+    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
+    return _plan.saturate(information(nodes), _plan.returned_dtype(scores))
 
 
-def asked(scores: Array, tree: Tree | None, activation: Activation | str, mask: Array | None) -> Nodes:
+def asked(
+    scores: Array,
+    tree: Tree | None,
+    activation: Activation | str,
+    num_classes: int | None,
+    mask: Array | None,
+    valid_classes: Array | None,
+) -> Nodes:
     """Checked nodes, pruned if there is a mask."""
-    nodes = ask(scores, tree, activation)
+    nodes = ask(scores, tree, activation, num_classes)
+    mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
     if mask is None:
         return nodes
     return pruned(nodes, _masks.valid_classes(mask, nodes.tree))

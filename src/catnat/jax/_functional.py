@@ -22,11 +22,13 @@ from catnat.jax._nodes import Nodes, Rows, ask
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
 
 
+@_checks.explains(dim="It is called `axis`.")
 def catnat(
     scores: Float[Array, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
     r"""The probability of every class, the twin of ``jax.nn.softmax``.
@@ -39,6 +41,7 @@ def catnat(
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -48,15 +51,17 @@ def catnat(
         [0.3333 0.3333 0.3333]
     """
     if axis != -1:
-        return jnp.moveaxis(catnat(jnp.moveaxis(scores, axis, -1), tree, activation), -1, axis)
-    return probs(ask(scores, tree, activation)).astype(_plan.returned_dtype(scores))
+        return jnp.moveaxis(catnat(jnp.moveaxis(scores, axis, -1), tree, activation, num_classes=num_classes), -1, axis)
+    return probs(ask(scores, tree, activation, num_classes)).astype(_plan.returned_dtype(scores))
 
 
+@_checks.explains(dim="It is called `axis`.")
 def log_catnat(
     scores: Float[Array, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
     r"""The log-probability of every class, the twin of ``jax.nn.log_softmax``; always finite.
@@ -70,6 +75,7 @@ def log_catnat(
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -79,8 +85,10 @@ def log_catnat(
         [-1.3863 -1.3863 -1.3863 -1.3863]
     """
     if axis != -1:
-        return jnp.moveaxis(log_catnat(jnp.moveaxis(scores, axis, -1), tree, activation), -1, axis)
-    return _plan.saturate(log_probs(ask(scores, tree, activation)), _plan.returned_dtype(scores))
+        return jnp.moveaxis(
+            log_catnat(jnp.moveaxis(scores, axis, -1), tree, activation, num_classes=num_classes), -1, axis
+        )
+    return _plan.saturate(log_probs(ask(scores, tree, activation, num_classes)), _plan.returned_dtype(scores))
 
 
 @functools.partial(jax.jit, static_argnames="floored")
@@ -100,6 +108,8 @@ def log_prob(
     classes: Int[Array, "*samples_and_batch"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Array, "*samples_and_batch"]:
     r"""The log-probability of given classes, reading only the nodes on their paths.
 
@@ -113,6 +123,7 @@ def log_prob(
         classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -120,7 +131,7 @@ def log_prob(
         >>> print(jnp.exp(log_prob(jnp.zeros((5, 3)), jnp.array([0, 1, 2, 3, 0]))).round(4))
         [0.25 0.25 0.25 0.25 0.25]
     """
-    nodes = ask(scores, tree, activation)
+    nodes = ask(scores, tree, activation, num_classes)
     classes = check_classes(classes, nodes.tree.num_classes)
     return _plan.saturate(log_prob_unchecked(nodes, classes), _plan.returned_dtype(scores))
 
@@ -145,23 +156,26 @@ def log_prob_unchecked(nodes: Nodes, classes: Array) -> Array:
     return jnp.moveaxis(found.reshape((*batch, *shape[:extra], *event)), behind, before)
 
 
+@_plan.takes_key
 def sample(
     scores: Float[Array, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Int[Array, "*samples_and_batch"]:
     """Draw classes by walking down from the root, one uniform number a level.
 
     The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
-    probability 0 is never drawn.
+    probability 0 is never drawn. Scores are not checked: one that is NaN is answered with no.
 
     Args:
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         sample_shape: The shape of independent draws, which stands before the batch shape in the result.
         key: The random key.
 
@@ -171,7 +185,7 @@ def sample(
         >>> sample(jnp.zeros((2, 9)), sample_shape=(3,), key=jax.random.key(0)).shape
         (3, 2)
     """
-    return draw(ask(scores, tree, activation), tuple(sample_shape), key)
+    return draw(ask(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), key)
 
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
@@ -182,12 +196,14 @@ def draw(nodes: Nodes | Rows, sample_shape: tuple[int, ...], key: Array) -> Arra
     return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
+@_plan.takes_key
 def sample_without_replacement(
     scores: Float[Array, "*batch nodes"],
     k: int,
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     key: PRNGKeyArray,
 ) -> Int[Array, "*batch k"]:
     r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
@@ -200,6 +216,7 @@ def sample_without_replacement(
         k: How many classes, at most K.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         key: The random key.
 
     Example:
@@ -208,7 +225,7 @@ def sample_without_replacement(
         >>> sample_without_replacement(jnp.zeros((4, 99)), 10, key=jax.random.key(0)).shape
         (4, 10)
     """
-    nodes = ask(scores, tree, activation)
+    nodes = ask(scores, tree, activation, num_classes)
     if not 0 <= k <= nodes.tree.num_classes:
         most = nodes.tree.num_classes
         raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
@@ -226,7 +243,11 @@ def draw_without_replacement(nodes: Nodes, k: int, key: Array) -> Array:
 
 
 def mode(
-    scores: Float[Array, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Int[Array, "*batch"]:
     """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
 
@@ -234,6 +255,7 @@ def mode(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -241,11 +263,15 @@ def mode(
         >>> print(mode(jnp.array([0.2, 1.0, 0.0])))  # most go right at the root, and split evenly there
         1
     """
-    return log_probs(ask(scores, tree, activation), floored=False).argmax(-1)
+    return log_probs(ask(scores, tree, activation, num_classes), floored=False).argmax(-1)
 
 
 def entropy(
-    scores: Float[Array, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Array, "*batch"]:
     r"""The entropy in nats, by the chain rule over the tree.
 
@@ -255,6 +281,7 @@ def entropy(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -262,7 +289,9 @@ def entropy(
         >>> print(entropy(jnp.zeros(3)).round(4))
         1.3863
     """
-    return _plan.saturate(node_entropies(ask(scores, tree, activation)).sum(-1), _plan.returned_dtype(scores))
+    return _plan.saturate(
+        node_entropies(ask(scores, tree, activation, num_classes)).sum(-1), _plan.returned_dtype(scores)
+    )
 
 
 @jax.jit
@@ -278,6 +307,8 @@ def kl_divergence(
     q_scores: Float[Array, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Array, "*batch"]:
     r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
 
@@ -290,6 +321,7 @@ def kl_divergence(
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -297,7 +329,7 @@ def kl_divergence(
         >>> print(kl_divergence(jnp.ones(3), jnp.ones(3)))
         0.0
     """
-    p = ask(p_scores, tree, activation)
+    p = ask(p_scores, tree, activation, num_classes)
     divergence = node_divergences(p, ask(q_scores, p.tree, activation)).sum(-1)
     dtype = jnp.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
     return _plan.saturate(divergence, dtype)
@@ -318,6 +350,7 @@ def cross_entropy(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     weight: Float[Array, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -327,7 +360,8 @@ def cross_entropy(
 
     With class indices and no label smoothing only the targets' paths are read. The options are those of PyTorch, but
     the nodes, and the classes of a target of probabilities, are on the last axis, as everywhere in JAX. The mean over
-    nothing (every target ignored) is 0.
+    nothing (every target ignored) is 0. Called with neither ``tree`` nor ``num_classes``, and not traced, it warns once
+    if the last class is not among very many targets: then one score per class was passed, not one per node.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -335,6 +369,7 @@ def cross_entropy(
             ``scores`` with K for K-1.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         weight: A factor per class.
         ignore_index: A class index whose targets count nothing.
         reduction: "none", "mean" (of class indices: weighted by the weights of the targets) or "sum".
@@ -348,10 +383,16 @@ def cross_entropy(
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     _checks.label_smoothing(label_smoothing)
-    nodes, target = ask(scores, tree, activation), _plan.check_array(target, "target")
-    num_classes = nodes.tree.num_classes
+    nodes, target = ask(scores, tree, activation, num_classes), _plan.check_array(target, "target")
     if weight is not None:
-        _checks.class_weights(weight.shape, "weight", num_classes)
+        _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
+    if jnp.issubdtype(target.dtype, jnp.floating) and target.ndim < nodes.scores.ndim:
+        raise TypeError(
+            f"`target` has dtype {target.dtype} and shape {target.shape}: class indices must be integers, "
+            f"target.astype(int); class probabilities need a last axis of {nodes.tree.num_classes} classes."
+        )
+    if tree is None and num_classes is None:
+        _watch_last_class(target, nodes.tree.num_classes, ignore_index)
     if jnp.issubdtype(target.dtype, jnp.floating):
         losses, total = _losses_of_probs(nodes, target, weight, label_smoothing)
     else:
@@ -398,6 +439,14 @@ def _losses_of_classes(
     return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
 
 
+def _watch_last_class(target: Array, num_classes: int, ignore_index: int) -> None:
+    """Watch the targets where they can be read: not while a function is traced."""
+    known = isinstance(target, jax.core.Tracer) or _checks.is_last_class_known(num_classes)
+    if jnp.issubdtype(target.dtype, jnp.integer) and not known:
+        used = target != ignore_index
+        _checks.watch_last_class(num_classes, int(used.sum()), bool((target == num_classes - 1).any()))
+
+
 def walks(tree: Tree | Forest) -> bool:
     """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
@@ -407,11 +456,11 @@ def check_classes(classes: Array, num_classes: int) -> Array:
     """Class indices that exist, in the dtype of indices."""
     classes = _plan.check_array(classes, "classes")
     if not jnp.issubdtype(classes.dtype, jnp.integer):
-        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are whole numbers: use .astype(int).")
+        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")
     outside = (classes < 0) | (classes >= num_classes)
     if _plan.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
-            "If it marks targets to skip, pass it to cross_entropy as `ignore_index`."
+            "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
         )
     return jnp.clip(classes.astype(int), 0, num_classes - 1)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Int
 
 from catnat._tree import Tree
 from catnat.jax import _plan
@@ -29,8 +29,10 @@ def natural_gradient(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     damping: float = 0.0,
-    mask: Shaped[Array, "*batch classes"] | None = None,
+    mask: Bool[Array, "*batch classes"] | None = None,
+    valid_classes: Int[Array, "*batch some"] | None = None,
 ) -> Float[Array, "*batch nodes"]:
     r"""The scores themselves; their gradient is replaced by the natural gradient on the way back.
 
@@ -48,8 +50,10 @@ def natural_gradient(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
         mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
+        valid_classes: The mask as indices; see :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -58,7 +62,7 @@ def natural_gradient(
         [-2. -4.  0.]
     """
     check_damping(damping)
-    nodes = asked(scores, tree, activation, mask)
+    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
     constant = lax.stop_gradient(nodes.scores)
     replaced = constant + natural_factor(nodes, damping) * (nodes.scores - constant)
     return replaced.astype(_plan.returned_dtype(scores))
@@ -141,7 +145,9 @@ def kl_step(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
-    mask: Shaped[Array, "*batch classes"] | None = None,
+    num_classes: int | None = None,
+    mask: Bool[Array, "*batch classes"] | None = None,
+    valid_classes: Int[Array, "*batch some"] | None = None,
 ) -> Float[Array, "*batch nodes"]:
     r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
 
@@ -162,7 +168,9 @@ def kl_step(
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
+        valid_classes: The mask as indices; see :class:`Catnat`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -171,7 +179,7 @@ def kl_step(
         >>> print(kl_divergence(scores, scores + kl_step(scores, gradient, 0.01)).round(4))
         0.01
     """
-    nodes = asked(scores, tree, activation, mask).detach()
+    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes).detach()
     gradient = _plan.check_array(gradient, "gradient")
     if gradient.shape != nodes.scores.shape:
         raise ValueError(
@@ -240,6 +248,8 @@ def fisher_rao_distance(
     q_scores: Float[Array, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Array, "*batch"]:
     r"""The length of the shortest way between two distributions, measured by the Fisher information.
 
@@ -255,6 +265,7 @@ def fisher_rao_distance(
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import jax.numpy as jnp
@@ -262,7 +273,7 @@ def fisher_rao_distance(
         >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5])).round(4))  # |s - t| pi / A, A = 2 pi
         0.75
     """
-    p = ask(p_scores, tree, activation)
+    p = ask(p_scores, tree, activation, num_classes)
     distance = _distance(p, ask(q_scores, p.tree, activation))
     return distance.astype(jnp.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores)))
 

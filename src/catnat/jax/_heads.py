@@ -33,6 +33,12 @@ class HeadOutput(NamedTuple):
     """Their mean, negative."""
 
 
+_NEEDS_TARGET = (
+    "A head is called with features and their targets, and returns log-probabilities and the loss. Without targets "
+    "there are distribution(input), log_probs(input), predict(input) and topk(input, k)."
+)
+
+
 class FixedArray:
     """An array that is not to be trained: static in a pytree, and so equal by content."""
 
@@ -105,6 +111,7 @@ class CatnatHead(OfRows):
 
     _static: ClassVar[tuple[str, ...]] = (*OfRows._static, "class_weights", "ignore_index")
 
+    @_plan.takes_key
     def __init__(
         self,
         in_features: int,
@@ -134,6 +141,7 @@ class CatnatHead(OfRows):
         more = -len(self.weight) % multiple
         return jax.tree.map(lambda rows: jnp.pad(rows, [(0, more), *[(0, 0)] * (rows.ndim - 1)]), self)
 
+    @_checks.needs(target=_NEEDS_TARGET)
     def __call__(
         self,
         input: Float[Array, "*batch features"],
@@ -164,9 +172,18 @@ class CatnatHead(OfRows):
         """The scores of all nodes, O(d K)."""
         return self._scores(self._rows(input).input)[..., : self.tree.num_nodes]
 
-    def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """The log-probability of every class, O(d K)."""
         return _functional.log_catnat(self.scores(input), self.tree, self.activation)
+
+    def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
+        return self.log_probs(input)
+
+    def loss(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> Float[Array, ""]:
+        """The loss of targets alone: the mean of their negative log-probabilities."""
+        loss: Array = self(input, target).loss
+        return loss
 
     def log_prob_of(
         self,
@@ -186,11 +203,12 @@ class CatnatHead(OfRows):
         _checks.classes_of_rows(classes.shape, input.shape)
         return _plan.saturate(_path_log_prob(rows, classes, axis_name), self._dtype(input))
 
+    @_plan.takes_key
     def sample(
         self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Int[Array, "*samples_and_batch"]:
         """Draw classes by walking down from the root; reads the rows on the way alone."""
-        return _functional.draw(self._rows(input), tuple(sample_shape), key)
+        return _functional.draw(self._rows(input), _checks.shape_of_samples(sample_shape), key)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.
@@ -213,9 +231,14 @@ class CatnatHead(OfRows):
         """The most probable class; see :meth:`topk`."""
         return self.topk(input, 1).indices[..., 0]
 
-    def distribution(self, input: Float[Array, "*batch features"]) -> Catnat:
-        """The distribution over all classes, O(d K) in time and O(K) in memory for every row."""
-        return Catnat(self.scores(input), self.tree, self.activation)
+    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> Catnat:
+        """The distribution over all classes, O(d K) in time and O(K) in memory for every row.
+
+        Args:
+            input: Features.
+            **options: Those of :class:`Catnat`, such as ``mask``.
+        """
+        return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     def _rows(self, input: Array, axis_name: str | None = None) -> Rows:
         input = _plan.check_array(input, "input")

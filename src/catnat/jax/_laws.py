@@ -70,7 +70,7 @@ class Law:
     @jax.jit
     def mode(self) -> Array:
         """The most probable class, of every variable."""
-        exact = self.leaves(floored=False)
+        exact = self._without_nan().leaves(floored=False)
         return self._by_variable(exact, float(jnp.finfo(exact.dtype).min)).argmax(-1)
 
     def _ready(self, *, floored: bool) -> Array:
@@ -184,15 +184,23 @@ class Law:
             return classes + _plan.forest_table(self.nodes.tree, "first_classes")
         return classes[..., None]
 
+    def _without_nan(self) -> Law:
+        """The same law with NaN scores read as 0, so that whatever is drawn from it is a class that the mask allows."""
+        if self.valid is None:
+            return self
+        scores = jnp.where(jnp.isnan(self.nodes.scores), 0, self.nodes.scores)
+        return dataclasses.replace(self, nodes=dataclasses.replace(self.nodes, scores=scores))
+
     @functools.partial(jax.jit, static_argnames="sample_shape")
     def draw(self, sample_shape: tuple[int, ...], key: Array) -> Array:
         """Classes, sample shape + batch, with one more axis for the variables of a forest."""
         if self.unimix:
             key, which, uniformly = jax.random.split(key, 3)
+        law = self._without_nan()
         if self.is_tree:
-            drawn = _functional.draw(self.left, sample_shape, key)
+            drawn = _functional.draw(law.left, sample_shape, key)
         else:
-            unmixed = dataclasses.replace(self, unimix=0.0)
+            unmixed = dataclasses.replace(law, unimix=0.0)
             drawn = _draw_by_weight(unmixed.probs(), self.nodes.tree, sample_shape, key)
         if not self.unimix:
             return drawn
@@ -258,7 +266,7 @@ def _pick(values: Array, places: Array) -> Array:
 
 def law(nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | Array | None, unimix: float) -> Law:
     """The law of what the user passes, checked as far as values are known."""
-    _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
+    _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
     _checks.unimix(unimix)
     valid = None
     if mask is not None:

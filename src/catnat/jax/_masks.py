@@ -7,7 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool
 
 from catnat import _checks
 from catnat._forest import Forest
@@ -15,14 +15,14 @@ from catnat._tree import Tree
 from catnat.jax import _plan
 
 
-def validate_mask(mask: Shaped[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:
+def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:
     """Which rows of a mask can be used: those that leave at least one class of every variable.
 
     Where its values are known a distribution raises for a row that leaves none. While a function is traced, by ``jit``
     or ``vmap``, it cannot, and treats the row as unmasked: this function tells which rows those are.
 
     Args:
-        mask: Boolean, True for valid classes; or the indices of the valid classes, padded with -1.
+        mask: Boolean, True for valid classes.
         classes: The number of classes, the tree, or the forest.
 
     Example:
@@ -34,6 +34,15 @@ def validate_mask(mask: Shaped[Array, "*batch classes"], classes: int | Tree | F
     num_classes = classes if isinstance(classes, int) else classes.num_classes
     left = _left(_as_boolean(mask, num_classes), classes)
     return left.all(-1) if isinstance(classes, Forest) else left
+
+
+def given(mask: Array | None, valid_classes: Array | None, num_classes: int) -> Array | None:
+    """The mask that a user gives, as it is or as indices of the valid classes."""
+    if valid_classes is None:
+        return mask
+    if mask is not None:
+        _checks.mask_or_indices()
+    return _from_indices(valid_classes, num_classes)
 
 
 def valid_classes(mask: Array, classes: Tree | Forest) -> Array:
@@ -60,28 +69,25 @@ def _left(valid: Array, classes: int | Tree | Forest) -> Array:
 
 
 def _as_boolean(mask: Array, num_classes: int) -> Array:
-    """A checked mask (..., K), True for valid classes, from a boolean one or from indices."""
+    """A checked mask (..., K), True for valid classes."""
     mask = _plan.check_array(mask, "mask")
-    whole = jnp.issubdtype(mask.dtype, jnp.integer)
-    if not (whole or mask.dtype == bool) or mask.ndim == 0:
-        raise TypeError(
-            f"`mask` has dtype {mask.dtype} and shape {mask.shape}, but a boolean array (..., {num_classes}), True for "
-            "valid classes, or an array of their indices is needed: mask.astype(bool) makes a boolean of 0 and 1."
-        )
-    if whole:
-        return _from_indices(mask, num_classes)
+    if mask.dtype != bool or mask.ndim == 0:
+        _checks.not_a_mask(mask.dtype, mask.shape, num_classes, "mask.astype(bool)")
     _checks.width_of_mask(mask.shape[-1], num_classes)
     return mask
 
 
 def _from_indices(indices: Array, num_classes: int) -> Array:
+    indices = _plan.check_array(indices, "valid_classes")
+    if not jnp.issubdtype(indices.dtype, jnp.integer) or indices.ndim == 0:
+        _checks.not_indices(indices.dtype, indices.shape)
     if not jnp.issubdtype(indices.dtype, jnp.signedinteger) or indices.dtype.itemsize < 4:
         indices = indices.astype(int)  # a small dtype could not hold what it is compared with
     outside = (indices < -1) | (indices >= num_classes)
     if _plan.is_true(outside.any()):
         raise ValueError(
-            f"`mask` holds the index {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 fills "
-            "up rows with fewer valid classes. A mask of 0 and 1 must be boolean: mask.astype(bool)."
+            f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 fills "
+            "up rows with fewer valid classes."
         )
     padding = jnp.where(outside | (indices < 0), num_classes, indices)  # no such class: dropped
     valid = jnp.zeros((*indices.shape[:-1], num_classes), bool)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -12,11 +12,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from catnat import _checks
+from catnat import _checks, _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.jax import _functional, _plan
 from catnat.jax._activations import Activation, resolve
+from catnat.jax._distributions import Catnat
 
 _Self = TypeVar("_Self", bound="OfRows")
 
@@ -102,7 +103,6 @@ class OfRows:
         key: PRNGKeyArray,
     ) -> None:
         _checks.in_features(in_features)
-        _plan.check_key(key)
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
         dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
@@ -120,6 +120,23 @@ class OfRows:
         has = f"weight={shape}, bias={self.bias is not None}, tree={self.tree}, activation={self.activation}"
         return f"{type(self).__name__}({has})"
 
+    def state_dict(self) -> dict[str, Any]:
+        """The parameters by name and, as ``_extra_state``, a fingerprint of tree and activation.
+
+        These are the names of the PyTorch counterpart, so that one framework's weights can be loaded in the other.
+        """
+        parameters = {name: getattr(self, name) for name in self._parameters if getattr(self, name) is not None}
+        return {**parameters, "_extra_state": _saving.fingerprint(self.tree, self.activation)}
+
+    def load_state_dict(self: _Self, state: Mapping[str, Any]) -> _Self:
+        """The same layer with the parameters of a :meth:`state_dict`, which must be of the same tree and activation."""
+        wanted = self.state_dict()
+        _saving.check_state(state, wanted, self.tree, self.activation)
+        parameters = [
+            jnp.asarray(state[name], wanted[name].dtype) if name in wanted else None for name in self._parameters
+        ]
+        return type(self).tree_unflatten(self.tree_flatten_with_keys()[1], parameters)
+
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
         """The parameters, by name, and what is static."""
         parameters = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self._parameters)
@@ -136,6 +153,9 @@ class OfRows:
 
 class ScoreLayer(OfRows):
     """The last linear layer of a model: features to the K-1 scores of a tree.
+
+    The layer knows its tree and its activation, so take probabilities and losses from it rather than from its scores:
+    ``distribution(x)``, ``log_probs(x)`` and ``loss(x, target)`` cannot be called with another tree by mistake.
 
     It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; the tree and the activation are
     static. It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard
@@ -155,10 +175,13 @@ class ScoreLayer(OfRows):
         >>> layer = ScoreLayer(128, 10, key=jax.random.key(0))
         >>> layer(jnp.zeros((2, 128))).shape
         (2, 9)
+        >>> print(layer.loss(jnp.zeros((2, 128)), jnp.array([3, 7])).round(4))
+        2.3026
         >>> jax.tree.map(jnp.shape, layer).weight
         (9, 128)
     """
 
+    @_plan.takes_key
     def __init__(
         self,
         in_features: int,
@@ -176,3 +199,21 @@ class ScoreLayer(OfRows):
         features = _plan.check_array(features, "features")
         _checks.width_of_features(features.shape, self.weight.shape[-1])
         return self._scores(features)
+
+    def distribution(self, features: Float[Array, "*batch features"], **options: Any) -> Catnat:
+        """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
+        return Catnat(self(features), self.tree, self.activation, **options)
+
+    def log_probs(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class; see :func:`log_catnat`."""
+        return _functional.log_catnat(self(features), self.tree, self.activation)
+
+    def loss(self, features: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
+        """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
+
+        Args:
+            features: The input.
+            target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
+            **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
+        """
+        return _functional.cross_entropy(self(features), target, self.tree, self.activation, **options)

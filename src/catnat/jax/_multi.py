@@ -31,7 +31,7 @@ class MultiCatnat(OfClasses):
         trees: A tree or a number of classes for every variable, or a :class:`catnat.Forest` of them.
         activation: "natural", "sigmoid", or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
-        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         temperature: The law is p^(1/T) / Z for every variable, as for :class:`Catnat`.
         unimix: The share of every variable's uniform law, as for :class:`Catnat`.
 
@@ -53,6 +53,7 @@ class MultiCatnat(OfClasses):
     temperature: Float[Array, "*batch"] | None
     unimix: float
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
@@ -60,7 +61,7 @@ class MultiCatnat(OfClasses):
         activation: Activation | str = "natural",
         *,
         mask: Bool[Array, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Float[Array, "*#batch"] | None = 1.0,
         unimix: float = 0.0,
     ) -> None:
@@ -111,6 +112,7 @@ class MultiCatnat(OfClasses):
         zeros = jnp.zeros((*value.shape[:-1], self.forest.num_classes), self.scores.dtype)
         return jnp.put_along_axis(zeros, places, 1, -1, inplace=False)
 
+    @_plan.takes_key
     def rsample_one_hot(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:

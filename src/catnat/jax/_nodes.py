@@ -178,9 +178,11 @@ jax.tree_util.register_dataclass(
 )
 
 
-def ask(scores: Array, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:
+def ask(
+    scores: Array, tree: Tree | Forest | None, activation: Activation | str, num_classes: int | None = None
+) -> Nodes:
     """Checked nodes, from what the user passes."""
-    return Nodes(*_plan.prepare(scores, tree, activation))
+    return Nodes(*_plan.prepare(scores, tree, activation, num_classes))
 
 
 def _gather(values: Array, index: Array) -> Array:

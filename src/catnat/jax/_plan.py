@@ -18,13 +18,17 @@ from catnat._tree import Tree
 from catnat.jax._activations import Activation, Tables, resolve
 
 
-def prepare(scores: Array, tree: Tree | Forest | None, activation: Activation | str) -> tuple[Array, Tree, Activation]:
+def prepare(
+    scores: Array, tree: Tree | Forest | None, activation: Activation | str, num_classes: int | None = None
+) -> tuple[Array, Tree, Activation]:
     """Checked arguments: scores in the dtype to compute in, the tree they are meant for, the activation object."""
     scores = check_scores(scores)
     if tree is None:
-        tree = _default_tree(scores.shape[-1])
+        tree = _default_tree(scores.shape[-1] if num_classes is None else _checks.num_classes(num_classes) - 1)
     elif not isinstance(tree, Tree):
         _checks.not_a_tree(tree)
+    elif num_classes is not None:
+        _checks.same_classes(num_classes, tree)
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
     return to_computing_dtype(scores), tree, resolve(activation)
 
@@ -47,10 +51,28 @@ def check_array(value: Any, name: str) -> Array:
     return jnp.asarray(value)
 
 
+def takes_key(function: _checks.Function) -> _checks.Function:
+    """For functions with a keyword ``key``: a call without it, or with what is no key, says what is needed."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "key" not in kwargs:
+            raise TypeError(
+                f"`{function.__name__}` draws random numbers and needs a key: pass key=jax.random.key(0), and a new "
+                "one from jax.random.split for every call."
+            )
+        check_key(kwargs["key"])
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 def check_key(key: Any) -> None:
-    """Raise unless ``key`` is a random key, of the new kind or the old one."""
-    if not isinstance(key, (jax.Array, np.ndarray)):
-        raise TypeError(f"`key` is {key!r}, but a random key of JAX is needed: key=jax.random.key(0).")
+    """Raise unless ``key`` is a key of ``jax.random``, of the new kind or the old one."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+        shown = f"{key!r} of type {type(key).__name__}" if dtype is None else f"an array of dtype {dtype}"
+        raise TypeError(f"`key` is {shown}, but a random key is needed: jax.random.key({key if dtype is None else 0}).")
 
 
 def is_true(condition: Array) -> bool:

@@ -229,7 +229,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def resolve(activation: Activation | str) -> Activation:
     """The activation object behind a name."""
-    found: Activation = _plans.resolve(activation, KNOWN)
+    found: Activation = _plans.resolve(activation, KNOWN, Activation)
     return found
 
 

@@ -6,35 +6,57 @@ They are subclasses of torch's own, so code that asks ``isinstance``, or wants `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Size, Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
+from catnat import _checks
 from catnat._tree import Tree
-from catnat.torch import _dense, _estimators, _laws, _plan
+from catnat.torch import _dense, _estimators, _laws, _masks, _plan
 from catnat.torch._activations import Activation
 from catnat.torch._laws import Law
 from catnat.torch._nodes import Nodes
 
 
 class AnyScores(constraints.Constraint):
-    """Every real vector is a valid vector of scores: there is nothing to check, so none of its K-1 entries is read."""
+    """Every vector of numbers is a valid vector of scores; NaN is none."""
 
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        return torch.ones(value.shape[:-1], dtype=torch.bool, device=value.device)
+        return (value == value).all(-1)
 
 
 def validates(validate_args: bool | None) -> bool:
     """Whether to check values: what the user says, or else torch's global choice."""
     return td.Distribution._validate_args if validate_args is None else validate_args
+
+
+def check_not_nan(scores: Tensor) -> None:
+    """Raise where a score is NaN, as torch does for logits: its draws would be some class without a word."""
+    if torch.compiler.is_compiling() or not _plan.is_true(scores.isnan().any()):
+        return
+    rows = scores.isnan().any(-1)
+    raise ValueError(
+        f"`scores` is NaN in {int(rows.sum())} of {rows.numel()} rows, but numbers are needed. A layer before has "
+        "diverged: look for a learning rate that is too large, or an overflow in half precision. (validate_args=False "
+        "leaves this check out.)"
+    )
+
+
+def no_rsample(distribution: object) -> NoReturn:
+    """Say that classes cannot be drawn with a gradient, and what can."""
+    raise NotImplementedError(
+        f"{type(distribution).__name__} draws classes, through which no gradient passes. For gradients through draws "
+        "take OneHotCatnatStraightThrough, RelaxedOneHotCatnat or MultiCatnat.rsample_one_hot; for gradients of an "
+        "expected cost score_function, enumerate_exactly or gumbel_softmax."
+    )
 
 
 class ByLaw(td.Distribution):
@@ -66,8 +88,16 @@ class ByLaw(td.Distribution):
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Int[Tensor, "..."]:
-        """Draw classes; see :func:`catnat.torch.sample`."""
+        """Draw classes; see :func:`catnat.torch.sample`.
+
+        If scores are not validated, one that is NaN is answered with no, or, where there is a mask, read as 0, so that
+        no masked class is drawn.
+        """
         return self._law.draw(sample_shape, generator)
+
+    def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Classes have no derivative: this raises, and says what there is instead."""
+        no_rsample(self)
 
     def log_prob(self, value: Int[Tensor, "..."]) -> Float[Tensor, "*samples_and_batch"]:
         """The log-probability of the classes ``value``."""
@@ -98,15 +128,19 @@ class Catnat(ByLaw, td.Categorical):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        mask: The valid classes: boolean (..., K), or their indices (..., m) padded with -1; its leading axes and the
-            batch of the scores are broadcast. A masked class has probability 0, the smallest finite number as its
+        num_classes: The number of classes K, to be checked against the scores and the tree.
+        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. A masked
+            class has probability 0, the smallest finite number as its
             log-probability, no gradient, and is never drawn.
-        mask_mode: What is left of the tree. "prune": a question of which one side is masked is not asked; what is left
-            is a tree again, its Fisher matrix is diagonal, and zero scores mean the prior over the valid classes.
-            "renormalize": the probabilities without the mask, divided by their sum over the valid classes; O(K).
+        valid_classes: The mask as indices (..., m) of the valid classes, padded with -1.
+        mask_mode: What a mask makes of the distribution. "renormalize": the probabilities without the mask, divided by
+            their sum over the valid classes, O(K); the conditional distribution, as masked logits give it. "prune": a
+            node of which one side is masked is passed over; what is left is a tree again, its Fisher matrix is
+            diagonal, draws are O(depth), and zero scores mean the prior over the valid classes.
         temperature: The law is p^(1/T) / Z, O(K); a number, or a tensor of the batch shape.
         unimix: The share u of the uniform law over the valid classes, (1 - u) p + u / K, after the temperature.
-        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
+        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
+            always.
 
     Example:
         >>> import torch
@@ -125,28 +159,34 @@ class Catnat(ByLaw, td.Categorical):
     tree: Tree
     activation: Activation
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Tensor, "*batch nodes"],
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
-        mask: Shaped[Tensor, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        num_classes: int | None = None,
+        mask: Bool[Tensor, "*#batch classes"] | None = None,
+        valid_classes: Int[Tensor, "*#batch some"] | None = None,
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Tensor = 1.0,
         unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        computed, self.tree, self.activation = _plan.prepare(scores, tree, activation)
+        computed, self.tree, self.activation = _plan.prepare(scores, tree, activation, num_classes)
         nodes = Nodes(computed, self.tree, self.activation)
         # Unless told not to: torch's global choice is no guide, because torch.compile turns it off for all.
         check = validate_args is not False
+        mask = _masks.given(mask, valid_classes, self.tree.num_classes)
         self._law = _laws.law(nodes, mask, mask_mode, temperature, unimix, check=check)
         self.scores = scores if mask is None else scores.expand(*self._law.nodes.scores.shape[:-1], -1)
         self._num_events = self.tree.num_classes
-        # There is nothing more to check in the parameters: only values will be.
+        # Not by torch's own check, which would look for `probs` and `logits`.
         td.Distribution.__init__(self, self.scores.shape[:-1], Size(), validate_args=False)
         self._validate_args = validates(validate_args)
+        if self._validate_args:
+            check_not_nan(scores)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Catnat:
         """The same distribution with its batch shape expanded."""
@@ -175,11 +215,14 @@ class OneHotCatnat(td.OneHotCategorical):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, as for :class:`Catnat`.
-        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        valid_classes: The mask as indices, as for :class:`Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         temperature: The law is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
         unimix: The share of the uniform law, as for :class:`Catnat`.
-        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
+        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
+            always.
 
     Example:
         >>> import torch
@@ -192,14 +235,17 @@ class OneHotCatnat(td.OneHotCategorical):
 
     _categorical: Catnat
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Tensor, "*batch nodes"],
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
-        mask: Shaped[Tensor, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        num_classes: int | None = None,
+        mask: Bool[Tensor, "*#batch classes"] | None = None,
+        valid_classes: Int[Tensor, "*#batch some"] | None = None,
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Tensor = 1.0,
         unimix: float = 0.0,
         validate_args: bool | None = None,
@@ -208,7 +254,9 @@ class OneHotCatnat(td.OneHotCategorical):
             scores,
             tree,
             activation,
+            num_classes=num_classes,
             mask=mask,
+            valid_classes=valid_classes,
             mask_mode=mask_mode,
             temperature=temperature,
             unimix=unimix,
@@ -250,6 +298,10 @@ class OneHotCatnat(td.OneHotCategorical):
     def mode(self) -> Tensor:
         """The most probable class, one-hot."""
         return self._one_hot(self._categorical.mode)
+
+    def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Classes have no derivative: this raises, and says what there is instead."""
+        no_rsample(self)
 
     def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw one-hot vectors; see :func:`catnat.torch.sample`."""
@@ -311,10 +363,13 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
-        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        valid_classes: The mask as indices, as for :class:`Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         unimix: The share of the uniform law, as for :class:`Catnat`.
-        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
+        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
+            always.
 
     Example:
         >>> import torch
@@ -327,6 +382,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
 
     base_dist: _ExpRelaxedCatnat
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         temperature: Float[Tensor, ""] | float,
@@ -334,13 +390,23 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         tree: Tree | None = None,
         activation: Activation | str = "natural",
         *,
-        mask: Shaped[Tensor, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        num_classes: int | None = None,
+        mask: Bool[Tensor, "*#batch classes"] | None = None,
+        valid_classes: Int[Tensor, "*#batch some"] | None = None,
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
         categorical = Catnat(
-            scores, tree, activation, mask=mask, mask_mode=mask_mode, unimix=unimix, validate_args=validate_args
+            scores,
+            tree,
+            activation,
+            num_classes=num_classes,
+            mask=mask,
+            valid_classes=valid_classes,
+            mask_mode=mask_mode,
+            unimix=unimix,
+            validate_args=validate_args,
         )
         heat = torch.as_tensor(temperature, dtype=_plan.computing_dtype(scores.dtype), device=scores.device)
         base = _ExpRelaxedCatnat(heat, categorical)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from catnat._tree import Tree
@@ -13,7 +13,11 @@ from catnat.torch._pruning import pruned
 
 
 def reach(
-    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
 
@@ -21,6 +25,7 @@ def reach(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -28,13 +33,17 @@ def reach(
         >>> reach(torch.zeros(3))
         tensor([1.0000, 0.5000, 0.5000])
     """
-    nodes = ask(scores, tree, activation)
+    nodes = ask(scores, tree, activation, num_classes)
     answers = nodes.all().log_answers(floored=False)
     return _dense.path_sums(*answers, nodes.tree, to="nodes").exp().to(_plan.returned_dtype(scores))
 
 
 def saturated(
-    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Bool[Tensor, "*batch nodes"]:
     """Which nodes are dead: they answer with certainty, and their score gets no gradient.
 
@@ -42,6 +51,7 @@ def saturated(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -49,7 +59,7 @@ def saturated(
         >>> saturated(torch.tensor([0.0, 4.0, -3.0]))
         tensor([False,  True, False])
     """
-    questions = ask(scores, tree, activation).detach().all()
+    questions = ask(scores, tree, activation, num_classes).detach().all()
     return questions.activation._saturated(questions.scores, questions.tables)
 
 
@@ -58,7 +68,9 @@ def fisher_diagonal(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
-    mask: Shaped[Tensor, "*batch classes"] | None = None,
+    num_classes: int | None = None,
+    mask: Bool[Tensor, "*batch classes"] | None = None,
+    valid_classes: Int[Tensor, "*batch some"] | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
 
@@ -71,8 +83,10 @@ def fisher_diagonal(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.torch.Catnat`. A score
             that is not asked for has the entry 0.
+        valid_classes: The mask as indices; see :class:`catnat.torch.Catnat`.
 
     Example:
         >>> import torch
@@ -80,12 +94,21 @@ def fisher_diagonal(
         >>> fisher_diagonal(torch.tensor([1.0, 0.0, 0.0]))
         tensor([0.2500, 0.0651, 0.1849])
     """
-    return _plan.saturate(information(asked(scores, tree, activation, mask)), _plan.returned_dtype(scores))
+    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
+    return _plan.saturate(information(nodes), _plan.returned_dtype(scores))
 
 
-def asked(scores: Tensor, tree: Tree | None, activation: Activation | str, mask: Tensor | None) -> Nodes:
+def asked(
+    scores: Tensor,
+    tree: Tree | None,
+    activation: Activation | str,
+    num_classes: int | None,
+    mask: Tensor | None,
+    valid_classes: Tensor | None,
+) -> Nodes:
     """Checked nodes, pruned if there is a mask."""
-    nodes = ask(scores, tree, activation)
+    nodes = ask(scores, tree, activation, num_classes)
+    mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
     if mask is None:
         return nodes
     return pruned(nodes, _masks.valid_classes(mask, nodes.tree, check=True), None)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from catnat import _checks
 from catnat._forest import Forest
@@ -24,11 +25,13 @@ _ANSWERS_AT_ONCE = 1 << 18
 _ANSWERS_AT_A_TIME = 1 << 24
 
 
+@_checks.explains(axis="It is called `dim`.")
 def catnat(
     scores: Float[Tensor, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
     r"""The probability of every class, the twin of ``torch.softmax``.
@@ -41,6 +44,7 @@ def catnat(
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         dim: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -50,15 +54,17 @@ def catnat(
         tensor([0.3333, 0.3333, 0.3333])
     """
     if dim != -1:
-        return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
-    return log_probs(ask(scores, tree, activation), floored=False).exp().to(_plan.returned_dtype(scores))
+        return catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
+    return log_probs(ask(scores, tree, activation, num_classes), floored=False).exp().to(_plan.returned_dtype(scores))
 
 
+@_checks.explains(axis="It is called `dim`.")
 def log_catnat(
     scores: Float[Tensor, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
     r"""The log-probability of every class, the twin of ``torch.log_softmax``; always finite.
@@ -70,6 +76,7 @@ def log_catnat(
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         dim: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -79,8 +86,8 @@ def log_catnat(
         tensor([-1.3863, -1.3863, -1.3863, -1.3863])
     """
     if dim != -1:
-        return log_catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
-    return _plan.saturate(log_probs(ask(scores, tree, activation)), _plan.returned_dtype(scores))
+        return log_catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
+    return _plan.saturate(log_probs(ask(scores, tree, activation, num_classes)), _plan.returned_dtype(scores))
 
 
 def log_probs(nodes: Nodes, *, floored: bool = True) -> Tensor:
@@ -93,6 +100,8 @@ def log_prob(
     classes: Int[Tensor, "*samples_and_batch"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Tensor, "*samples_and_batch"]:
     r"""The log-probability of given classes, reading only the nodes on their paths.
 
@@ -105,6 +114,7 @@ def log_prob(
         classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -112,7 +122,7 @@ def log_prob(
         >>> log_prob(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 0])).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
-    nodes = ask(scores, tree, activation)
+    nodes = ask(scores, tree, activation, num_classes)
     check_classes(classes, nodes.tree.num_classes)
     return _plan.saturate(log_prob_unchecked(nodes, classes.long()), _plan.returned_dtype(scores))
 
@@ -141,18 +151,20 @@ def sample(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     sample_shape: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*samples_and_batch"]:
     """Draw classes by walking down from the root, one uniform number a level.
 
     The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
-    probability 0 is never drawn.
+    probability 0 is never drawn. Scores are not checked: one that is NaN is answered with no. (:class:`Catnat` raises.)
 
     Args:
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         sample_shape: The shape of independent draws, which stands before the batch shape in the result.
         generator: The random generator; torch's default one if not given.
 
@@ -162,7 +174,7 @@ def sample(
         >>> sample(torch.zeros(2, 9), sample_shape=(3,), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([3, 2])
     """
-    return draw(ask(scores, tree, activation), sample_shape, generator)
+    return draw(ask(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), generator)
 
 
 def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
@@ -194,6 +206,7 @@ def sample_without_replacement(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*batch k"]:
     r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
@@ -206,6 +219,7 @@ def sample_without_replacement(
         k: How many classes, at most K.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         generator: The random generator; torch's default one if not given.
 
     Example:
@@ -214,7 +228,7 @@ def sample_without_replacement(
         >>> sample_without_replacement(torch.zeros(4, 99), 10).shape
         torch.Size([4, 10])
     """
-    nodes = ask(scores, tree, activation).detach()
+    nodes = ask(scores, tree, activation, num_classes).detach()
     if not 0 <= k <= nodes.tree.num_classes:
         most = nodes.tree.num_classes
         raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
@@ -225,7 +239,11 @@ def sample_without_replacement(
 
 
 def mode(
-    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Int[Tensor, "*batch"]:
     """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
 
@@ -233,6 +251,7 @@ def mode(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -240,11 +259,15 @@ def mode(
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))  # most go right at the root, and split evenly there
         tensor(1)
     """
-    return log_probs(ask(scores, tree, activation).detach(), floored=False).argmax(-1)
+    return log_probs(ask(scores, tree, activation, num_classes).detach(), floored=False).argmax(-1)
 
 
 def entropy(
-    scores: Float[Tensor, "*batch nodes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | None = None,
+    activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""The entropy in nats, by the chain rule over the tree.
 
@@ -254,6 +277,7 @@ def entropy(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -261,7 +285,9 @@ def entropy(
         >>> entropy(torch.zeros(3))
         tensor(1.3863)
     """
-    return _plan.saturate(node_entropies(ask(scores, tree, activation)).sum(-1), _plan.returned_dtype(scores))
+    return _plan.saturate(
+        node_entropies(ask(scores, tree, activation, num_classes)).sum(-1), _plan.returned_dtype(scores)
+    )
 
 
 def node_entropies(nodes: Nodes) -> Tensor:
@@ -276,6 +302,8 @@ def kl_divergence(
     q_scores: Float[Tensor, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
 
@@ -288,6 +316,7 @@ def kl_divergence(
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -295,7 +324,7 @@ def kl_divergence(
         >>> kl_divergence(torch.ones(3), torch.ones(3))
         tensor(0.)
     """
-    p = ask(p_scores, tree, activation)
+    p = ask(p_scores, tree, activation, num_classes)
     divergence = node_divergences(p, ask(q_scores, p.tree, activation)).sum(-1)
     dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
     return _plan.saturate(divergence, dtype)
@@ -315,6 +344,7 @@ def cross_entropy(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     weight: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -323,7 +353,8 @@ def cross_entropy(
     """The twin of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
 
     With class indices and no label smoothing only the targets' paths are read. The mean over nothing (every target
-    ignored) is 0, where torch returns NaN.
+    ignored) is 0, where torch returns NaN. Called with neither ``tree`` nor ``num_classes``, it warns once if the last
+    class is not among very many targets: then one score per class was passed, not one per node.
 
     Args:
         scores: Shape (K-1,), (N, K-1) or (N, K-1, d1, d2, ...).
@@ -331,6 +362,7 @@ def cross_entropy(
             K-1.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         weight: A factor per class.
         ignore_index: A class index whose targets count nothing.
         reduction: "none", "mean" (weighted as torch does) or "sum".
@@ -348,10 +380,16 @@ def cross_entropy(
     _plan.check_tensor(target, "target")
     class_dim = 1 if scores.ndim > 1 else 0
     moved = scores.movedim(class_dim, -1) if scores.ndim else scores
-    nodes = ask(moved, tree, activation)
-    num_classes = nodes.tree.num_classes
+    nodes = ask(moved, tree, activation, num_classes)
     if weight is not None:
-        _checks.class_weights(weight.shape, "weight", num_classes)
+        _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
+    if target.is_floating_point() and target.ndim < moved.ndim:
+        raise TypeError(
+            f"`target` has dtype {target.dtype} and shape {tuple(target.shape)}: class indices must be integers, "
+            f"target.long(); class probabilities need an axis of {nodes.tree.num_classes} classes."
+        )
+    if tree is None and num_classes is None:
+        _watch_last_class(target, nodes.tree.num_classes, ignore_index)
     if target.is_floating_point():
         losses, total = _losses_of_probs(nodes, target.movedim(class_dim, -1), weight, label_smoothing)
     else:
@@ -399,6 +437,15 @@ def _losses_of_classes(
     return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
 
 
+def _watch_last_class(target: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Watch the targets where they can be read: not in compiled code, under vmap, or without data."""
+    if torch.compiler.is_compiling() or target.is_floating_point() or _checks.is_last_class_known(num_classes):
+        return
+    if type(target) is Tensor and not target.is_meta and not is_functorch_wrapped_tensor(target):
+        used = target != ignore_index
+        _checks.watch_last_class(num_classes, int(used.sum()), bool((target == num_classes - 1).any()))
+
+
 def walks(tree: Tree | Forest) -> bool:
     """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
@@ -408,12 +455,12 @@ def check_classes(classes: Tensor, num_classes: int) -> None:
     """Raise unless these are classes of a tree."""
     _plan.check_tensor(classes, "classes")
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
-        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are whole numbers: use .long().")
+        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are integers: use .long().")
     if torch.compiler.is_compiling():
         return
     outside = (classes < 0) | (classes >= num_classes)
     if _plan.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
-            "If it marks targets to skip, pass it to cross_entropy as `ignore_index`."
+            "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from catnat._tree import Tree
@@ -26,8 +26,10 @@ def natural_gradient(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
+    num_classes: int | None = None,
     damping: float = 0.0,
-    mask: Shaped[Tensor, "*batch classes"] | None = None,
+    mask: Bool[Tensor, "*batch classes"] | None = None,
+    valid_classes: Int[Tensor, "*batch some"] | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The scores themselves; their gradient is replaced by the natural gradient on the way back.
 
@@ -45,8 +47,10 @@ def natural_gradient(
         scores: One score per inner node on the last axis.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
         mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
+        valid_classes: The mask as indices; see :class:`Catnat`.
 
     Example:
         >>> import torch
@@ -57,7 +61,7 @@ def natural_gradient(
         tensor([-2., -4.,  0.])
     """
     _check_damping(damping)
-    nodes = asked(scores, tree, activation, mask)
+    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
     constant = nodes.scores.detach()
     inverse = _inverse(information(nodes.detach()), damping)
     return (constant + inverse * (nodes.scores - constant)).to(scores.dtype)
@@ -130,7 +134,9 @@ def kl_step(
     tree: Tree | None = None,
     activation: Activation | str = "natural",
     *,
-    mask: Shaped[Tensor, "*batch classes"] | None = None,
+    num_classes: int | None = None,
+    mask: Bool[Tensor, "*batch classes"] | None = None,
+    valid_classes: Int[Tensor, "*batch some"] | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
 
@@ -154,7 +160,9 @@ def kl_step(
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
+        valid_classes: The mask as indices; see :class:`Catnat`.
 
     Example:
         >>> import torch
@@ -163,7 +171,7 @@ def kl_step(
         >>> kl_divergence(scores, scores + kl_step(scores, gradient, 0.01))
         tensor(0.0100)
     """
-    nodes = asked(scores, tree, activation, mask).detach()
+    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes).detach()
     computed = nodes.scores
     _plan.check_tensor(gradient, "gradient")
     if gradient.shape != computed.shape:
@@ -221,6 +229,8 @@ def fisher_rao_distance(
     q_scores: Float[Tensor, "*batch nodes"],
     tree: Tree | None = None,
     activation: Activation | str = "natural",
+    *,
+    num_classes: int | None = None,
 ) -> Float[Tensor, "*batch"]:
     r"""The length of the shortest way between two distributions, measured by the Fisher information.
 
@@ -236,6 +246,7 @@ def fisher_rao_distance(
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
+        num_classes: The number of classes K, to be checked against the scores and the tree.
 
     Example:
         >>> import torch
@@ -243,8 +254,8 @@ def fisher_rao_distance(
         >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]))  # two classes: |s - t| pi / A, A = 2 pi
         tensor(0.7500)
     """
-    _, tree, activation = _plan.prepare(p_scores, tree, activation)
-    both = (ask(scores, tree, activation) for scores in (p_scores, q_scores))
+    _, tree, activation = _plan.prepare(p_scores, tree, activation, num_classes)
+    both = (ask(scores, tree, activation, num_classes) for scores in (p_scores, q_scores))
     p_root, q_root = ((log_probs(nodes, floored=False) / 2).exp() for nodes in both)
     square = (p_root - q_root).square().sum(-1)
     same = square == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from catnat._tree import Tree
 from catnat.torch import _functional, _paths, _plan, _topk
 from catnat.torch._activations import KNOWN, Activation, resolve
 from catnat.torch._distributions import Catnat
-from catnat.torch._modules import initialize
+from catnat.torch._modules import OnTree, initialize
 from catnat.torch._nodes import Rows
 from catnat.torch._topk import TopK
 
@@ -59,7 +60,14 @@ class Paths(NamedTuple):
         return answers.new_zeros(self.shape.numel()).index_add(0, self.query, answers).view(self.shape)
 
 
-class PathHead(nn.Module):
+_NEEDS_TARGET = (
+    "A head is called with features and their targets, and returns log-probabilities and the loss, as "
+    "torch.nn.AdaptiveLogSoftmaxWithLoss does. Without targets there are distribution(input), log_probs(input), "
+    "predict(input) and topk(input, k)."
+)
+
+
+class PathHead(OnTree):
     """What heads have in common: a loss of targets and log-probabilities of classes, both by paths."""
 
     class_weights: Tensor | None
@@ -85,6 +93,7 @@ class PathHead(nn.Module):
         """The log-probabilities of ``classes``, (rows, n), in the dtype to compute in."""
         raise NotImplementedError
 
+    @_checks.needs(target=_NEEDS_TARGET)
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
         _plan.check_tensor(input, "input")
@@ -100,6 +109,11 @@ class PathHead(nn.Module):
         loss = -(found * weights).sum() / torch.where(total == 0, torch.ones_like(total), total)
         dtype = _plan.returned_dtype(input)
         return HeadOutput(_plan.saturate(found, dtype), _plan.saturate(loss, dtype))
+
+    def loss(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
+        """The loss of targets alone: the mean of their negative log-probabilities."""
+        loss: Tensor = self(input, target).loss
+        return loss
 
     def log_prob_of(
         self, input: Float[Tensor, "*batch features"], classes: Int[Tensor, "*batch_and_more"]
@@ -193,9 +207,13 @@ class CatnatHead(PathHead):
         """The scores of all nodes, O(d K)."""
         return F.linear(input, self.weight, self.bias)
 
-    def log_prob(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+    def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """The log-probability of every class, O(d K)."""
         return _functional.log_catnat(self.scores(input), self.tree, self.activation)
+
+    def log_prob(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+        """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
+        return self.log_probs(input)
 
     def sample(
         self,
@@ -207,7 +225,8 @@ class CatnatHead(PathHead):
         """Draw classes by walking down from the root; reads the rows on the way alone."""
         self._check_input(input)
         with torch.no_grad():
-            rows, count = self._rows(input), torch.Size(sample_shape).numel()
+            sample_shape = _checks.shape_of_samples(sample_shape)
+            rows, count = self._rows(input), math.prod(sample_shape)
             drawn = _paths.descend(rows, count, generator).movedim(-1, 0)
         return drawn.reshape((*sample_shape, *rows.batch))
 
@@ -236,9 +255,14 @@ class CatnatHead(PathHead):
         """The most probable class; see :meth:`topk`."""
         return self.topk(input, 1).indices.squeeze(-1)
 
-    def distribution(self, input: Float[Tensor, "*batch features"]) -> Catnat:
-        """The distribution over all classes, O(d K) in time and O(K) in memory for every row."""
-        return Catnat(self.scores(input), self.tree, self.activation)
+    def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
+        """The distribution over all classes, O(d K) in time and O(K) in memory for every row.
+
+        Args:
+            input: Features.
+            **options: Those of :class:`Catnat`, such as ``mask``.
+        """
+        return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     # ---- files ----
 

@@ -50,6 +50,14 @@ class Law:
         valid = None if self.valid is None else self.valid.expand(*batch, -1)
         return Law(self.nodes.expand(batch), self.mask_mode, valid, self.temperature, self.unimix)
 
+    def _without_nan(self) -> Law:
+        """The same law with NaN scores read as 0, so that whatever is drawn from it is a class that the mask allows."""
+        if self.valid is None:
+            return self
+        scores = self.nodes.scores.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
+        nodes = self.nodes._replace(scores=scores)
+        return Law(nodes, self.mask_mode, self.valid, self.temperature, self.unimix, self._paths)
+
     # ---- all classes ----
 
     @property
@@ -79,7 +87,7 @@ class Law:
 
     def mode(self) -> Tensor:
         """The most probable class, of every variable."""
-        exact = self.leaves(floored=False).detach()
+        exact = self._without_nan().leaves(floored=False).detach()
         return self._by_variable(exact, torch.finfo(exact.dtype).min).argmax(-1)
 
     def _on_paths(self, paths: ValidPaths, *, floored: bool) -> Tensor:
@@ -219,12 +227,12 @@ class Law:
 
     def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
         """Classes, sample shape + batch, with one more axis for the variables of a forest."""
-        tree = self.nodes.tree
+        sample_shape, nodes, tree = _checks.shape_of_samples(sample_shape), self._without_nan().nodes, self.nodes.tree
         walked = tree.depth <= _paths.MOST_WALKED_LEVELS or not isinstance(tree, Forest)
         if self.is_tree and walked:
-            drawn = _functional.draw(self.nodes, sample_shape, generator)
+            drawn = _functional.draw(nodes, sample_shape, generator)
         else:
-            unmixed = Law(self.nodes, self.mask_mode, self.valid, self.temperature)
+            unmixed = Law(nodes, self.mask_mode, self.valid, self.temperature)
             weights = self._by_variable(unmixed.probs().detach(), 0.0)
             drawn = _paths.draw_by_weight(weights, sample_shape, generator)
         if not self.unimix:
@@ -261,7 +269,7 @@ def law(
     nodes: Nodes, mask: Tensor | None, mask_mode: str, temperature: float | Tensor, unimix: float, *, check: bool
 ) -> Law:
     """The law of what the user passes; ``check`` the entries of tensors, too, where they can be read."""
-    _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
+    _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
     _checks.unimix(unimix)
     valid = paths = None
     if mask is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool
 from torch import Tensor
 
 from catnat import _checks
@@ -12,14 +12,14 @@ from catnat._tree import Tree
 from catnat.torch import _plan
 
 
-def validate_mask(mask: Shaped[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
+def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
     """Which rows of a mask can be used: those that leave at least one class of every variable.
 
     Outside the compiler a distribution raises for a row that leaves none. Under ``torch.compile`` and ``vmap`` it
     cannot, and treats the row as unmasked: this function tells which rows those are.
 
     Args:
-        mask: Boolean, True for valid classes; or the indices of the valid classes, padded with -1.
+        mask: Boolean, True for valid classes.
         classes: The number of classes, the tree, or the forest.
 
     Example:
@@ -31,6 +31,15 @@ def validate_mask(mask: Shaped[Tensor, "*batch classes"], classes: int | Tree | 
     num_classes = classes if isinstance(classes, int) else classes.num_classes
     left = _left(_as_boolean(mask, num_classes), classes)
     return left.all(-1) if isinstance(classes, Forest) else left
+
+
+def given(mask: Tensor | None, valid_classes: Tensor | None, num_classes: int) -> Tensor | None:
+    """The mask that a user gives, as it is or as indices of the valid classes."""
+    if valid_classes is None:
+        return mask
+    if mask is not None:
+        _checks.mask_or_indices()
+    return _from_indices(valid_classes, num_classes)
 
 
 def valid_classes(mask: Tensor, classes: Tree | Forest, *, check: bool) -> Tensor:
@@ -63,27 +72,25 @@ def _left(valid: Tensor, classes: int | Tree | Forest) -> Tensor:
 
 
 def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
-    """A checked mask (..., K), True for valid classes, from a boolean one or from indices."""
+    """A checked mask (..., K), True for valid classes."""
     _plan.check_tensor(mask, "mask")
-    if mask.is_floating_point() or mask.is_complex() or mask.ndim == 0:
-        raise TypeError(
-            f"`mask` has dtype {mask.dtype} and shape {tuple(mask.shape)}, but a boolean tensor (..., {num_classes}), "
-            "True for valid classes, or a tensor of their indices is needed: mask.bool() makes a boolean of 0 and 1."
-        )
-    if mask.dtype != torch.bool:
-        return _from_indices(mask, num_classes)
+    if mask.dtype != torch.bool or mask.ndim == 0:
+        _checks.not_a_mask(mask.dtype, mask.shape, num_classes, "mask.bool()")
     _checks.width_of_mask(mask.shape[-1], num_classes)
     return mask
 
 
 def _from_indices(indices: Tensor, num_classes: int) -> Tensor:
+    _plan.check_tensor(indices, "valid_classes")
+    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool or indices.ndim == 0:
+        _checks.not_indices(indices.dtype, indices.shape)
     indices = indices.long()  # a small dtype could not hold what it is compared with
     if not torch.compiler.is_compiling():
         outside = (indices < -1) | (indices >= num_classes)
         if _plan.is_true(outside.any()):
             raise ValueError(
-                f"`mask` holds the index {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
-                "fills up rows with fewer valid classes. A mask of 0 and 1 must be boolean: mask.bool()."
+                f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
+                "fills up rows with fewer valid classes."
             )
     padding = torch.where(indices < 0, num_classes, indices)  # one more class, which is then cut off
     valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)

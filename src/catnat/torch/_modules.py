@@ -1,14 +1,19 @@
-"""Modules: the twins of nn.Softmax and nn.LogSoftmax, and the layer that makes scores."""
+"""Modules: the counterparts of nn.Softmax and nn.LogSoftmax, and the layer that makes scores."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from catnat import _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.torch import _functional
 from catnat.torch._activations import Activation, resolve
+from catnat.torch._distributions import Catnat
 
 # Scaled scores of this size lie well inside the natural activation's band.
 INITIAL_SCORE = 0.5
@@ -25,7 +30,7 @@ class _Layer(nn.Module):
 
 
 class ProbsLayer(_Layer):
-    """Scores to probabilities, the twin of ``torch.nn.Softmax``; see :func:`catnat.torch.catnat`.
+    """Scores to probabilities, the counterpart of ``torch.nn.Softmax``; see :func:`catnat.torch.catnat`.
 
     Args:
         tree: The tree; ``balanced(K)`` if not given.
@@ -45,7 +50,7 @@ class ProbsLayer(_Layer):
 
 
 class LogProbsLayer(_Layer):
-    """Scores to log-probabilities, the twin of ``torch.nn.LogSoftmax``; see :func:`catnat.torch.log_catnat`.
+    """Scores to log-probabilities, the counterpart of ``torch.nn.LogSoftmax``; see :func:`catnat.torch.log_catnat`.
 
     Args:
         tree: The tree; ``balanced(K)`` if not given.
@@ -64,8 +69,57 @@ class LogProbsLayer(_Layer):
         return _functional.log_catnat(scores, self.tree, self.activation, dim=self.dim)
 
 
-class ScoreLayer(nn.Linear):
+class OnTree(nn.Module):
+    """What layers with a tree have in common: their checkpoints carry a fingerprint of tree and activation.
+
+    It is checked before any weight is loaded. A tensor of bytes, because files of weights may hold tensors alone.
+    """
+
+    tree: Tree
+    activation: Activation
+
+    def get_extra_state(self) -> Tensor:
+        """The fingerprint of tree and activation, in ``state_dict`` beside the weights."""
+        return torch.from_numpy(_saving.fingerprint(self.tree, self.activation))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Nothing is left to do: the fingerprint has been checked."""
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        mark = f"{prefix}_extra_state"
+        if mark in state_dict:
+            wrong = _saving.mismatch(state_dict[mark].cpu().numpy(), self.tree, self.activation)
+            if wrong is not None:
+                error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
+                return
+        weight = state_dict.get(f"{prefix}weight")
+        if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
+            error_msgs.append(_saving.softmax_rows(self.tree.num_classes))
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if mark in missing_keys:
+            missing_keys.remove(mark)
+        if mark not in state_dict and strict:
+            error_msgs.append(_saving.no_fingerprint(self.tree, self.activation, "load it with strict=False"))
+
+
+class ScoreLayer(OnTree, nn.Linear):
     """The last linear layer of a model: features to the K-1 scores of a tree.
+
+    The layer knows its tree and its activation, so take probabilities and losses from it rather than from its scores:
+    ``distribution(x)``, ``log_probs(x)`` and ``loss(x, target)`` cannot be called with another tree by mistake. Its
+    ``state_dict`` carries a fingerprint of both; a layer with another tree or activation refuses to load it.
 
     It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at
     most 0.5, well inside the natural activation's band; the bias starts at zero.
@@ -79,8 +133,13 @@ class ScoreLayer(nn.Linear):
     Example:
         >>> import torch
         >>> from catnat.torch import ScoreLayer
-        >>> ScoreLayer(128, 10)(torch.zeros(2, 128)).shape
+        >>> layer = ScoreLayer(128, 10)
+        >>> layer(torch.zeros(2, 128)).shape
         torch.Size([2, 9])
+        >>> layer.distribution(torch.zeros(2, 128)).sample().shape
+        torch.Size([2])
+        >>> layer.loss(torch.zeros(2, 128), torch.tensor([3, 7]))
+        tensor(2.3026, grad_fn=<DivBackward0>)
     """
 
     def __init__(
@@ -99,6 +158,33 @@ class ScoreLayer(nn.Linear):
     def reset_parameters(self) -> None:
         """Draw the initial weights anew and set the bias to zero."""
         initialize(self.weight, self.bias, self.tree, self.activation)
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        bias = self.bias is not None
+        return f"in_features={self.in_features}, tree={self.tree}, activation={self.activation}, bias={bias}"
+
+    def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
+        """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
+        return Catnat(self(input), self.tree, self.activation, **options)
+
+    def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+        """The log-probability of every class; see :func:`log_catnat`."""
+        return _functional.log_catnat(self(input), self.tree, self.activation)
+
+    def loss(self, input: Float[Tensor, "*batch features"], target: Tensor, **options: Any) -> Float[Tensor, "..."]:
+        """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
+
+        Args:
+            input: Features.
+            target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
+            **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
+        """
+        scores = self(input)
+        if scores.ndim > 2:  # the loss has classes on its second axis, as torch's does
+            target = target.movedim(-1, 1) if target.ndim == scores.ndim else target
+            scores = scores.movedim(-1, 1)
+        return _functional.cross_entropy(scores, target, self.tree, self.activation, **options)
 
 
 def initialize(weight: Tensor, bias: Tensor | None, tree: Tree, activation: Activation) -> None:

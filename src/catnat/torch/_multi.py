@@ -10,11 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Size, Tensor
 from torch.distributions import constraints
 
+from catnat import _checks
 from catnat._forest import Forest, as_forest, check_width
 from catnat._tree import Tree
 from catnat.torch import _laws, _plan
 from catnat.torch._activations import Activation, resolve
-from catnat.torch._distributions import AnyScores, ByLaw, validates
+from catnat.torch._distributions import AnyScores, ByLaw, check_not_nan, validates
 from catnat.torch._nodes import Nodes
 
 
@@ -44,10 +45,11 @@ class MultiCatnat(ByLaw):
             ``torch.compile`` pass a forest that was built outside.
         activation: "natural", "sigmoid", or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
-        mask_mode: "prune" or "renormalize", as for :class:`Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         temperature: The law is p^(1/T) / Z for every variable, as for :class:`Catnat`.
         unimix: The share of every variable's uniform law, as for :class:`Catnat`.
-        validate_args: Whether to check values, by torch's default if not given, and masks, by default always.
+        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
+            always.
 
     Example:
         >>> import torch
@@ -66,6 +68,7 @@ class MultiCatnat(ByLaw):
     forest: Forest
     activation: Activation
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Tensor, "*batch nodes"],
@@ -73,7 +76,7 @@ class MultiCatnat(ByLaw):
         activation: Activation | str = "natural",
         *,
         mask: Bool[Tensor, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Tensor = 1.0,
         unimix: float = 0.0,
         validate_args: bool | None = None,
@@ -89,6 +92,8 @@ class MultiCatnat(ByLaw):
         nodes = Nodes(_plan.to_computing_dtype(scores), self.forest, self.activation)
         self._law = _laws.law(nodes, mask, mask_mode, temperature, unimix, check=validate_args is not False)
         self._set(scores.expand(*self._law.nodes.scores.shape[:-1], -1), validates(validate_args))
+        if self._validate_args:
+            check_not_nan(scores)
 
     def _set(self, scores: Tensor, checks: bool) -> None:
         self.scores = scores

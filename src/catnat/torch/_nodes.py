@@ -173,9 +173,11 @@ class Rows(NamedTuple):
         return Questions(scores, self.activation, _tables_at(node, self.tree, self.activation, scores), None)
 
 
-def ask(scores: Tensor, tree: Tree | Forest | None, activation: Activation | str) -> Nodes:
+def ask(
+    scores: Tensor, tree: Tree | Forest | None, activation: Activation | str, num_classes: int | None = None
+) -> Nodes:
     """Checked nodes, from what the user passes."""
-    return Nodes(*_plan.prepare(scores, tree, activation))
+    return Nodes(*_plan.prepare(scores, tree, activation, num_classes))
 
 
 def _tables_at(index: Tensor, tree: Tree | Forest, activation: Activation, like: Tensor) -> Tables:

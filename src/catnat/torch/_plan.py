@@ -24,14 +24,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def prepare(
-    scores: Tensor, tree: Tree | Forest | None, activation: Activation | str
+    scores: Tensor, tree: Tree | Forest | None, activation: Activation | str, num_classes: int | None = None
 ) -> tuple[Tensor, Tree, Activation]:
     """Checked arguments: scores in the dtype to compute in, the tree they are meant for, the activation object."""
     check_scores(scores)
     if tree is None:
-        tree = _default_tree(operator.index(scores.shape[-1]))  # the index makes the compiler take it as a constant
+        # The index makes the compiler take it as a constant.
+        nodes = operator.index(scores.shape[-1]) if num_classes is None else _checks.num_classes(num_classes) - 1
+        tree = _default_tree(nodes)
     elif not isinstance(tree, Tree):
         _checks.not_a_tree(tree)
+    elif num_classes is not None:
+        _checks.same_classes(num_classes, tree)
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
     return to_computing_dtype(scores), tree, resolve(activation)
 
