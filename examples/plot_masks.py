@@ -60,8 +60,8 @@ def draw(law, ax, title):
 
 fig, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
 draw(ct.Catnat(scores, tree), axes[0], "no mask")
-draw(ct.Catnat(scores, tree, mask=valid), axes[1], "prune")
-draw(ct.Catnat(scores, tree, mask=valid, mask_mode="renormalize"), axes[2], "renormalize")
+draw(ct.Catnat(scores, tree, mask=valid, mask_mode="prune"), axes[1], "prune")
+draw(ct.Catnat(scores, tree, mask=valid), axes[2], "renormalize")
 plt.show()
 
 # %%
@@ -90,8 +90,8 @@ K = 32
 ACTIVATION = ct.natural(boundary="reflect")
 METHODS = {
     "softmax": lambda scores, valid: Categorical(logits=scores.masked_fill(~valid, -1e8)),
-    "renormalize": lambda scores, valid: ct.Catnat(scores, None, ACTIVATION, mask=valid, mask_mode="renormalize"),
-    "prune": lambda scores, valid: ct.Catnat(scores, None, ACTIVATION, mask=valid),
+    "renormalize": lambda scores, valid: ct.Catnat(scores, None, ACTIVATION, mask=valid),
+    "prune": lambda scores, valid: ct.Catnat(scores, None, ACTIVATION, mask=valid, mask_mode="prune"),
 }
 
 
@@ -185,7 +185,7 @@ print(f"the best pruned tree on these masks: {floor:.4f}")
 # the valid classes, so a tree that has :math:`p^*` itself as prior is exact, pruned by any mask.
 
 prior = catnat.balanced(K).with_prior(target[0].double().numpy())
-law = ct.Catnat(torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0])
+law = ct.Catnat(torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0], mask_mode="prune")
 wanted = target[0] * masks[0]
 print(f"with the prior: off by {(law.probs - wanted / wanted.sum(-1, keepdim=True)).abs().max():.1e} at most")
 

@@ -18,7 +18,11 @@ import catnat.torch.parallel
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|exception|data):: (\S+)$", re.MULTILINE)
-INTEGRATIONS = [f"catnat.integrations.{module.name}" for module in pkgutil.iter_modules(catnat.integrations.__path__)]
+INTEGRATIONS = [
+    f"catnat.integrations.{module.name}"
+    for module in pkgutil.iter_modules(catnat.integrations.__path__)
+    if not module.name.startswith("_")
+]
 
 
 def installed(name):

@@ -323,6 +323,14 @@ def test_finite_far_out_and_at_the_edges(activation):
     assert (transform(scores) > 0).all()
 
 
+def test_a_lost_score_is_seen():
+    """Samplers know a step that went astray by NaN. In other rows nothing changes."""
+    transform = CatnatTransform(TREE)
+    scores = jnp.zeros((2, K - 1)).at[0, 3].set(jnp.nan)
+    for values in (transform(scores).sum(-1), transform.log_abs_det_jacobian(scores, None)):
+        np.testing.assert_array_equal(np.isnan(values), [True, False])
+
+
 def test_it_is_static_data():
     transform, same = CatnatTransform(catnat.balanced(5), "sigmoid"), CatnatTransform(catnat.balanced(5), "sigmoid")
     assert transform == same

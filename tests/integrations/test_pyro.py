@@ -1,11 +1,15 @@
-"""The adapter to Pyro, against the real library: its own classes, enumeration by brute force, guides, mixtures."""
+"""The adapter to Pyro, against the real library: its own classes, enumeration by brute force, guides, mixtures, HMC."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
+import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import distributions as td
@@ -17,9 +21,22 @@ pytest.importorskip("pyro", minversion="1.9")
 import pyro
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, config_enumerate, infer_discrete
+from pyro.distributions import constraints, transforms
+from pyro.infer import (
+    MCMC,
+    NUTS,
+    SVI,
+    Trace_ELBO,
+    TraceEnum_ELBO,
+    TraceMeanField_ELBO,
+    config_enumerate,
+    infer_discrete,
+)
+from pyro.infer.autoguide import AutoDelta
+from pyro.infer.reparam import TransformReparam
+from pyro.ops.stats import effective_sample_size
 
-from catnat.integrations.pyro import Catnat, OneHotCatnat, OneHotCatnatStraightThrough
+from catnat.integrations.pyro import Catnat, CatnatTransform, OneHotCatnat, OneHotCatnatStraightThrough
 
 K = 5
 TREE = catnat.huffman([5, 3, 2, 1, 4])
@@ -283,6 +300,208 @@ def test_straight_through():
     loss = TraceMeanField_ELBO().differentiable_loss(lambda: pyro.sample("z", prior), guide)
     p = ct.catnat(scores, TREE)
     torch.testing.assert_close(loss, (p * (p / prior.probs).log()).sum())
+
+
+# ---- the bijection ----
+
+
+@dataclasses.dataclass(frozen=True)
+class HeavyTails(ct.Activation):
+    """An activation that the adapter has no formula for."""
+
+    def logit(self, x):
+        return 2 * torch.asinh(x / 2)
+
+    def score(self, yes):
+        return 2 * np.sinh((np.log(yes) - np.log1p(-yes)) / 2)
+
+
+NARROW = ct.natural(width=3.0, scaling="isotropic")
+MAPS = {
+    "balanced sigmoid": (catnat.balanced(8), ct.sigmoid()),
+    "balanced natural": (catnat.balanced(8), ct.natural()),
+    "uneven isotropic sigmoid": (TREE, ct.sigmoid(scaling="isotropic")),
+    "uneven narrow isotropic natural": (TREE, NARROW),
+    "chain natural": (catnat.chain(5), ct.natural()),
+    "prior": (catnat.balanced(6).with_prior([1, 2, 3, 4, 5, 6]), ct.natural()),
+    "my own": (TREE, HeavyTails()),
+    "two classes": (catnat.balanced(2), ct.natural()),
+    "many classes": (catnat.balanced(70), ct.natural()),  # level by level, not by a matrix product
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_bijection(name):
+    """Onto the simplex, there and back, with the determinant of the Jacobian matrix as autograd has it."""
+    tree, activation = MAPS[name]
+    transform = CatnatTransform(tree, activation)
+    scores = td.biject_to(transform.domain)(normal(2, 3, tree.num_nodes))
+    assert transform.domain.check(scores).all()
+    probs = transform(scores)
+    assert transform.codomain.check(probs).all()
+    torch.testing.assert_close(probs, ct.catnat(scores, tree, activation))
+    torch.testing.assert_close(transform.inv(probs), scores)
+    rows = scores.flatten(0, -2)
+    jacobian = torch.stack([torch.autograd.functional.jacobian(transform, row) for row in rows])
+    for left_out in (0, tree.num_classes - 1):  # any K-1 of the probabilities are coordinates
+        kept = [k for k in range(tree.num_classes) if k != left_out]
+        wanted = torch.linalg.slogdet(jacobian[:, kept]).logabsdet.view(2, 3)
+        torch.testing.assert_close(transform.log_abs_det_jacobian(scores, probs), wanted)
+    torch.testing.assert_close(transform.inv.log_abs_det_jacobian(probs, scores), -wanted)
+    shape = (2, 3, tree.num_classes)
+    assert transform.forward_shape(scores.shape) == transform.inv.inverse_shape(scores.shape) == shape
+    assert transform.inverse_shape(probs.shape) == scores.shape
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_gradients_of_the_determinant(name):
+    """HMC follows them; against finite differences."""
+    tree, activation = MAPS[name]
+    transform = CatnatTransform(tree, activation)
+    scores = td.biject_to(transform.domain)(normal(2, tree.num_nodes, seed=1)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: transform.log_abs_det_jacobian(x, None), scores)
+
+
+def test_the_chain_with_the_sigmoid_is_stick_breaking():
+    mine, theirs, x = CatnatTransform(catnat.chain(6), "sigmoid"), transforms.StickBreakingTransform(), normal(3, 5)
+    torch.testing.assert_close(mine(x), theirs(x))
+    torch.testing.assert_close(mine.log_abs_det_jacobian(x, mine(x)), theirs.log_abs_det_jacobian(x, theirs(x)))
+    torch.testing.assert_close(mine.inv(theirs(x)), x)
+
+
+def test_the_domain_is_the_activations_band():
+    """Its edges are where one answer becomes certain, for uneven trees and any scale."""
+    for activation in ("natural", NARROW):
+        transform = CatnatTransform(TREE, activation)
+        assert (transform.domain.event_dim, transform.codomain.event_dim) == (1, 1)
+        bounds = transform.domain.base_constraint
+        for edge, inwards in ((bounds.lower_bound, 1e-6), (bounds.upper_bound, -1e-6)):
+            assert ct.saturated(edge - inwards, TREE, activation).all()
+            assert not ct.saturated(edge + inwards, TREE, activation).any()
+            assert not transform.domain.check(edge - inwards)
+            assert transform.domain.check(edge + inwards)
+    assert CatnatTransform(TREE, "sigmoid").domain is constraints.real_vector
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("activation", [ct.sigmoid(), ct.natural(), HeavyTails()])
+def test_finite_far_out_and_at_the_edges(activation, dtype):
+    """No probability is 0, and densities and their gradients are finite."""
+    tree = catnat.chain(40)
+    transform, limit = CatnatTransform(tree, activation), min(1e30, torch.finfo(dtype).max)
+    rows = [torch.full((39,), size) for size in (-limit, -200.0, -3.1415927, 0.0, 3.1415927, 200.0, limit)]
+    if isinstance(activation, ct.natural):
+        bounds = transform.domain.base_constraint
+        rows += [bounds.lower_bound, bounds.upper_bound]
+    scores = torch.stack(rows).to(dtype).requires_grad_()
+    probs = transform(scores)
+    assert probs.dtype == dtype
+    assert (probs > 0).all()
+    density = transform.log_abs_det_jacobian(scores, probs)
+    assert density.dtype == dtype
+    assert density.isfinite().all()
+    (probs.log().sum() / 2000 + density.sum() / 2000).backward()
+    assert scores.grad.isfinite().all()
+    assert transform.inv(probs.detach().double() / probs.detach().double().sum(-1, keepdim=True)).isfinite().all()
+
+
+def test_no_warning_of_an_edge(recwarn):
+    """The band's edge is where the domain ends: nothing to warn of, where a layer would be warned."""
+    steep = catnat.chain(31).with_prior([2.0**-k for k in range(31)][::-1])
+    CatnatTransform(steep)(torch.zeros(30))
+    assert not recwarn.list
+
+
+def test_it_is_data():
+    transform, same = CatnatTransform(catnat.balanced(5), "sigmoid"), CatnatTransform(catnat.balanced(5), "sigmoid")
+    assert transform == same
+    assert hash(transform) == hash(same)
+    assert transform.inv == same.inv
+    assert transform.inv.inv is transform
+    assert transform != CatnatTransform(catnat.chain(5), "sigmoid")
+    assert transform != CatnatTransform(catnat.balanced(5), "natural")
+    assert transform != transforms.StickBreakingTransform()
+    for copied in (copy.deepcopy(transform), pickle.loads(pickle.dumps(transform))):
+        assert copied == transform
+        assert torch.equal(copied(normal(4)), transform(normal(4)))
+    assert repr(transform) == "CatnatTransform(balanced(5), sigmoid(scaling='paper'))"
+
+
+def test_cache():
+    transform, x = CatnatTransform(TREE, "sigmoid"), normal(K - 1)
+    assert transform.with_cache(0) is transform
+    assert transform.inv(transform(x)) is not x
+    kept = transform.with_cache()
+    assert kept == transform
+    assert kept.inv(kept(x)) is x
+    assert kept(x) is kept(x)
+
+
+def test_transformed_distributions_and_their_reparameterization():
+    transform, value = CatnatTransform(TREE, "sigmoid"), normal(3, K - 1)
+    law = dist.TransformedDistribution(dist.Normal(0, 1).expand([3, K - 1]).to_event(1), transform)
+    assert (law.batch_shape, law.event_shape, law.support) == ((3,), (K,), constraints.simplex)
+    jacobian = torch.stack([torch.autograd.functional.jacobian(transform, row) for row in value])[:, :-1]
+    wanted = dist.Normal(0, 1).log_prob(value).sum(-1) - torch.linalg.slogdet(jacobian).logabsdet
+    torch.testing.assert_close(law.log_prob(transform(value)), wanted)
+    assert law.expand([2, 3]).rsample().shape == (2, 3, K)
+
+    def model():
+        with pyro.plate("rows", 3):
+            return pyro.sample("p", law)
+
+    inside = poutine.condition(poutine.reparam(model, config={"p": TransformReparam()}), {"p_base": value})
+    torch.testing.assert_close(inside(), transform(value))
+
+
+COUNTS, PRIOR = torch.tensor([30, 0, 5, 12, 3]), 0.5
+
+
+def test_svi_finds_the_mode_of_the_scores():
+    """With the sigmoid every node is a beta variable, and the most probable scores give the posterior's mean."""
+    transform = CatnatTransform(catnat.huffman([4, 1, 2, 3, 1]), "sigmoid")
+
+    def model():
+        prior = dist.Dirichlet(torch.full((5,), PRIOR))
+        scores = pyro.sample("scores", dist.TransformedDistribution(prior, transform.inv))
+        pyro.sample("counts", dist.Multinomial(50, transform(scores)), obs=COUNTS.double())
+
+    guide = AutoDelta(model)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.2, "lrd": 0.98}), Trace_ELBO())
+    for _ in range(400):
+        svi.step()
+    wanted = (COUNTS + PRIOR) / (COUNTS + PRIOR).sum()
+    torch.testing.assert_close(transform(guide()["scores"]).detach(), wanted, rtol=1e-2, atol=1e-4)
+
+
+def test_nuts_finds_the_posterior_of_counts():
+    """A Dirichlet, whose means and variances are known; all within six standard errors."""
+    counts = COUNTS[2:].double()
+    transform = CatnatTransform(catnat.chain(3))  # natural: NUTS also has to find its way into a box
+    through = transforms.ComposeTransform([td.biject_to(transform.domain), transform], cache_size=1)
+
+    def model():
+        p = pyro.sample("p", dist.Dirichlet(torch.full((3,), PRIOR)))
+        pyro.sample("counts", dist.Multinomial(20, p), obs=counts)
+
+    mcmc = MCMC(NUTS(model, transforms={"p": through.inv}), num_samples=300, warmup_steps=100, disable_progbar=True)
+    mcmc.run()
+    p, posterior = mcmc.get_samples()["p"], td.Dirichlet(counts + PRIOR)
+    for drawn, wanted in ((p, posterior.mean), ((p - posterior.mean) ** 2, posterior.variance)):
+        effective = effective_sample_size(drawn[None])
+        assert effective.min() > 60
+        assert ((drawn.mean(0) - wanted).abs() < 6 * drawn.std(0) / effective.sqrt()).all()
+
+
+def test_errors_of_the_bijection():
+    with pytest.raises(ValueError, match="reflect"):
+        CatnatTransform(catnat.balanced(4), ct.natural(boundary="reflect"))
+    with pytest.raises(TypeError, match=r"catnat\.Tree is needed"):
+        CatnatTransform(4)
+    transform = CatnatTransform(catnat.balanced(4))
+    for shape_of, wrong in ((transform.forward_shape, (2, 4)), (transform.inverse_shape, (3,))):
+        with pytest.raises(ValueError, match="4 classes"):
+            shape_of(wrong)
 
 
 def test_missing_pyro_says_which_extra_to_install():

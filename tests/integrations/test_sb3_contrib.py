@@ -122,12 +122,13 @@ def test_they_are_contribs_with_the_trees_probabilities(kind, mask_mode):
     assert torch.equal(mine.mode(), rival.mode())
 
 
-@pytest.mark.parametrize("form", ["bool", "float tensor", "int list", "flat"])
+@pytest.mark.parametrize("form", ["bool", "int8", "float tensor", "int list", "flat"])
 def test_forms_of_masks(kind, form):
     """As MaskablePPO hands them: arrays from environments, floats from its buffer, one row for one environment."""
     masks = random_masks(kind, 1 if form == "flat" else 4)
     given = {
         "bool": masks,
+        "int8": masks.astype(np.int8),  # as PettingZoo's environments write them
         "float tensor": torch.as_tensor(masks, dtype=torch.float32),
         "int list": masks.astype(int).tolist(),
         "flat": masks[0],
@@ -135,6 +136,24 @@ def test_forms_of_masks(kind, form):
     mine = distribution(kind).proba_distribution(scores_for(kind, len(masks)))
     mine.apply_masking(given)
     assert torch.equal(mine.law.mask, torch.as_tensor(masks))
+
+
+@pytest.mark.parametrize("given", [[0, 2, 1, 1, 1], [0.0, -np.inf, 0.0, 0.0, 0.0], [0.5, 1, 1, 1, 1], [-1, 1, 1, 1, 1]])
+def test_other_numbers_are_no_mask(given):
+    mine = MaskableCatnatDistribution(catnat.balanced(5)).proba_distribution(torch.zeros(1, 4))
+    with pytest.raises(ValueError, match=r"`masks` holds .* True or 1"):
+        mine.apply_masking(given)
+
+
+def test_the_mode_is_that_of_the_distributions_unless_chosen(kind):
+    scores, masks = scores_for(kind, 4), random_masks(kind, 4)
+    law = ct.MultiCatnat if kind == "multi" else ct.Catnat
+    for options in ({}, {"mask_mode": "prune"}, {"mask_mode": "renormalize"}):
+        cls = MaskableMultiCatnatDistribution if kind == "multi" else MaskableCatnatDistribution
+        mine = cls(TREES[kind], **options).proba_distribution(scores)
+        mine.apply_masking(masks)
+        wanted = law(scores, TREES[kind], mask=torch.as_tensor(masks), **options).probs
+        torch.testing.assert_close(mine.law.probs, wanted)
 
 
 def test_masks_come_and_go(kind):

@@ -358,6 +358,7 @@ def test_edges_start_in_a_range():
 
 def test_probabilities_at_the_ends_have_scores():
     assert edge_scores(0.0, "sigmoid").isfinite()
+    torch.testing.assert_close(edge_scores(1), torch.tensor(math.pi))  # an integer, but not an integer's score
     torch.testing.assert_close(edge_scores(torch.tensor([0.0, 1.0])), torch.tensor([-math.pi, math.pi]))
 
 

@@ -288,6 +288,17 @@ def test_the_options():
     assert "action_log_prob" not in out
 
 
+@pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: nn.Sequential(nn.Identity(), layer)])
+def test_the_tree_is_that_of_the_layer(wrap):
+    """Nobody has to say it twice, and nobody can forget to."""
+    layer = ct.ScoreLayer(8, catnat.chain(4).with_prior([1, 2, 3, 4]), "sigmoid")
+    data = TensorDict({"observation": torch.randn(6, 8, generator=torch.Generator().manual_seed(0))}, [6])
+    wanted = ct.Catnat(layer(data["observation"]), layer.tree, "sigmoid").probs
+    said_again = {"tree": catnat.chain(4).with_prior([1, 2, 3, 4]), "activation": "sigmoid"}
+    for options in ({}, said_again, {"in_keys": "observation"}):
+        torch.testing.assert_close(catnat_actor(wrap(layer), Categorical(4), **options).get_dist(data).probs, wanted)
+
+
 def test_batches_of_environments():
     spec = MultiCategorical([3, 5], shape=(7, 2))
     out = catnat_actor(nn.Identity(), spec)(TensorDict({"observation": torch.zeros(7, 6)}, [7]))

@@ -356,7 +356,9 @@ def test_modules_survive_pickle_copy_and_save(tmp_path):
     torch.save(model, tmp_path / "model.pt")
     rows.assert_equal(torch.load(tmp_path / "model.pt", weights_only=False)(features).detach(), wanted.detach())
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    fresh = nn.Sequential(nn.Linear(3, 4), ct.ScoreLayer(4, tree), ct.LogProbsLayer(tree))
+    fresh = nn.Sequential(
+        nn.Linear(3, 4), ct.ScoreLayer(4, tree, ct.natural(boundary="reflect")), ct.LogProbsLayer(tree)
+    )
     assert not torch.equal(fresh(features), wanted)
     fresh.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
     rows.assert_equal(fresh(features).detach(), wanted.detach())
@@ -481,7 +483,7 @@ def test_reset_parameters_draws_anew():
     layer.reset_parameters()
     assert not torch.equal(layer.weight, before)
     assert (layer.bias == 0).all()
-    assert list(layer.state_dict()) == ["weight", "bias"]
+    assert list(layer.state_dict()) == ["weight", "bias", "_extra_state"]
 
 
 def test_layers_are_twins_of_softmax_and_log_softmax():
@@ -554,9 +556,9 @@ def test_state_dict_round_trip_in_memory():
     file.seek(0)
     assert other.load_state_dict(torch.load(file, weights_only=True)).missing_keys == []
     rows.assert_equal(one(torch.ones(3)).detach(), other(torch.ones(3)).detach())
-    # A plain linear layer of the right width takes the same weights.
+    # A plain linear layer of the right width takes the same weights, but knows nothing of trees.
     plain = nn.Linear(3, 5)
-    plain.load_state_dict(one.state_dict())
+    assert plain.load_state_dict(one.state_dict(), strict=False).unexpected_keys == ["_extra_state"]
     rows.assert_equal(plain(torch.ones(3)).detach(), one(torch.ones(3)).detach())
 
 

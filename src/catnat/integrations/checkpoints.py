@@ -70,8 +70,8 @@ def score_layer_from_softmax(
         >>> generator = torch.Generator().manual_seed(0)
         >>> linear, features = torch.nn.Linear(8, 2), torch.randn(100, 8, generator=generator)
         >>> layer, kl = score_layer_from_softmax(linear, features, activation="sigmoid")  # exact for two classes
-        >>> layer, kl < 1e-9
-        (ScoreLayer(in_features=8, out_features=1, bias=True), True)
+        >>> layer.out_features, kl < 1e-9
+        (1, True)
     """
     _check(linear, inputs, steps)
     tree = balanced(linear.out_features) if tree is None else tree
@@ -139,7 +139,12 @@ def _descended(wanted: Nodes, columns: Tensor, fit: Tensor, steps: int) -> Tenso
     return fit if after > before else place.detach() * scale
 
 
-def _check(linear: Any, inputs: Any, steps: int) -> None:
+def _check(linear: Any, inputs: Any, steps: Any) -> None:
+    if isinstance(linear, ct.ScoreLayer):
+        raise TypeError(
+            "`linear` is a ScoreLayer, which makes scores already: there is nothing to convert. Pass the softmax "
+            "model's last torch.nn.Linear."
+        )
     if not isinstance(linear, nn.Linear):
         raise TypeError(
             f"`linear` is a {type(linear).__name__}, but the model's last torch.nn.Linear is needed, the layer that "
@@ -168,5 +173,10 @@ def _check(linear: Any, inputs: Any, steps: int) -> None:
         )
     if not inputs.isfinite().all():
         raise ValueError("`inputs` holds NaN or infinite numbers, but finite features are needed.")
-    if steps < 0:
-        raise ValueError(f"`steps` is {steps}, but 0 or more are needed.")
+    if (inputs.flatten(0, -2) == inputs.flatten(0, -2)[0]).all():
+        raise ValueError(
+            f"All {rows} rows of `inputs` are the same, so that the fit would say nothing about other inputs: pass the "
+            "features of different data."
+        )
+    if not isinstance(steps, int) or steps < 0:
+        raise ValueError(f"`steps` is {steps!r}, but an integer is needed, 0 or more.")

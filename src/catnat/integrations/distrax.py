@@ -6,7 +6,7 @@ is that of a :class:`catnat.jax.Catnat`. Divergences are registered with TensorF
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 try:
     import distrax  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -43,15 +43,11 @@ class _OfLaw:
         tree: Tree | None = None,
         activation: cj.Activation | str = "natural",
         *,
-        mask: Shaped[Array, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
-        temperature: float | Float[Array, "*#batch"] | None = 1.0,
-        unimix: float = 0.0,
         dtype: Any = int,
+        **options: Any,
     ) -> None:
         distrax.Distribution.__init__(self)  # a Categorical would want logits
-        options: dict[str, Any] = {"mask_mode": mask_mode, "temperature": temperature, "unimix": unimix}
-        self._law = cj.Catnat(scores, tree, activation, mask=mask, **options)
+        self._law = cj.Catnat(scores, tree, activation, **options)
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
             raise ValueError(f"`dtype` is {dtype}, but a dtype for values is needed: whole or floating-point numbers.")
         self._dtype = dtype
@@ -107,11 +103,9 @@ class Catnat(_OfLaw, distrax.Categorical):  # type: ignore[misc] # distrax has n
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        mask: The valid classes, as for :class:`catnat.jax.Catnat`.
-        mask_mode: "prune" or "renormalize", as for :class:`catnat.jax.Catnat`.
-        temperature: The law is p^(1/T) / Z, as for :class:`catnat.jax.Catnat`.
-        unimix: The share of the uniform law, as for :class:`catnat.jax.Catnat`.
         dtype: That of the values, as in distrax.
+        options: ``num_classes``, ``mask``, ``valid_classes``, ``mask_mode``, ``temperature`` and ``unimix``, as for
+            :class:`catnat.jax.Catnat`.
 
     Example:
         >>> import distrax, jax, jax.numpy as jnp
@@ -158,11 +152,9 @@ class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # d
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        mask: The valid classes, as for :class:`catnat.jax.Catnat`.
-        mask_mode: "prune" or "renormalize", as for :class:`catnat.jax.Catnat`.
-        temperature: The law is p^(1/T) / Z, as for :class:`catnat.jax.Catnat`; this relaxes nothing.
-        unimix: The share of the uniform law, as for :class:`catnat.jax.Catnat`.
         dtype: That of the values, as in distrax.
+        options: ``num_classes``, ``mask``, ``valid_classes``, ``mask_mode``, ``temperature`` and ``unimix``, as for
+            :class:`catnat.jax.Catnat`; this temperature relaxes nothing.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -177,6 +169,11 @@ class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # d
     def log_prob(self, value: Shaped[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of one-hot vectors; -inf for other vectors, where distrax would give any number."""
         value = jnp.asarray(value)
+        if value.shape[-1:] != (self.num_categories,):
+            raise ValueError(
+                f"`value` has shape {value.shape}, but one-hot vectors are needed, (..., {self.num_categories}): "
+                f"jax.nn.one_hot(classes, {self.num_categories}), or the distribution Catnat, whose values are classes."
+            )
         classes = value.argmax(-1)
         exist = (value == jax.nn.one_hot(classes, self.num_categories, dtype=value.dtype)).all(-1)
         return jnp.where(exist, self._law.log_prob(classes), -jnp.inf)

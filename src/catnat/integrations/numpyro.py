@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from typing import Any
 
 try:
     from numpyro import distributions as dist  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -48,12 +48,10 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
-        mask: The valid classes, as for :class:`catnat.jax.Catnat`. The method ``mask`` is NumPyro's: it leaves whole
-            variables out of a model.
-        mask_mode: "prune" or "renormalize", as for :class:`catnat.jax.Catnat`.
-        temperature: The law is p^(1/T) / Z, as for :class:`catnat.jax.Catnat`.
-        unimix: The share of the uniform law, as for :class:`catnat.jax.Catnat`.
         validate_args: Whether to check scores and values; NumPyro's default if not given.
+        options: ``num_classes``, ``mask``, ``valid_classes``, ``mask_mode``, ``temperature`` and ``unimix``, as for
+            :class:`catnat.jax.Catnat`. (The argument ``mask`` gives the valid classes. The method ``mask`` is
+            NumPyro's: it leaves whole variables out of a model.)
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -79,14 +77,10 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
         tree: Tree | None = None,
         activation: cj.Activation | str = "natural",
         *,
-        mask: Shaped[Array, "*#batch classes"] | None = None,
-        mask_mode: Literal["prune", "renormalize"] = "prune",
-        temperature: float | Float[Array, "*#batch"] | None = 1.0,
-        unimix: float = 0.0,
         validate_args: bool | None = None,
+        **options: Any,
     ) -> None:
-        options: dict[str, Any] = {"mask_mode": mask_mode, "temperature": temperature, "unimix": unimix}
-        self.distribution = cj.Catnat(scores, tree, activation, mask=mask, **options)
+        self.distribution = cj.Catnat(scores, tree, activation, **options)
         dist.Distribution.__init__(self, self.distribution.batch_shape, validate_args=validate_args)
 
     @property
@@ -228,8 +222,9 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
 
     def __call__(self, x: Float[Array, "*batch nodes"]) -> Float[Array, "*batch classes"]:
         """The probabilities of all classes; none is 0."""
-        probs = cj.catnat(jnp.asarray(x), self.tree, self.activation)
-        return jnp.maximum(probs, jnp.finfo(probs.dtype).tiny)
+        x = jnp.asarray(x)
+        probs = cj.catnat(x, self.tree, self.activation)
+        return _nan_where_lost(x, jnp.maximum(probs, jnp.finfo(probs.dtype).tiny))
 
     def _inverse(self, y: Float[Array, "*batch classes"]) -> Float[Array, "*batch nodes"]:
         return cj.scores_from_probs(jnp.asarray(y), self.tree, self.activation)
@@ -238,7 +233,8 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
         self, x: Float[Array, "*batch nodes"], y: Float[Array, "*batch classes"], intermediates: Any = None
     ) -> Float[Array, "*batch"]:
         """The logarithm of the determinant, from the scores alone; finite."""
-        return _log_det(ask(jnp.asarray(x), self.tree, self.activation))
+        x = jnp.asarray(x)
+        return _nan_where_lost(x, _log_det(ask(x, self.tree, self.activation)))
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """K for K-1 on the last axis."""
@@ -262,6 +258,12 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     def eq(self, other: object, static: bool = False) -> bool:
         """Whether ``other`` is the same map."""
         return isinstance(other, CatnatTransform) and self.tree == other.tree and self.activation == other.activation
+
+
+def _nan_where_lost(scores: Array, values: Array) -> Array:
+    """``values``, but NaN in rows where a score is: samplers recognize a step that went astray by that."""
+    lost = jnp.isnan(scores).any(-1, keepdims=values.ndim == scores.ndim)
+    return jnp.where(lost, jnp.nan, values)
 
 
 @jax.jit

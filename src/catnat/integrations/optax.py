@@ -17,8 +17,10 @@ except ImportError as error:
 from jax import Array
 from jaxtyping import Float
 
+from catnat import _checks
 from catnat._tree import Tree
 from catnat.jax import Activation, _plan
+from catnat.jax._activations import resolve
 from catnat.jax._geometry import check_damping, natural_factor
 from catnat.jax._nodes import ask
 
@@ -53,9 +55,17 @@ def scale_by_fisher(
         >>> print(updates.round(3))
         [-0.199 -0.397  0.   ]
     """
+    if tree is not None and not isinstance(tree, Tree):
+        _checks.not_a_tree(tree)
+    activation = resolve(activation)
     check_damping(damping)
 
     def scaled(gradient: Float[Array, "*batch nodes"], scores: Float[Array, "*batch nodes"]) -> Array:
+        if gradient.shape != scores.shape:
+            raise ValueError(
+                f"A gradient has shape {gradient.shape}, but its scores have {scores.shape}: they must be the same. "
+                "Pass the parameters that the gradients were taken of."
+            )
         factor = natural_factor(ask(scores, tree, activation), damping)
         return _plan.saturate(factor * gradient.astype(factor.dtype), gradient.dtype)
 

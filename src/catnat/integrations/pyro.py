@@ -1,12 +1,13 @@
-"""Pyro: categorical distributions with scores on a tree, for models, guides and enumeration.
+"""Pyro: categorical distributions with scores on a tree, and the tree as a bijection onto the simplex.
 
-They are Pyro's own classes with the laws of :mod:`catnat.torch`. One word stands for two things there. The *argument*
-``mask`` gives the valid classes, and the attribute ``valid_classes`` tells them. The *method* ``mask`` is Pyro's: it
-leaves whole variables out of a model.
+The distributions are Pyro's own classes with the laws of :mod:`catnat.torch`. One word stands for two things there.
+The *argument* ``mask`` gives the valid classes, and the attribute ``valid_classes`` tells them. The *method* ``mask``
+is Pyro's: it leaves whole variables out of a model.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 try:
@@ -14,12 +15,23 @@ try:
 except ImportError as error:
     raise ImportError('catnat.integrations.pyro needs Pyro: pip install "catnat[pyro]".') from error
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Size, Tensor
+from torch.distributions import Transform, constraints
 
 import catnat.torch as ct
+from catnat import _checks
+from catnat._activations import EdgeWarning
+from catnat._tree import Tree
+from catnat.torch import _dense, _plan
+from catnat.torch._activations import resolve
+from catnat.torch._nodes import Nodes, Questions, ask
 
-__all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough"]
+__all__ = ["Catnat", "CatnatTransform", "OneHotCatnat", "OneHotCatnatStraightThrough"]
+
+
+# ---- the distributions ----
 
 
 class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] # Pyro has few types
@@ -96,3 +108,144 @@ class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):
         >>> scores.grad  # as if the probabilities had been multiplied
         tensor([0.5000, 0.1250, 0.1250])
     """
+
+
+# ---- the bijection ----
+
+
+class CatnatTransform(Transform):
+    r"""The bijection from scores to the open simplex, :func:`catnat.torch.catnat`.
+
+    .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
+
+    J is the Jacobian matrix of the first K-1 probabilities (any K-1 of them give the same determinant), as in
+    ``StickBreakingTransform``, which is ``CatnatTransform(chain(K), "sigmoid")``.
+
+    With the sigmoid, scores are any K-1 numbers. With the natural activation they lie in a box, each between the edges
+    of its node's band; ``biject_to(transform.domain)`` maps all real vectors into it. Probabilities that underflow
+    are set to the smallest normal number, so that logarithms are finite.
+
+    Args:
+        tree: The tree, and so the number of classes.
+        activation: "natural", "sigmoid", or an activation object; not ``natural(boundary="reflect")``, which takes
+            every value many times.
+        cache_size: 0, or 1 to keep the last scores with their probabilities, as in every transform.
+
+    Example:
+        >>> import torch
+        >>> from catnat import balanced
+        >>> from catnat.integrations.pyro import CatnatTransform
+        >>> transform = CatnatTransform(balanced(4), "sigmoid")
+        >>> transform(torch.tensor([0.0, 0.0, 1.0]))
+        tensor([0.2500, 0.2500, 0.1345, 0.3655])
+        >>> transform.inv(torch.tensor([0.25, 0.25, 0.1345, 0.3655])).round(decimals=3)
+        tensor([0., 0., 1.])
+
+        NUTS samples a Dirichlet through it if told so; it then needs a transform for every constrained site:
+
+        >>> import pyro
+        >>> from pyro import distributions as dist
+        >>> def model():
+        ...     pyro.sample("p", dist.Dirichlet(torch.ones(4)))
+        >>> kernel = pyro.infer.NUTS(model, transforms={"p": transform.inv})
+    """
+
+    bijective = True
+    codomain = constraints.simplex
+
+    def __init__(self, tree: Tree, activation: ct.Activation | str = "natural", *, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        if not isinstance(tree, Tree):
+            _checks.not_a_tree(tree)
+        self.tree, self.activation = tree, resolve(activation)
+        if isinstance(self.activation, ct.natural) and self.activation.boundary == "reflect":
+            raise ValueError(
+                '`activation` is natural(boundary="reflect"), which takes every value at many scores and so has no '
+                'inverse: use natural(), whose scores stay inside their band, or "sigmoid".'
+            )
+        with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
+            warnings.simplefilter("ignore", EdgeWarning)
+            self._tables()
+
+    def _tables(self) -> Any:
+        return _plan.node_tables(self.tree, self.activation, torch.get_default_device(), torch.get_default_dtype())
+
+    @constraints.dependent_property(is_discrete=False, event_dim=1)
+    def domain(self) -> constraints.Constraint:
+        """All real vectors, or with the natural activation those inside every node's band."""
+        if not isinstance(self.activation, ct.natural):
+            return constraints.real_vector
+        lower, _, upper, *_ = self._tables()
+        return constraints.independent(constraints.interval(lower, upper), 1)
+
+    def _call(self, x: Float[Tensor, "*batch nodes"]) -> Float[Tensor, "*batch classes"]:
+        probs = ct.catnat(x, self.tree, self.activation)
+        return probs.clamp(min=torch.finfo(probs.dtype).tiny)
+
+    def _inverse(self, y: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch nodes"]:
+        return ct.scores_from_probs(y, self.tree, self.activation)
+
+    def log_abs_det_jacobian(
+        self, x: Float[Tensor, "*batch nodes"], y: Float[Tensor, "*batch classes"] | None
+    ) -> Float[Tensor, "*batch"]:
+        """The logarithm of the determinant, from the scores alone; finite."""
+        return _plan.saturate(_log_det(ask(x, self.tree, self.activation)), _plan.returned_dtype(x))
+
+    def forward_shape(self, shape: Size) -> Size:
+        """K for K-1 on the last axis."""
+        return self._with_width(shape, self.tree.num_nodes, self.tree.num_classes)
+
+    def inverse_shape(self, shape: Size) -> Size:
+        """K-1 for K on the last axis."""
+        return self._with_width(shape, self.tree.num_classes, self.tree.num_nodes)
+
+    def _with_width(self, shape: Size, needed: int, new: int) -> Size:
+        if tuple(shape[-1:]) != (needed,):
+            raise ValueError(
+                f"The shape {tuple(shape)} was given, but (..., {needed}) is needed here for {self.tree.num_classes} "
+                "classes: scores are one per node (K - 1), probabilities one per class (K)."
+            )
+        return Size((*shape[:-1], new))
+
+    def with_cache(self, cache_size: int = 1) -> CatnatTransform:
+        """The same map, with or without a cache."""
+        if self._cache_size == cache_size:
+            return self
+        return CatnatTransform(self.tree, self.activation, cache_size=cache_size)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CatnatTransform) and self.tree == other.tree and self.activation == other.activation
+
+    def __hash__(self) -> int:
+        return hash((self.tree, self.activation))
+
+    def __repr__(self) -> str:
+        return f"CatnatTransform({self.tree!r}, {self.activation!r})"
+
+
+def _log_det(nodes: Nodes) -> Tensor:
+    questions = nodes.all()
+    no, yes = questions.log_answers(floored=False)
+    reach = _dense.path_sums(no, yes, nodes.tree, to="nodes")
+    return (reach + _log_slope(questions, no, yes)).sum(-1)
+
+
+def _log_slope(questions: Questions, no: Tensor, yes: Tensor) -> Tensor:
+    """The logarithm of a' at every node, from those of 1 - a and of a.
+
+    By formula where there is one: forward differentiation, which does for an activation of the user's own, takes ten
+    times as long, and HMC asks for this at every step.
+    """
+    activation, tables = questions.activation, questions.tables
+    if type(activation) is ct.sigmoid:  # a' = c a (1 - a)
+        return no + yes + torch.as_tensor(tables[0], dtype=no.dtype, device=no.device).log()
+    if type(activation) is ct.natural:  # a' = 2 r sin z cos z, with r the angle per score
+        return (no + yes) / 2 + torch.as_tensor(2 * tables[-1], dtype=no.dtype, device=no.device).log()
+
+    def log_odds(scores: Tensor) -> Tensor:
+        no, yes = questions._replace(scores=scores).log_answers(floored=False)
+        return yes - no
+
+    slope = torch.func.jvp(log_odds, (questions.scores,), (torch.ones_like(questions.scores),))[1]
+    alive = slope > 0  # where it is not, the answers are far enough down
+    return no + yes + torch.where(alive, slope, torch.ones_like(slope)).log()

@@ -23,13 +23,13 @@ try:
 except ImportError as error:
     raise ImportError('catnat.integrations.sb3_contrib needs sb3-contrib: pip install "catnat[sb3]".') from error
 
-import torch
 from jaxtyping import Shaped
 
 import catnat.torch as ct
 from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
+from catnat.integrations._masks import boolean
 from catnat.integrations.stable_baselines3 import ByTree, OnTree
 
 __all__ = [
@@ -51,26 +51,28 @@ class MaskedByTree(ByTree, MaskableDistribution):
         self,
         tree: Tree | Forest,
         activation: ct.Activation | str = "natural",
-        mask_mode: Literal["prune", "renormalize"] = "prune",
+        mask_mode: Literal["prune", "renormalize"] | None = None,
     ) -> None:
         super().__init__(tree, activation)
-        _checks.one_of(mask_mode, "mask_mode", ("prune", "renormalize"))
+        if mask_mode is not None:
+            _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
         self.mask_mode = mask_mode
 
     def apply_masking(self, masks: Shaped[Any, "..."] | None) -> None:
-        """Rule out the actions where ``masks`` is False, or none of them if it is None, whatever was masked before."""
+        """Rule out the actions where ``masks`` is False or 0, or none if it is None, whatever was masked before."""
         scores = self.law.scores
         if masks is None:
             self._hold(self._law(scores))
             return
-        valid = torch.as_tensor(masks, dtype=torch.bool, device=scores.device)
+        valid = boolean(masks, "masks", scores.device)
         shape = (*scores.shape[:-1], self.tree.num_classes)
         if valid.numel() != math.prod(shape):
             raise ValueError(
                 f"`masks` has shape {tuple(valid.shape)}, but {shape} is needed: an entry for every action, "
                 "True where it is valid. Those of several variables are concatenated."
             )
-        self._hold(self._law(scores, mask=valid.reshape(shape), mask_mode=self.mask_mode))
+        mode = {} if self.mask_mode is None else {"mask_mode": self.mask_mode}
+        self._hold(self._law(scores, mask=valid.reshape(shape), **mode))
 
 
 class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
@@ -79,7 +81,7 @@ class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
     Args:
         tree: The tree over the actions.
         activation: "natural", "sigmoid", or an activation object.
-        mask_mode: "prune" or "renormalize", as for :class:`catnat.torch.Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`catnat.torch.Catnat`, and with its default.
 
     Example:
         >>> import catnat, torch
@@ -102,7 +104,7 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
     Args:
         tree: The trees of the variables, a :class:`catnat.Forest`.
         activation: "natural", "sigmoid", or an activation object.
-        mask_mode: "prune" or "renormalize", as for :class:`catnat.torch.Catnat`.
+        mask_mode: "renormalize" or "prune", as for :class:`catnat.torch.Catnat`, and with its default.
 
     Example:
         >>> import catnat, torch
@@ -113,6 +115,7 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
         tensor([[0.5000, 0.0000, 0.5000, 0.0000, 1.0000]])
     """
 
+    _takes = Forest
     distributions: Any
 
     def _hold(self, law: ct.Catnat | ct.MultiCatnat) -> None:
@@ -131,7 +134,16 @@ class MaskedOnTree(OnTree):
         MaskableMultiCatnatDistribution,
     )
 
-    def __init__(self, *args: Any, mask_mode: Literal["prune", "renormalize"] = "prune", **kwargs: Any) -> None:
+    _algorithms = "sb3-contrib's MaskablePPO"
+
+    def __init__(self, *args: Any, mask_mode: Literal["prune", "renormalize"] | None = None, **kwargs: Any) -> None:
+        if "use_sde" in kwargs:  # what algorithms without masks pass
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} was built by an algorithm that has no masks, such as PPO, but it is for {self._algorithms}: "
+                f"use MaskablePPO({name}, env), or, where no action is ever invalid, "
+                f"catnat.integrations.stable_baselines3.{name.removeprefix('Maskable')}."
+            )
         self.mask_mode = mask_mode  # before the constructor that calls `_build`
         super().__init__(*args, **kwargs)
 
@@ -146,9 +158,9 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
 
     Args:
         args: Spaces and schedule, as SB3 gives them, and all other arguments of SB3's.
-        mask_mode: What a mask leaves of the tree. "prune": a question of which one side is masked is not asked.
-            "renormalize": the probabilities without the mask, divided by their sum over the valid actions, which is
-            what masked logits give.
+        mask_mode: "renormalize": the probabilities without the mask, divided by their sum over the valid actions, which
+            is what masked logits give. "prune": a node of which one side is masked is passed over. The default is that
+            of :class:`catnat.torch.Catnat`.
         kwargs: ``tree`` and ``activation``, as for :class:`catnat.integrations.stable_baselines3.CatnatPolicy`, and all
             other arguments of SB3's.
 
@@ -158,8 +170,8 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
         >>> from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
         >>> env = InvalidActionEnvDiscrete(dim=10, n_invalid_actions=6)
         >>> model = MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs={"mask_mode": "renormalize"}, device="cpu")
-        >>> model.policy.action_net
-        ScoreLayer(in_features=64, out_features=9, bias=True)
+        >>> model.policy.action_net.out_features  # a ScoreLayer: 9 scores for 10 actions
+        9
     """
 
 

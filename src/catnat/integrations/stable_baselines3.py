@@ -7,8 +7,8 @@ They are SB3's own actor-critic policies with another distribution of actions: `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 try:
     from gymnasium import spaces
@@ -23,11 +23,13 @@ try:
         BasePolicy,
         MultiInputActorCriticPolicy,
     )
+    from stable_baselines3.common.torch_layers import FlattenExtractor
 except ImportError as error:
     raise ImportError(
         'catnat.integrations.stable_baselines3 needs Stable-Baselines3: pip install "catnat[sb3]".'
     ) from error
 
+import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -58,8 +60,11 @@ class ByTree(Distribution):
 
     law: ct.Catnat | ct.MultiCatnat
     """The distribution of :mod:`catnat.torch` that the last scores gave."""
+    _takes: ClassVar[type[Tree | Forest]] = Tree
 
     def __init__(self, tree: Tree | Forest, activation: ct.Activation | str = "natural") -> None:
+        if not isinstance(tree, self._takes):
+            _not_its_tree(tree, self._takes)
         # The next constructor is that of SB3's own class: it wants the number of actions, or the list of them.
         super().__init__(list(tree.sizes) if isinstance(tree, Forest) else tree.num_classes)  # type: ignore[call-arg]
         self.tree, self.activation = tree, resolve(activation)
@@ -118,8 +123,8 @@ class CatnatDistribution(ByTree, CategoricalDistribution):
         >>> import catnat, torch
         >>> from catnat.integrations.stable_baselines3 import CatnatDistribution
         >>> actions = CatnatDistribution(catnat.balanced(4))
-        >>> actions.proba_distribution_net(64)
-        ScoreLayer(in_features=64, out_features=3, bias=True)
+        >>> actions.proba_distribution_net(64).out_features  # a ScoreLayer: one score for every inner node
+        3
         >>> actions.proba_distribution(torch.zeros(2, 3)).distribution.probs
         tensor([[0.2500, 0.2500, 0.2500, 0.2500],
                 [0.2500, 0.2500, 0.2500, 0.2500]])
@@ -143,8 +148,26 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
         tensor([15.0000, 15.0000])
     """
 
+    _takes = Forest
+
+
+def _not_its_tree(given: object, needed: type[Tree | Forest]) -> NoReturn:
+    if needed is Tree:
+        _checks.not_a_tree(given)
+    raise TypeError(
+        f"`tree` is {given!r}, but a catnat.Forest is needed, with a tree for every variable: catnat.Forest([3, 5]) "
+        "for variables of 3 and of 5 actions."
+    )
+
 
 # ---- policies ----
+
+# What other algorithms read from their policies, and the policy that has it.
+_READ_BY_OTHERS = {
+    "q_net": ("DQN", "MlpPolicy"),
+    "quantile_net": ("QRDQN", "MlpPolicy"),
+    "lstm_actor": ("RecurrentPPO", "MlpLstmPolicy"),
+}
 
 
 class OnTree(BasePolicy):
@@ -154,6 +177,8 @@ class OnTree(BasePolicy):
     """
 
     action_dist: Any  # SB3's bases say which
+    features_extractor_class: Any
+    _algorithms: ClassVar[str] = "PPO, A2C or sb3-contrib's TRPO"
     # For Discrete, and for MultiDiscrete.
     _distributions: ClassVar[tuple[type[ByTree], type[ByTree]]] = (CatnatDistribution, MultiCatnatDistribution)
 
@@ -166,9 +191,59 @@ class OnTree(BasePolicy):
         activation: ct.Activation | str = "natural",
         **kwargs: Any,
     ) -> None:
+        self._check_arguments(args, kwargs, activation)
         # Before SB3's own constructor, which calls `_build`.
         self.tree, self.activation = tree_of(action_space, tree), resolve(activation)
         super().__init__(observation_space, action_space, *args, **kwargs)
+        if isinstance(observation_space, spaces.Dict) and self.features_extractor_class is FlattenExtractor:
+            raise ValueError(
+                f"`observation_space` is a Dict, but {type(self).__name__} reads one array: use "
+                f"{type(self).__name__.removesuffix('Policy')}MultiInputPolicy, as MultiInputPolicy for MlpPolicy."
+            )
+
+    def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], activation: Any) -> None:
+        """Raise where the arguments are those of another algorithm, or of SB3 and ours mixed up."""
+        name = type(self).__name__
+        if not args and "lr_schedule" not in kwargs:  # as sb3-contrib's ARS builds its policies
+            raise TypeError(
+                f"{name} was built without a learning rate schedule, but it is an actor-critic policy, learned by "
+                f"gradients: use it with {self._algorithms}. An algorithm such as ARS needs a policy of its own."
+            )
+        if "mask_mode" in kwargs:
+            raise TypeError(
+                f"`mask_mode` was given, but {name} takes no masks: use sb3-contrib's MaskablePPO with "
+                "catnat.integrations.sb3_contrib.MaskableCatnatPolicy."
+            )
+        if isinstance(kwargs.get("activation_fn"), (str, ct.Activation)):
+            raise TypeError(
+                f"`activation_fn` is {kwargs['activation_fn']!r}, but that is SB3's name for the hidden layers' "
+                "activation, a class such as torch.nn.Tanh. The tree's is called `activation`."
+            )
+        if isinstance(activation, nn.Module) or (isinstance(activation, type) and issubclass(activation, nn.Module)):
+            raise TypeError(
+                f"`activation` is {activation!r}, but that is the tree's activation, 'natural' or 'sigmoid'. That of "
+                "the hidden layers is SB3's `activation_fn`."
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _READ_BY_OTHERS:
+            algorithm, its_own = _READ_BY_OTHERS[name]
+            raise AttributeError(
+                f"{type(self).__name__} has no `{name}`, which {algorithm} reads: it is an actor-critic policy, for "
+                f'{self._algorithms}. Use it with these, or {algorithm} with "{its_own}", which has no tree.'
+            )
+        return super().__getattr__(name)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load parameters, or say so if they are those of a softmax policy."""
+        weight = state_dict.get("action_net.weight")
+        if weight is not None and weight.shape[0] == self.tree.num_classes:
+            raise RuntimeError(
+                f"`action_net` of the checkpoint has {weight.shape[0]} outputs, one logit per action: it is that of a "
+                f"softmax policy. Here it has {self.tree.num_nodes}, one score per node. Convert that layer with "
+                "catnat.integrations.checkpoints.score_layer_from_softmax, and load the other parameters without it."
+            )
+        return super().load_state_dict(state_dict, strict, assign)
 
     def _law_options(self) -> dict[str, Any]:
         """What the distribution is built from, and is saved with the policy."""
@@ -199,8 +274,8 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
         >>> from stable_baselines3 import PPO
         >>> from catnat.integrations.stable_baselines3 import CatnatPolicy
         >>> model = PPO(CatnatPolicy, "CartPole-v1", policy_kwargs={"activation": "sigmoid"}, device="cpu")
-        >>> model.policy.action_net  # two actions: one score
-        ScoreLayer(in_features=64, out_features=1, bias=True)
+        >>> model.policy.action_net.out_features  # a ScoreLayer: one score for two actions
+        1
     """
 
 
@@ -214,6 +289,11 @@ class CatnatMultiInputPolicy(OnTree, MultiInputActorCriticPolicy):
 
 def tree_of(action_space: spaces.Space[Any], tree: Tree | Forest | Iterable[Tree | int] | None = None) -> Tree | Forest:
     """The tree or forest over the actions of a space, or what is wrong with the one that was given."""
+    if np.any(getattr(action_space, "start", 0)):
+        raise ValueError(
+            f"`action_space` is {action_space}, but Stable-Baselines3 numbers actions from 0, and would send "
+            "0 .. n - 1 to the environment: declare the space without `start`, and add it inside the environment."
+        )
     if isinstance(action_space, spaces.Discrete):
         return _tree_over(int(action_space.n), tree)
     if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:

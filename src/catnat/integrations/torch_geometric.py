@@ -7,6 +7,7 @@ nothing of that library is imported here: only its layers are needed, where you 
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -48,7 +49,8 @@ def all_pairs(
         tensor([[0, 0, 1],
                 [1, 2, 2]])
     """
-    wanted = torch.ones(_count(num_nodes, "num_nodes"), num_nodes, dtype=torch.bool, device=device)
+    num_nodes = _count(num_nodes, "num_nodes")
+    wanted = torch.ones(num_nodes, num_nodes, dtype=torch.bool, device=device)
     if undirected:
         wanted = wanted.triu()
     if not self_loops:
@@ -72,6 +74,14 @@ def edge_scores(
         tensor([0.0000, 2.1972])
     """
     yes = torch.as_tensor(probs)
+    if not yes.is_floating_point():
+        yes = yes.to(torch.get_default_dtype())
+    outside = ~((yes >= 0) & (yes <= 1))
+    if not torch.compiler.is_compiling() and _plan.is_true(outside.any()):
+        raise ValueError(
+            f"`probs` holds {yes[outside][0].item()}, but edge probabilities are numbers from 0 to 1. If these are "
+            "logits, pass torch.sigmoid(logits)."
+        )
     exact = yes.double()  # 1 - p must keep the digits of a small p
     both = torch.stack([1 - exact, exact], -1)
     return ct.scores_from_probs(both, activation=activation).squeeze(-1).to(yes.dtype)
@@ -117,10 +127,19 @@ def _check_kind_of_candidates(candidates: Tensor) -> None:
         )
 
 
-def _count(value: int, name: str) -> int:
-    if operator.index(value) < 1:
+def _count(value: Any, name: str) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"`{name}` is {value!r}, but an integer is needed.") from None
+        raise TypeError(
+            f"`{name}` is a tensor of shape {tuple(value.shape)}, but an integer is needed. Features go to the layers, "
+            "with the drawn graphs: conv(graphs.stack(x), graphs.edge_index, graphs.edge_weight)."
+        ) from None
+    if count < 1:
         raise ValueError(f"`{name}` is {value}, but at least 1 is needed.")
-    return value
+    return count
 
 
 # ---- what is drawn ----
@@ -172,16 +191,23 @@ class DrawnGraphs:
 
     def stack(self, x: Shaped[Tensor, "*#graphs nodes features"]) -> Shaped[Tensor, "all_nodes features"]:
         """Features of the nodes of one graph, or of each, as features of all nodes."""
-        if x.ndim < 2 or x.shape[-2] != self.distribution.num_nodes:
+        nodes, graphs = self.distribution.num_nodes, self.drawn.shape[:-1]
+        if x.ndim < 2 or x.shape[-2] != nodes or not _checks.broadcasts(x.shape[:-2], graphs):
             raise ValueError(
-                f"`x` has shape {tuple(x.shape)}, but a graph has {self.distribution.num_nodes} nodes: features "
-                f"(..., {self.distribution.num_nodes}, F) are needed."
+                f"`x` has shape {tuple(x.shape)}, but a graph has {nodes} nodes: features ({nodes}, F) are needed, the "
+                f"same for all graphs, or ({', '.join(map(str, (*graphs, nodes)))}, F), for each of them."
             )
-        return x.expand(*self.drawn.shape[:-1], *x.shape[-2:]).flatten(0, -2)
+        return x.expand(*graphs, *x.shape[-2:]).flatten(0, -2)
 
     def unstack(self, x: Shaped[Tensor, "all_nodes *features"]) -> Shaped[Tensor, "*graphs nodes *features"]:
         """Features of all nodes, such as a layer's output, by graph."""
-        return x.unflatten(0, (*self.drawn.shape[:-1], self.distribution.num_nodes))
+        sizes = (*self.drawn.shape[:-1], self.distribution.num_nodes)
+        if x.ndim == 0 or x.shape[0] != math.prod(sizes):
+            raise ValueError(
+                f"`x` has shape {tuple(x.shape)}, but its first axis must have all nodes of all graphs, "
+                f"{math.prod(sizes)}: what a layer makes of graphs.stack(x)."
+            )
+        return x.unflatten(0, sizes)
 
 
 # ---- the distribution ----
@@ -233,7 +259,12 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         undirected: bool = False,
         validate_args: bool | None = None,
     ) -> None:
-        _plan.check_scores(scores)
+        _plan.check_tensor(scores, "scores")
+        if not scores.is_floating_point() or scores.ndim == 0:
+            raise TypeError(
+                f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with "
+                "one score per candidate on its last axis is needed."
+            )
         if validate_args is not False:
             _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
         if scores.shape[-1] != candidates.shape[1]:
@@ -313,6 +344,12 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         """
         _checks.one_of(keep, "keep", ("all", "drawn"))
         self._check_width(drawn)
+        wrong = (drawn != 0) & (drawn != 1)
+        if not torch.compiler.is_compiling() and _plan.is_true(wrong.any()):
+            raise ValueError(
+                f"`drawn` holds {drawn[wrong][0].item()}, but 0 or 1 is needed for every candidate, as `sample` gives "
+                "it. Other numbers would be weights of edges that nobody drew."
+            )
         candidates, probs = self.candidates, self.probs
         weight = drawn.to(probs.dtype) + (probs - probs.detach())
         if self.undirected:
@@ -346,6 +383,11 @@ def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
         raise ValueError(
             f"`p` has {p.event_shape[0]} {'un' if p.undirected else ''}directed candidates and `q` has "
             f"{q.event_shape[0]} {'un' if q.undirected else ''}directed ones, but they must be the same."
+        )
+    if not torch.compiler.is_compiling() and _plan.is_true((p.candidates != q.candidates).any()):
+        raise ValueError(
+            "`p` and `q` have different candidates, or the same in another order, but edges are compared one by one: "
+            "give both the same `candidates`."
         )
     return _plan.saturate(td.kl_divergence(p.base_dist, q.base_dist).sum(-1), torch.promote_types(p._dtype, q._dtype))
 
@@ -440,7 +482,7 @@ def _initial_probs(
     given: float | tuple[float, float] | Tensor, count: int, generator: torch.Generator | None
 ) -> Float[Tensor, "candidates"]:
     """One probability per candidate, in float64."""
-    if isinstance(given, tuple):
+    if isinstance(given, tuple) and len(given) == 2:
         low, high = given
         where = "cpu" if generator is None else generator.device
         uniform = torch.rand(count, dtype=torch.float64, generator=generator, device=where)

@@ -27,6 +27,7 @@ from tensordict.nn.probabilistic import (  # type: ignore[import-untyped, import
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchrl.data import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    Binary,
     Categorical,
     MultiCategorical,
     MultiOneHot,
@@ -41,8 +42,12 @@ from torchrl.modules.distributions import (  # type: ignore[import-untyped, impo
 )
 
 import catnat.torch as ct
+from catnat import _checks
 from catnat._builders import balanced
+from catnat._forest import Forest
 from catnat._tree import Tree
+from catnat.integrations._masks import boolean
+from catnat.torch._activations import resolve
 
 __all__ = ["OneHotCatnat", "catnat_actor"]
 
@@ -75,7 +80,7 @@ def catnat_actor(
     in_keys: Sequence[Any] = ("observation",),
     mask_key: Any = None,
     tree: Tree | None = None,
-    activation: ct.Activation | str = "natural",
+    activation: ct.Activation | str | None = None,
     distribution_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> ProbabilisticActor:
@@ -87,11 +92,12 @@ def catnat_actor(
     Args:
         network: From observations to scores: K-1 for K actions, or the sum of that over several.
         action_spec: The environment's ``action_spec``.
-        in_keys: What the network reads.
+        in_keys: What the network reads; a list of keys, or one name.
         mask_key: Where the environment says which actions are valid, such as "action_mask": boolean or 0 and 1, K on
             the last axis, or those of several actions side by side.
-        tree: The tree over the actions; ``balanced(K)`` if not given. Not for several actions.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree over the actions. If not given, that of the :class:`catnat.torch.ScoreLayer` that ``network`` is
+            or ends with, or else ``balanced(K)``. Not for several actions.
+        activation: "natural", "sigmoid", or an activation object. If not given, that of the layer, or else "natural".
         distribution_kwargs: More arguments of the distribution, such as ``{"unimix": 0.01}``.
         **options: Arguments of ``ProbabilisticActor``. ``return_log_prob`` is True and ``default_interaction_type`` is
             "random" if not given.
@@ -107,14 +113,15 @@ def catnat_actor(
         >>> step["action_log_prob"].exp()
         tensor([0.0556, 0.0556, 0.0556, 0.0556, 0.0556], grad_fn=...)
     """
-    distribution, arguments = _distribution(action_spec, tree)
-    arguments |= {"activation": activation, **(distribution_kwargs or {})}
+    given = {"tree": tree, "activation": activation, **(distribution_kwargs or {})}
+    distribution, arguments = _distribution(action_spec, _as_its_layer(network, given))
+    reads = [in_keys] if isinstance(in_keys, str) else list(in_keys)
     names = {"scores": "scores"}
     if mask_key is not None:
         names["mask"] = mask_key
         distribution = functools.partial(_masked, distribution, mask_key)
     return ProbabilisticActor(
-        TensorDictModule(network, in_keys=list(in_keys), out_keys=["scores"]),
+        TensorDictModule(network, in_keys=reads, out_keys=["scores"]),
         in_keys=names,
         spec=action_spec,
         distribution_class=distribution,
@@ -123,38 +130,74 @@ def catnat_actor(
     )
 
 
-def _distribution(action_spec: TensorSpec, tree: Tree | None) -> tuple[Any, dict[str, Any]]:
-    """The class for such actions, and its trees."""
-    if isinstance(action_spec, MultiCategorical):
-        if tree is not None:
+def _as_its_layer(network: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with the tree and the activation of the layer that makes the scores, if it has them."""
+    layer = network
+    while isinstance(layer, nn.Sequential) and len(layer):
+        layer = layer[-1]
+    tree, activation = given["tree"], None if given["activation"] is None else resolve(given["activation"])
+    if tree is not None and not isinstance(tree, Tree):
+        _checks.not_a_tree(tree)
+    if not isinstance(layer, ct.ScoreLayer):
+        return given | {"activation": activation or resolve("natural")}
+    for name, wanted in (("tree", tree), ("activation", activation)):
+        own = getattr(layer, name)
+        if wanted is not None and wanted != own:
             raise ValueError(
-                f"`tree` is {tree}, but `action_spec` has several actions, each with a tree of its own: pass "
-                'distribution_kwargs={"trees": [...]} instead.'
+                f"`{name}` is {wanted!r}, but the network's ScoreLayer was made for {own!r}: its scores would mean "
+                f"something else. Leave `{name}` out, or give the layer the same."
             )
-        sizes = action_spec.nvec.reshape(-1, action_spec.nvec.shape[-1])[0]
-        return ct.MultiCatnat, {"trees": sizes.tolist()}
-    if not isinstance(action_spec, (Categorical, OneHot)) or isinstance(action_spec, MultiOneHot):
+    return given | {"tree": layer.tree, "activation": layer.activation}
+
+
+def _distribution(action_spec: TensorSpec, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The class for such actions, and its arguments with the trees."""
+    if isinstance(action_spec, MultiCategorical):
+        return ct.MultiCatnat, _with_trees(action_spec, arguments)
+    if not isinstance(action_spec, (Categorical, OneHot)) or isinstance(action_spec, (MultiOneHot, Binary)):
         raise TypeError(
-            f"`action_spec` is a {type(action_spec).__name__}, but Categorical, OneHot or MultiCategorical is needed. "
-            "For several discrete actions build the environment with categorical_action_encoding=True."
+            f"`action_spec` is a {type(action_spec).__name__}, but Categorical, OneHot or MultiCategorical is needed: "
+            "pass the `action_spec` of a TorchRL environment with discrete actions. For several of them build it with "
+            "categorical_action_encoding=True."
         )
-    classes = action_spec.space.n
-    if tree is not None and tree.num_classes != classes:
-        raise ValueError(f"`tree` has {tree.num_classes} classes, but `action_spec` has {classes} actions.")
-    one_hot = isinstance(action_spec, OneHot)
-    return OneHotCatnat if one_hot else ct.Catnat, {"tree": tree if tree is not None else balanced(classes)}
+    classes, tree = action_spec.space.n, arguments["tree"]
+    if tree is None:
+        tree = balanced(classes)
+    if tree.num_classes != classes:
+        raise ValueError(
+            f"`tree` has {tree.num_classes} classes, but `action_spec` has {classes} actions: one leaf for each is "
+            f"needed, such as catnat.balanced({classes}), and a network ending in ScoreLayer(in_features, {classes})."
+        )
+    return OneHotCatnat if isinstance(action_spec, OneHot) else ct.Catnat, arguments | {"tree": tree}
+
+
+def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dict[str, Any]:
+    tree = arguments.pop("tree")
+    if tree is not None:
+        raise ValueError(
+            f"`tree` is {tree}, but `action_spec` has several actions, each with a tree of its own: pass "
+            'distribution_kwargs={"trees": [...]} instead.'
+        )
+    sizes = tuple(action_spec.nvec.reshape(-1, action_spec.nvec.shape[-1])[0].tolist())
+    given = arguments.get("trees", sizes)
+    trees = given if isinstance(given, Forest) else Forest(_checks.listed(given, "trees"))
+    if trees.sizes != sizes:
+        raise ValueError(f"`trees` have {trees.sizes} classes, but `action_spec` has {sizes} actions: one leaf each.")
+    return arguments | {"trees": trees}
 
 
 def _masked(
     distribution: Any, mask_key: Any, scores: Tensor, mask: Tensor | None, **arguments: Any
 ) -> torch.distributions.Distribution:
-    """The distribution with its mask: an error where TorchRL finds none and would go on without.
-
-    Environments may write masks as 0 and 1. Those numbers would be the indices of classes to the distribution.
-    """
+    """The distribution with its mask: an error where TorchRL finds none and would go on without."""
     if mask is None:
         raise KeyError(
             f"There is no mask under the key {mask_key!r}: correct `mask_key`, or let the environment write it at "
             "every reset and step."
         )
-    return distribution(scores, mask=mask.bool(), **arguments)
+    if not _checks.broadcasts(mask.shape[:-1], scores.shape[:-1]):
+        raise ValueError(
+            f"The mask under the key {mask_key!r} has shape {tuple(mask.shape)}, but the scores have "
+            f"{tuple(scores.shape)}: a row of the mask for every row of scores is needed, (*batch, number of actions)."
+        )
+    return distribution(scores, mask=boolean(mask, "mask", scores.device), **arguments)

@@ -162,7 +162,8 @@ class ScoreLayer(OnTree, nn.Linear):
     def extra_repr(self) -> str:
         """What ``print`` shows."""
         bias = self.bias is not None
-        return f"in_features={self.in_features}, tree={self.tree}, activation={self.activation}, bias={bias}"
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, tree={self.tree}, activation={self.activation}, bias={bias}"
 
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
         """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
