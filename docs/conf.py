@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import io
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import catnat_experiments.cli as experiments
 
 import catnat
 import catnat.torch as ct
+
+os.environ["FLAX_DOC_BUILD"] = "1"  # asks flax to show the arguments of its modules, which a metaclass hides
 
 HERE = Path(__file__).parent
 
@@ -94,6 +97,7 @@ def name_aliases(app, what, name, obj, options, signature, returns):
     """Show an alias inside a union, and the type of ``self``, by its name alone; in an adapter, say whose it is."""
 
     def plain(text):
+        text = text and re.sub(r"^\(self, ", "(", text)  # as flax hands its classes' signatures over
         text = text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)|(?:\w+\.)*_(Self)\b", r"\1\2", text)
         if text and name.startswith("catnat.integrations."):  # a constructor of catnat.torch, inherited
             text = re.sub(r"(?<![\w.])Activation\b", "catnat.torch.Activation", text)

@@ -225,7 +225,26 @@ def watch_last_class(num_classes: int, count: int, occurs: bool) -> None:
     _targets[num_classes] = math.inf if occurs else seen
 
 
-# ---- heads ----
+# ---- last layers and heads ----
+
+
+def in_features(value: object) -> None:
+    """Raise unless it is the size of an input."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        raise TypeError(
+            f"`in_features` is {value!r} of type {type(value).__name__}, but the size of the input's last axis is "
+            "needed, an integer such as x.shape[-1]."
+        )
+
+
+def width_of_features(shape: Sequence[int], in_features: int) -> None:
+    """Raise unless the last axis holds the features of a layer."""
+    if len(shape) == 0 or shape[-1] != in_features:
+        raise ValueError(
+            f"`features` has shape {tuple(shape)}, but this layer takes {in_features} features on the last axis: build "
+            f"it with in_features={shape[-1] if len(shape) else 1}, or hand it the output of a layer that is "
+            f"{in_features} wide."
+        )
 
 
 def features(shape: Sequence[int], dtype: object, is_floating: bool, in_features: int) -> None:

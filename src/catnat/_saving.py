@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,32 +62,82 @@ def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) ->
     return dataclasses.replace(known[settings.pop("name")], **settings)
 
 
+# ---- names ----
+#
+# A layer's weights mean nothing without its tree and its activation, so checkpoints carry names that tell both apart.
+
+
+@functools.lru_cache(maxsize=256)
+def names(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
+    """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
+
+    A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
+    the settings that are not the default ones are compared: a setting that is new in a later version changes no name.
+    """
+    return _tree_name(tree), _activation_name(activation)
+
+
+def check_names(saved: Collection[str], tree: Tree | None, activation: ActivationPlan) -> None:
+    """Raise unless weights that were saved under these names belong to this tree and this activation."""
+    for name, mine in zip(names(tree, activation), (tree, activation), strict=True):
+        kind = name.partition("_")[0]
+        if name not in saved:
+            other = next((one for one in saved if one.startswith(kind)), "none that is known")
+            raise ValueError(
+                f"The weights are of a layer with another {kind}: {other}, but this layer has {name}, which is "
+                f"{mine!r}. They would mean another distribution here. Build the layer with the {kind} that they were "
+                "trained with, and load them into that."
+            )
+
+
+def _tree_name(tree: Tree | None) -> str:
+    if tree is None:
+        return "tree_default"
+    tables = [tree.children.astype("<i8").tobytes()] if tree.shape == "table" else []
+    if not tree.has_uniform_prior:
+        tables.append(tree.prior.astype("<f4").tobytes())
+    return "_".join(["tree", tree.shape, str(tree.num_classes), *map(_digest, tables)])
+
+
+def _activation_name(activation: ActivationPlan) -> str:
+    settings = sorted(
+        f"{field.name}={getattr(activation, field.name)!r}"
+        for field in dataclasses.fields(activation)
+        if getattr(activation, field.name) != field.default
+    )
+    digest = [_digest(",".join(settings).encode())] if settings else []
+    return "_".join(["activation", type(activation).__name__, *digest])
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
 # ---- fingerprints ----
 #
-# A layer's weights mean nothing without its tree and its activation, so checkpoints carry what tells both apart. It is
-# text in an array of bytes: every format that holds weights can hold it.
+# The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold.
 
 
 def fingerprint(tree: Tree, activation: ActivationPlan) -> NDArray[np.uint8]:
     """What a checkpoint says of a layer's tree and activation."""
-    digest = hashlib.sha256(repr(tree._key).encode()).hexdigest()
-    facts = {"tree": repr(tree), "tree_sha256": digest, "activation": repr(activation)}
-    return np.frombuffer(json.dumps(facts, sort_keys=True).encode(), np.uint8).copy()
+    facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
+    return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
 
 
 def mismatch(found: NDArray[np.uint8], tree: Tree, activation: ActivationPlan) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
-    wanted = fingerprint(tree, activation)
-    if np.array_equal(found, wanted):
+    theirs, ours = (json.loads(bytes(each)) for each in (found, fingerprint(tree, activation)))
+    pairs = zip(("tree", "activation"), theirs["names"], ours["names"], strict=True)
+    differs = [
+        f"the {kind} {theirs[kind]} ({there}), where this one has {ours[kind]} ({here})"
+        for kind, there, here in pairs
+        if there != here
+    ]
+    if not differs:
         return None
-    theirs, ours = (json.loads(bytes(each)) for each in (found, wanted))
-    pairs = {name: (theirs[name], ours[name]) for name in ("tree", "activation") if theirs[name] != ours[name]}
-    differs = " and ".join(f"the {name} {there}, where this one has {here}" for name, (there, here) in pairs.items())
-    if not differs:  # the same words for another topology, order of classes or prior
-        differs = f"another tree than this one's, though both are {ours['tree']}"
     return (
-        f"The checkpoint is of a layer with {differs}: its scores would mean other probabilities here. Build the layer "
-        "with the tree and the activation that were saved."
+        f"The checkpoint is of a layer with {' and '.join(differs)}: its scores would mean other probabilities here. "
+        "Build the layer with the tree and the activation that were saved."
     )
 
 

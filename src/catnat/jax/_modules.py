@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from catnat import _saving
+from catnat import _checks, _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.jax import _functional, _plan
@@ -102,6 +102,7 @@ class OfRows:
         dtype: Any,
         key: PRNGKeyArray,
     ) -> None:
+        _checks.in_features(in_features)
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
         dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
@@ -195,6 +196,8 @@ class ScoreLayer(OfRows):
 
     def __call__(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
         """The scores."""
+        features = _plan.check_array(features, "features")
+        _checks.width_of_features(features.shape, self.weight.shape[-1])
         return self._scores(features)
 
     def distribution(self, features: Float[Array, "*batch features"], **options: Any) -> Catnat:

@@ -1,0 +1,106 @@
+"""Files of equinox that know which trees and activations their weights were trained with.
+
+Nothing else of equinox needs an adapter: the layers of :mod:`catnat.jax` are pytrees, and fields of an ``eqx.Module``
+as they are. But ``eqx.tree_serialise_leaves`` writes arrays and nothing that is static, so that weights could be read
+back into a layer with another tree of as many classes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import IO, Any
+
+try:
+    import equinox as eqx
+except ImportError as error:
+    raise ImportError('catnat.integrations.equinox needs equinox: pip install "catnat[equinox]".') from error
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+import catnat.jax as cj
+from catnat import _saving
+
+__all__ = ["tree_deserialise_leaves", "tree_serialise_leaves"]
+
+_LAYERS = (cj.ScoreLayer, cj.CatnatHead, cj.ProbsLayer, cj.LogProbsLayer)
+
+
+def tree_serialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], pytree: Any, **options: Any) -> None:
+    """``eqx.tree_serialise_leaves``, with the names of all trees and activations of catnat's layers before the leaves.
+
+    Args:
+        path_or_file: Where to write; ``.eqx`` is added to a path without a suffix, as equinox does.
+        pytree: The model.
+        options: ``filter_spec`` and ``is_leaf`` of equinox's function.
+
+    Example:
+        >>> import io, jax
+        >>> from catnat.integrations.equinox import tree_serialise_leaves
+        >>> from catnat.jax import ScoreLayer
+        >>> tree_serialise_leaves(io.BytesIO(), ScoreLayer(8, 10, key=jax.random.key(0)))
+    """
+    with _opened(path_or_file, "wb") as file:
+        np.save(file, np.array(_names(pytree), dtype=str).reshape(-1, 2))
+        eqx.tree_serialise_leaves(file, pytree, **options)
+
+
+def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: Any, **options: Any) -> Any:
+    """``eqx.tree_deserialise_leaves`` of what :func:`tree_serialise_leaves` wrote; another tree or activation raises.
+
+    Args:
+        path_or_file: Where to read; ``.eqx`` is added to a path without a suffix, as equinox does.
+        like: A model of the same structure, such as ``eqx.filter_eval_shape`` makes.
+        options: ``filter_spec`` and ``is_leaf`` of equinox's function.
+
+    Example:
+        >>> import io, jax
+        >>> from catnat.integrations.equinox import tree_deserialise_leaves, tree_serialise_leaves
+        >>> from catnat.jax import ScoreLayer
+        >>> file = io.BytesIO()
+        >>> tree_serialise_leaves(file, ScoreLayer(8, 10, "natural", key=jax.random.key(0)))
+        >>> _ = file.seek(0)
+        >>> tree_deserialise_leaves(file, ScoreLayer(8, 10, "sigmoid", key=jax.random.key(1)))
+        Traceback (most recent call last):
+        ValueError: The weights are of a layer with another activation: ...
+    """
+    with _opened(path_or_file, "rb") as file:
+        layers, saved = _layers(like), _read_names(file)
+        if len(saved) != len(layers):
+            raise ValueError(
+                f"The file holds a model with {len(saved)} layers of catnat, but `like` has {len(layers)}: build "
+                "`like` as the model that was saved."
+            )
+        for layer, names in zip(layers, saved.tolist(), strict=True):
+            _saving.check_names(names, layer.tree, layer.activation)
+        return eqx.tree_deserialise_leaves(file, like, **options)
+
+
+def _layers(pytree: Any) -> list[Any]:
+    leaves = jax.tree.leaves(pytree, is_leaf=lambda node: isinstance(node, _LAYERS))
+    return [leaf for leaf in leaves if isinstance(leaf, _LAYERS)]
+
+
+def _names(pytree: Any) -> list[tuple[str, str]]:
+    return [_saving.names(layer.tree, layer.activation) for layer in _layers(pytree)]
+
+
+def _read_names(file: IO[bytes]) -> NDArray[np.str_]:
+    names = np.load(file)
+    if names.dtype.kind != "U" or names.shape[1:] != (2,):
+        raise ValueError(
+            "The file does not begin with the names of trees and activations: it looks as if equinox's own "
+            "tree_serialise_leaves wrote it. Read it with eqx.tree_deserialise_leaves, which checks no tree, and save "
+            "it again with catnat.integrations.equinox.tree_serialise_leaves."
+        )
+    return names
+
+
+def _opened(path_or_file: str | pathlib.Path | IO[bytes], mode: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """A file, opened under the name that equinox gives it."""
+    if not isinstance(path_or_file, (str, pathlib.Path)):
+        return contextlib.nullcontext(path_or_file)
+    path = pathlib.Path(path_or_file)
+    return open(path if path.suffix else path.with_suffix(".eqx"), mode)

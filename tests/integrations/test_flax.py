@@ -1,0 +1,395 @@
+"""The layers for flax's NNX, against the real library: they train, they split, and a state knows its tree."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import catnat
+import catnat.jax as cj
+
+pytest.importorskip("flax", minversion="0.12")
+import optax
+import orbax.checkpoint
+from flax import linen, nnx
+
+from catnat.integrations.flax import CatnatHead, Fingerprint, ScoreLayer
+
+FEATURES, K = 6, 10
+TREE = catnat.huffman(np.arange(1, K + 1))
+X = jnp.asarray(np.random.default_rng(0).normal(size=(40, FEATURES)), jnp.float32)
+Y = jnp.asarray(np.random.default_rng(1).integers(K, size=40))
+
+
+class Model(nnx.Module):
+    """A hidden layer and a head, as users write them."""
+
+    def __init__(self, classes, activation="natural", *, rngs, kind=ScoreLayer):
+        self.hidden = nnx.Linear(FEATURES, 8, rngs=rngs)
+        self.head = kind(8, classes, activation, rngs=rngs)
+
+    def features(self, x):
+        return nnx.relu(self.hidden(x))
+
+    def __call__(self, x):
+        return self.head(self.features(x))
+
+
+def model_of(tree=TREE, activation="natural", seed=0):
+    return Model(tree, activation, rngs=nnx.Rngs(seed))
+
+
+def equal(found, wanted):
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+# ---- training ----
+
+
+def plain_training(kind, steps):
+    """The layer of catnat.jax with the same key, trained by optax alone: losses and the layer."""
+    layer = kind(FEATURES, TREE, "sigmoid", dtype=jnp.float32, key=nnx.Rngs(3).params())
+    optimizer = optax.adamw(0.05, weight_decay=0.1)
+    state = optimizer.init(layer)
+
+    @jax.jit
+    def step(layer, state):
+        loss, gradient = jax.value_and_grad(loss_of)(layer)
+        updates, state = optimizer.update(gradient, state, layer)
+        return loss, optax.apply_updates(layer, updates), state
+
+    losses = []
+    for _ in range(steps):
+        loss, layer, state = step(layer, state)
+        losses.append(loss)
+    return np.array(losses), layer
+
+
+def loss_of(layer):
+    return layer.loss(X, Y)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [(ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)])
+def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain):
+    layer = kind(FEATURES, TREE, "sigmoid", rngs=nnx.Rngs(3))
+    optimizer = nnx.Optimizer(layer, optax.adamw(0.05, weight_decay=0.1), wrt=nnx.Param)
+    before, compiled = nnx.to_pure_dict(nnx.state(layer, nnx.Param)), []
+
+    @nnx.jit
+    def step(layer, optimizer):
+        compiled.append(1)
+        loss, gradient = nnx.value_and_grad(loss_of)(layer)
+        optimizer.update(layer, gradient)
+        return loss
+
+    losses = np.array([step(layer, optimizer) for _ in range(30)])
+    assert len(compiled) == 1
+    assert losses[-1] < 0.8 * losses[0]
+    for name in ("weight", "bias"):
+        assert jnp.abs(getattr(layer, name)[...] - before[name]).max() > 0.1
+    wanted_losses, wanted = plain_training(plain, 30)
+    np.testing.assert_allclose(losses, wanted_losses, rtol=1e-6)
+    np.testing.assert_allclose(layer.weight[...], wanted.weight, atol=1e-6)
+    np.testing.assert_allclose(layer.bias[...], wanted.bias, atol=1e-6)
+    assert not any(jax.tree.leaves(nnx.state(layer, Fingerprint)))  # neither trained nor decayed
+
+
+def test_inside_a_model_every_parameter_gets_a_gradient():
+    model = model_of()
+    gradient = nnx.jit(nnx.grad(lambda model: model.head.loss(model.features(X), Y)))(model)
+    sizes = {jax.tree_util.keystr(path): float(jnp.abs(g).max()) for path, g in jax.tree.leaves_with_path(gradient)}
+    assert len(sizes) == 4
+    assert min(sizes.values()) > 0
+
+
+def test_many_models_side_by_side():
+    models = nnx.vmap(lambda rngs: Model(TREE, rngs=rngs))(nnx.Rngs(0).split(3))
+    assert models.head.weight.shape == (3, K - 1, 8)
+    assert nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models, X).shape == (3, 40, K - 1)
+
+
+# ---- the methods are those of catnat.jax ----
+
+
+def test_score_layer_says_what_the_plain_one_says():
+    layer = ScoreLayer(FEATURES, TREE, rngs=nnx.Rngs(3))
+    plain = cj.ScoreLayer(FEATURES, TREE, dtype=jnp.float32, key=nnx.Rngs(3).params())
+    mask = jnp.arange(K) != 2
+    equal(layer(X), plain(X))
+    equal(layer.log_probs(X), cj.log_catnat(plain(X), TREE))
+    equal(layer.distribution(X, mask=mask, unimix=0.1), cj.Catnat(plain(X), TREE, mask=mask, unimix=0.1))
+    equal(layer.loss(X, Y, label_smoothing=0.1), cj.cross_entropy(plain(X), Y, TREE, label_smoothing=0.1))
+    equal(layer.as_pytree(), plain)
+    assert layer.loss(X, Y).shape == ()
+    assert layer.tree == TREE
+    assert layer.activation == cj.natural()
+    assert layer.in_features == FEATURES
+
+
+def test_head_says_what_the_plain_one_says():
+    options = {"class_weights": jnp.linspace(0.5, 2, K), "ignore_index": 3}
+    head = CatnatHead(FEATURES, TREE, "sigmoid", **options, rngs=nnx.Rngs(3))
+    plain = cj.CatnatHead(FEATURES, TREE, "sigmoid", **options, dtype=jnp.float32, key=nnx.Rngs(3).params())
+    key, classes = jax.random.key(0), jnp.stack([Y, Y[::-1]], -1)
+    equal(head(X, Y), plain(X, Y))
+    equal(head.scores(X), plain.scores(X))
+    equal(head.log_probs(X), plain.log_probs(X))
+    equal(head.log_prob(X), plain.log_prob(X))
+    equal(head.log_prob_of(X, classes), plain.log_prob_of(X, classes))
+    equal(head.sample(X, (2,), key=key), plain.sample(X, (2,), key=key))
+    equal(head.topk(X, 3), plain.topk(X, 3))
+    equal(head.predict(X), plain.predict(X))
+    equal(head.distribution(X, unimix=0.1), plain.distribution(X, unimix=0.1))
+    equal(head.as_pytree(), plain)
+
+
+def test_no_method_of_the_plain_layers_is_missing():
+    """All but what makes a pytree, files, which are flax's affair, and rows on many devices: see ``as_pytree``."""
+    for kind, plain in ((ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)):
+        public = {name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))}
+        assert public - set(dir(kind)) <= {
+            "tree_flatten_with_keys",
+            "tree_unflatten",
+            "padded",
+            "state_dict",
+            "load_state_dict",
+        }
+
+
+def test_one_example_and_any_batch():
+    layer = ScoreLayer(FEATURES, TREE, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(layer(X[0]), layer(X)[0], rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(layer)(X), layer(X), rtol=1e-6)
+    assert layer(X.reshape(4, 10, FEATURES)).shape == (4, 10, K - 1)
+
+
+def test_dtypes_have_flaxs_meaning():
+    """``dtype`` is what is computed in and ``param_dtype`` that of the parameters, as in nnx.Linear."""
+    for kind in (ScoreLayer, CatnatHead):
+        layer = kind(FEATURES, TREE, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+        scores = layer if kind is ScoreLayer else layer.scores
+        linear = nnx.Linear(FEATURES, K - 1, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+        assert layer.weight.dtype == linear.kernel.dtype == jnp.float32
+        assert scores(X).dtype == linear(X).dtype == jnp.bfloat16
+        assert loss_of(layer).dtype == jnp.bfloat16
+        assert kind(FEATURES, TREE, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0)).weight.dtype == jnp.bfloat16
+        assert kind(FEATURES, TREE, use_bias=False, rngs=nnx.Rngs(0)).bias is None
+
+
+# ---- states ----
+
+
+def test_split_merge_clone_copy_and_pickle():
+    model = model_of()
+    wanted, (graphdef, params, rest) = model(X), nnx.split(model, nnx.Param, ...)
+    assert set(params["head"]) == {"weight", "bias"}
+    assert set(rest["head"]) == {"fingerprint"}
+    for other in (
+        nnx.merge(graphdef, params, rest),
+        nnx.clone(model),
+        copy.deepcopy(model),
+        pickle.loads(pickle.dumps(model)),
+    ):
+        assert other.head.tree == TREE
+        equal(other(X), wanted)
+    equal(jax.jit(lambda params: nnx.merge(graphdef, params, rest)(X))(params), wanted)
+
+
+def test_equal_layers_are_compiled_once():
+    """Trees and activations are compared by content: a model that was built again has the same program."""
+    compiled = []
+
+    @nnx.jit
+    def scores(model):
+        compiled.append(1)
+        return model(X)
+
+    for seed in range(3):
+        scores(model_of(catnat.huffman(np.arange(1, K + 1)), cj.natural(), seed=seed))
+    assert len(compiled) == 1
+
+
+def by_update(model, other):
+    nnx.update(model, nnx.state(other))
+    return model
+
+
+def by_pure_dict(model, other):
+    nnx.update(model, nnx.to_pure_dict(nnx.state(other)))
+    return model
+
+
+def by_merge(model, other):
+    return nnx.merge(nnx.graphdef(model), nnx.state(other))
+
+
+LOADS = pytest.mark.parametrize("load", [by_update, by_pure_dict, by_merge], ids=lambda load: load.__name__)
+OTHERS = pytest.mark.parametrize(
+    ("tree", "activation", "kind", "says"),
+    [
+        (catnat.chain(K), "natural", "tree", ": tree_table_10_.*but this layer has tree_chain_10, which is chain"),
+        (TREE.with_prior(np.ones(K)), "natural", "tree", ": tree_table_10_.*this layer has tree_table_10_"),
+        (catnat.balanced(K + 1), "natural", "tree", ": tree_table_10_.*this layer has tree_balanced_11"),
+        (TREE, "sigmoid", "activation", ": activation_natural, .*this layer has activation_sigmoid"),
+        (TREE, cj.natural(width=3.0), "activation", ": .*which is natural.*width=3.0"),
+    ],
+    ids=["tree", "prior", "classes", "activation", "width"],
+)
+
+
+@LOADS
+def test_a_state_fits_a_model_with_the_same_tree(load):
+    other = model_of(seed=1)
+    equal(load(model_of(catnat.huffman(np.arange(1, K + 1)), cj.natural()), other)(X), other(X))
+
+
+@LOADS
+@OTHERS
+def test_a_state_of_another_tree_or_activation_raises(load, tree, activation, kind, says):
+    model = load(model_of(tree, activation, seed=1), model_of())
+    for call in (
+        lambda: model(X),
+        lambda: nnx.jit(lambda model: model.head.log_probs(model.features(X)))(model),
+        lambda: nnx.grad(lambda model: model.head.loss(model.features(X), Y))(model),
+    ):
+        with pytest.raises(ValueError, match=f"another {kind}{says}"):
+            call()
+
+
+@OTHERS
+def test_so_does_a_checkpoint_of_orbax(tree, activation, kind, says, tmp_path):
+    """Orbax compares the names itself, and says which it did not find."""
+    with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+        model = model_of()
+        checkpointer.save(tmp_path / "model", nnx.state(model))
+        checkpointer.wait_until_finished()
+        graphdef, like = nnx.split(nnx.eval_shape(lambda: model_of(seed=1)))
+        equal(nnx.merge(graphdef, checkpointer.restore(tmp_path / "model", like))(X), model(X))
+        wrong = nnx.state(nnx.eval_shape(lambda: model_of(tree, activation)))
+        with pytest.raises(ValueError, match=f"'fingerprint', 'value', '{kind}_[^']*'\\) not found"):
+            checkpointer.restore(tmp_path / "model", wrong)
+
+
+def test_parameters_alone_are_taken_over_unchecked():
+    """What the page says one can do on purpose."""
+    model, other = model_of(catnat.chain(K)), model_of(seed=1)
+    nnx.update(model, nnx.state(other, nnx.Param))
+    equal(model(X), other(X))
+
+
+def test_a_head_checks_its_state_too():
+    head = CatnatHead(FEATURES, catnat.chain(K), rngs=nnx.Rngs(0))
+    nnx.update(head, nnx.state(CatnatHead(FEATURES, K, rngs=nnx.Rngs(0))))
+    for call in (lambda: head(X, Y), lambda: head.predict(X), lambda: head.sample(X, key=jax.random.key(0))):
+        with pytest.raises(ValueError, match="another tree: tree_balanced_10"):
+            call()
+
+
+# ---- what flax does with the plain layers, as the page says ----
+
+
+def plain_in_a_module(wrap):
+    class Wrapped(nnx.Module):
+        def __init__(self, rngs):
+            self.head = wrap(cj.ScoreLayer(FEATURES, K, key=rngs.params()))
+
+    model = Wrapped(nnx.Rngs(0))
+    optimizer, before = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param), jnp.array(model.head.weight)
+    optimizer.update(model, nnx.grad(lambda model: model.head(X).sum())(model))
+    return float(jnp.abs(model.head.weight - before).max())
+
+
+def test_a_plain_layer_is_refused_or_not_trained():
+    with pytest.raises(ValueError, match=r"Found data on value of type.*ScoreLayer"):
+        plain_in_a_module(lambda layer: layer)
+    assert plain_in_a_module(nnx.data) == 0
+
+
+def test_linen_needs_no_layer():
+    """A dense layer of K - 1 outputs and the functions."""
+    dense = linen.Dense(K - 1, kernel_init=linen.initializers.variance_scaling(0.25, "fan_in", "normal"))
+    params = dense.init(jax.random.key(0), X)
+
+    @jax.jit
+    def step(params):
+        value, gradient = jax.value_and_grad(lambda params: cj.cross_entropy(dense.apply(params, X), Y, TREE))(params)
+        return value, jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient)
+
+    losses = []
+    for _ in range(20):
+        value, params = step(params)
+        losses.append(value)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+# ---- misuse ----
+
+
+def layer_of(**changes):
+    return ScoreLayer(**{"in_features": FEATURES, "classes": K, "rngs": nnx.Rngs(0), **changes})
+
+
+MISUSES = {
+    "no rngs": (lambda: ScoreLayer(FEATURES, K), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
+    "catnat's name for a bias": (lambda: layer_of(bias=False), TypeError, "use_bias"),
+    "a key": (lambda: layer_of(key=jax.random.key(0)), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
+    "an int for rngs": (lambda: layer_of(rngs=0), TypeError, r"`rngs` is 0 .*rngs=nnx.Rngs\(0\)"),
+    "a key for rngs": (
+        lambda: layer_of(rngs=jax.random.key(0)),
+        TypeError,
+        r"rngs=nnx.Rngs\(0\), or nnx.Rngs\(params=key",
+    ),
+    "rngs without a stream": (lambda: layer_of(rngs=nnx.Rngs(dropout=0)), AttributeError, "params"),
+    "classes that are no integer": (lambda: layer_of(classes=10.0), TypeError, "`num_classes` is 10.0"),
+    "no classes": (lambda: layer_of(classes=0), ValueError, "at least 1 class"),
+    "softmax as activation": (lambda: layer_of(activation="softmax"), ValueError, "one of 'natural', 'sigmoid'"),
+    "features that are no integer": (lambda: layer_of(in_features="6"), TypeError, "`in_features` is '6'"),
+    "features of the wrong width": (lambda: layer_of()(X[:, :4]), ValueError, r"`features` has shape \(40, 4\).* 6 "),
+    "a wrong width in the head": (
+        lambda: CatnatHead(FEATURES, K, rngs=nnx.Rngs(0))(X[:, :4], Y),
+        ValueError,
+        r"`input` has shape \(40, 4\)",
+    ),
+    "targets of the wrong shape": (lambda: layer_of().loss(X, Y[:7]), ValueError, "`target` has shape"),
+    "targets that are no classes": (lambda: layer_of().loss(X, Y + K), ValueError, "0 .. 9"),
+    "a mask over nodes": (
+        lambda: layer_of().distribution(X, mask=jnp.ones(K - 1, bool)),
+        ValueError,
+        r"over the K classes, not over the K - 1 nodes",
+    ),
+    "class weights of the wrong length": (
+        lambda: CatnatHead(FEATURES, K, class_weights=jnp.ones(K - 1), rngs=nnx.Rngs(0)),
+        ValueError,
+        r"one factor per class is needed: \(10,\)",
+    ),
+    "too many classes to find": (
+        lambda: CatnatHead(FEATURES, K, rngs=nnx.Rngs(0)).topk(X, K + 1),
+        ValueError,
+        "1 .. 10 classes",
+    ),
+    "a filter that leaves the fingerprint out": (
+        lambda: nnx.split(layer_of(), nnx.Param),
+        ValueError,
+        r"(?s)fingerprint.*Use `\.\.\.`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "says"), MISUSES.values(), ids=MISUSES)
+def test_misuse_says_what_to_do(call, error, says):
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_missing_flax_says_which_extra_to_install():
+    code = "import sys; sys.modules['flax'] = None; import catnat.integrations.flax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "catnat[flax]" in done.stderr.strip().splitlines()[-1]
