@@ -189,6 +189,15 @@ def one_of(value: str, name: str, choices: Sequence[str]) -> None:
         raise ValueError(f"`{name}` is {value!r}, but must be one of {', '.join(map(repr, choices))}.")
 
 
+def no_rsample(distribution: object) -> NoReturn:
+    """Say that classes cannot be drawn with a gradient, and what can."""
+    raise NotImplementedError(
+        f"{type(distribution).__name__} draws classes, through which no gradient passes. For gradients through draws "
+        "take OneHotCatnatStraightThrough, RelaxedOneHotCatnat or MultiCatnat.rsample_one_hot; for gradients of an "
+        "expected cost score_function, enumerate_exactly or gumbel_softmax."
+    )
+
+
 def not_diagonal() -> NoReturn:
     """Say why a law has no Fisher diagonal."""
     raise ValueError(

@@ -329,7 +329,7 @@ class Backend(abc.ABC):
         """The Fisher diagonal of a pruned tree, from the distribution and from the function."""
         args, valid, lib = (tree, self.build_activation(activation)), self.array(mask), self.lib
         functions = (
-            lambda leaf: lib.Catnat(leaf, *args, mask=valid).fisher_diagonal(),
+            lambda leaf: lib.Catnat(leaf, *args, mask=valid, mask_mode="prune").fisher_diagonal(),
             lambda leaf: lib.fisher_diagonal(leaf, *args, mask=valid),
         )
         first, second = (self.numpy(self.run(function, self.array(scores))) for function in functions)

@@ -141,11 +141,7 @@ class OfClasses(OfScores):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
         """Classes have no derivative: this raises, and says what there is instead."""
-        raise NotImplementedError(
-            f"{type(self).__name__} draws classes, through which no gradient passes. For gradients through draws take "
-            "OneHotCatnatStraightThrough, RelaxedOneHotCatnat or MultiCatnat.rsample_one_hot; for gradients of an "
-            "expected cost score_function, enumerate_exactly or gumbel_softmax."
-        )
+        _checks.no_rsample(self)
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of ``value``; axes of samples may stand before the batch."""

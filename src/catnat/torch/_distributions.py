@@ -6,7 +6,7 @@ They are subclasses of torch's own, so code that asks ``isinstance``, or wants `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -50,15 +50,6 @@ def check_not_nan(scores: Tensor) -> None:
     )
 
 
-def no_rsample(distribution: object) -> NoReturn:
-    """Say that classes cannot be drawn with a gradient, and what can."""
-    raise NotImplementedError(
-        f"{type(distribution).__name__} draws classes, through which no gradient passes. For gradients through draws "
-        "take OneHotCatnatStraightThrough, RelaxedOneHotCatnat or MultiCatnat.rsample_one_hot; for gradients of an "
-        "expected cost score_function, enumerate_exactly or gumbel_softmax."
-    )
-
-
 class ByLaw(td.Distribution):
     """What the distributions of classes have in common: they hold a law, and answer from it."""
 
@@ -97,7 +88,7 @@ class ByLaw(td.Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Classes have no derivative: this raises, and says what there is instead."""
-        no_rsample(self)
+        _checks.no_rsample(self)
 
     def log_prob(self, value: Int[Tensor, "..."]) -> Float[Tensor, "*samples_and_batch"]:
         """The log-probability of the classes ``value``."""
@@ -301,7 +292,7 @@ class OneHotCatnat(td.OneHotCategorical):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Classes have no derivative: this raises, and says what there is instead."""
-        no_rsample(self)
+        _checks.no_rsample(self)
 
     def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw one-hot vectors; see :func:`catnat.torch.sample`."""
