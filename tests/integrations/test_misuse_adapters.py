@@ -170,6 +170,13 @@ ROWS += [
         ValueError,
         "not one per class",
     ),
+    Row(
+        SB3,
+        "a policy that has diverged",
+        lambda m: m.CatnatDistribution(catnat.balanced(4)).proba_distribution(torch.full((2, 3), math.nan)),
+        ValueError,
+        "learning rate that is too large",
+    ),
     Row(SB3, "a distribution of 4", lambda m: m.CatnatDistribution(4), TypeError, r"catnat\.balanced"),
     Row(
         SB3,
@@ -301,6 +308,13 @@ ROWS += [
         ValueError,
         "a row of the mask for every row of scores",
     ),
+    Row(
+        RL,
+        "a network that has diverged",
+        lambda m: acted(m, nn.Sequential(nn.Linear(8, 3), nn.Threshold(math.inf, math.nan))),
+        ValueError,
+        "learning rate that is too large",
+    ),
     Row(RL, "a key without a mask", lambda m: acted(m, mask_key="mask"), KeyError, "correct `mask_key`"),
     Row(
         RL,
@@ -344,6 +358,15 @@ ROWS += [
         ValueError,
         "make the last layer 3 wide",
     ),
+    Row(PYRO, "logits", lambda m: m.Catnat(logits=torch.zeros(4)), TypeError, "scores_from_logits"),
+    Row(
+        PYRO,
+        "0 and 1 as a mask",
+        lambda m: m.Catnat(torch.zeros(3), mask=torch.tensor([1, 0, 1, 1])),
+        TypeError,
+        "boolean mask",
+    ),
+    Row(PYRO, "a guide that has diverged", lambda m: m.Catnat(torch.zeros(3) * math.nan), ValueError, "NaN"),
     Row(PYRO, "a number as the tree", lambda m: m.CatnatTransform(4), TypeError, r"catnat\.Tree is needed"),
     Row(
         PYRO,
@@ -390,6 +413,21 @@ ROWS += [
         ValueError,
         "make the last layer 3 wide",
     ),
+    Row(NUMPYRO, "probabilities", lambda m: m.Catnat(probs=zeros(4)), TypeError, "scores_from_probs"),
+    Row(
+        NUMPYRO,
+        "0 and 1 as a mask",
+        lambda m: m.Catnat(zeros(3), mask=zeros(4).astype("int8")),
+        TypeError,
+        "boolean mask",
+    ),
+    Row(
+        NUMPYRO,
+        "PyTorch's activation",
+        lambda m: m.CatnatTransform(catnat.balanced(4), ct.natural()),
+        TypeError,
+        r"catnat\.jax",
+    ),
     Row(NUMPYRO, "NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "scores"),
     Row(NUMPYRO, "a list", lambda m: m.Catnat([0.0, 0.0, 0.0]), TypeError, r"jnp\.asarray\(scores\)"),
     Row(NUMPYRO, "a number as the tree", lambda m: m.CatnatTransform(4), TypeError, r"catnat\.Tree is needed"),
@@ -413,6 +451,14 @@ ROWS += [
         lambda m: m.OneHotCatnat(zeros(3)).log_prob(zeros(3)),
         ValueError,
         r"\(\.\.\., 4\)",
+    ),
+    Row(DISTRAX, "logits", lambda m: m.Catnat(logits=zeros(4)), TypeError, "scores_from_logits"),
+    Row(
+        DISTRAX,
+        "0 and 1 as a mask",
+        lambda m: m.OneHotCatnat(zeros(3), mask=zeros(4).astype("int8")),
+        TypeError,
+        "boolean mask",
     ),
     Row(DISTRAX, "values that are true or false", lambda m: m.Catnat(zeros(3), dtype=bool), ValueError, "`dtype` is"),
     Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree is needed"),
@@ -573,8 +619,10 @@ ROWS += [
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of the libraries, on their way there
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.adapter}: {row.what}")
-def test_mistake_is_an_error_that_names_the_fix(row):
+def test_mistake_is_an_error_that_names_the_fix(row, monkeypatch):
     pytest.importorskip(LIBRARIES.get(row.adapter, row.adapter))
     adapter = importlib.import_module(f"catnat.integrations.{row.adapter}")
+    # To import TorchRL turns torch's validation off: so it is for its users, whatever other rows have imported.
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", row.adapter != RL)
     with pytest.raises(row.error, match=row.fix):
         row.do(adapter)

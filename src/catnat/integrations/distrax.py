@@ -25,6 +25,7 @@ from tensorflow_probability.substrates import (  # type: ignore[import-untyped, 
 )
 
 import catnat.jax as cj
+from catnat import _checks
 from catnat._tree import Tree
 from catnat.jax import _laws
 
@@ -37,6 +38,7 @@ class _OfLaw:
     _law: cj.Catnat
     _dtype: Any
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],

@@ -71,6 +71,7 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     distribution: cj.Catnat
     """The same law as a distribution of :mod:`catnat.jax`."""
 
+    @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],

@@ -48,6 +48,7 @@ from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.integrations._masks import boolean
 from catnat.torch._activations import resolve
+from catnat.torch._distributions import check_not_nan
 
 __all__ = ["OneHotCatnat", "catnat_actor"]
 
@@ -116,15 +117,12 @@ def catnat_actor(
     given = {"tree": tree, "activation": activation, **(distribution_kwargs or {})}
     distribution, arguments = _distribution(action_spec, _as_its_layer(network, given))
     reads = [in_keys] if isinstance(in_keys, str) else list(in_keys)
-    names = {"scores": "scores"}
-    if mask_key is not None:
-        names["mask"] = mask_key
-        distribution = functools.partial(_masked, distribution, mask_key)
+    names = {"scores": "scores"} if mask_key is None else {"scores": "scores", "mask": mask_key}
     return ProbabilisticActor(
         TensorDictModule(network, in_keys=reads, out_keys=["scores"]),
         in_keys=names,
         spec=action_spec,
-        distribution_class=distribution,
+        distribution_class=functools.partial(_checked, distribution, mask_key),
         distribution_kwargs=arguments,
         **{"return_log_prob": True, "default_interaction_type": InteractionType.RANDOM, **options},
     )
@@ -186,10 +184,21 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
     return arguments | {"trees": trees}
 
 
-def _masked(
-    distribution: Any, mask_key: Any, scores: Tensor, mask: Tensor | None, **arguments: Any
-) -> torch.distributions.Distribution:
-    """The distribution with its mask: an error where TorchRL finds none and would go on without."""
+def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any) -> torch.distributions.Distribution:
+    """The distribution, with its mask if there is a key for it.
+
+    NaN is looked for here, because to import TorchRL turns off torch's validation for the whole process. Torch's own
+    distribution notices it when it draws.
+    """
+    if arguments.get("validate_args") is not False:
+        check_not_nan(scores)
+    if mask_key is not None:
+        arguments["mask"] = _found_mask(mask_key, arguments["mask"], scores)
+    return distribution(scores, **arguments)
+
+
+def _found_mask(mask_key: Any, mask: Tensor | None, scores: Tensor) -> Tensor:
+    """The mask under the key: an error where TorchRL finds none and would go on without."""
     if mask is None:
         raise KeyError(
             f"There is no mask under the key {mask_key!r}: correct `mask_key`, or let the environment write it at "
@@ -200,4 +209,4 @@ def _masked(
             f"The mask under the key {mask_key!r} has shape {tuple(mask.shape)}, but the scores have "
             f"{tuple(scores.shape)}: a row of the mask for every row of scores is needed, (*batch, number of actions)."
         )
-    return distribution(scores, mask=boolean(mask, "mask", scores.device), **arguments)
+    return boolean(mask, "mask", scores.device)
