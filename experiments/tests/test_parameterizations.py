@@ -27,6 +27,7 @@ def test_the_registry_has_the_names_of_the_plan() -> None:
         "sigmoid",
         "natural",
         "natural-reflect",
+        "natural-tail",
         "natural-isotropic",
         "sigmoid-isotropic",
         "sigmoid-natural-gradient",
@@ -195,3 +196,18 @@ def test_plain_softmax_is_sigmoid_with_its_gradient_on_both_scores() -> None:
     two, one = gradients_of_theta("softmax", THETA, WANTED), gradients_of_theta("sigmoid", THETA, WANTED)
     torch.testing.assert_close(two, torch.cat((-one, one), -1))
     assert math.isclose(float(one[3]), 1.0)  # theta (1 - theta) times 4
+
+
+def test_the_tail_is_natural_up_to_99_percent_then_linear_in_its_log_odds() -> None:
+    natural, tail = parameterization("natural"), parameterization("natural-tail")
+    edge = 2 * math.asin(0.98)  # where nu is .99, and minus that where it is .01
+    inside = torch.linspace(-edge, edge, 101, dtype=torch.float64).unsqueeze(-1)
+    torch.testing.assert_close(tail.probs(inside), natural.probs(inside), rtol=1e-12, atol=1e-15)
+    far = torch.tensor([edge, edge + 1, edge + 2, 50.0], dtype=torch.float64).unsqueeze(-1).requires_grad_()
+    logs = tail.log_probs(far)
+    log_odds = logs[:, 1] - logs[:, 0]
+    (slope,) = torch.autograd.grad(log_odds.sum(), far)
+    # d log-odds / d nu = 1 / (nu (1 - nu)), and nu' = sqrt(nu (1 - nu)) / 2 for the paper's width
+    torch.testing.assert_close(slope, torch.full_like(slope, 0.5 / math.sqrt(0.99 * 0.01)), rtol=1e-9, atol=0)
+    torch.testing.assert_close(log_odds.diff()[:2], slope[:2, 0], rtol=1e-9, atol=0)
+    assert not tail.saturated(far[:3]).any()

@@ -88,7 +88,7 @@ def test_p_values_are_welchs_and_holms(tmp_path: Path) -> None:
 
 
 def test_p_values_can_be_against_a_column_that_is_not_the_best(tmp_path: Path) -> None:
-    table = dataclasses.replace(TABLE, columns=("softmax", "natural", "sigmoid"), baseline="softmax")
+    table = dataclasses.replace(TABLE, columns=("softmax", "natural", "sigmoid"), baselines=("softmax",))
     sigmoid = {(0.5, "sigmoid"): [1.0, 1.1, 0.9], (0.9, "sigmoid"): [1.0, 1.2, 0.8], (0.1, "natural"): [1.0, 2.0]}
     text = page({**CLEAR, **sigmoid}, tmp_path, table)
     assert "p-values against softmax, corrected" in text
@@ -147,7 +147,7 @@ def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
-    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None, claims=(), baseline="softmax"))
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None, claims=(), baselines=("softmax",)))
     assert "p-values against softmax" in text
 
 

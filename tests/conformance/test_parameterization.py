@@ -179,6 +179,12 @@ def test_inside_the_band_nothing_is_saturated(backend, tree, activation):
     np.testing.assert_array_equal(got, np.zeros((5, tree.num_nodes), bool))
 
 
+def test_a_probability_that_rounds_to_one_is_not_saturated(backend):
+    scores = np.array([40.0, -40.0, 800.0, -800.0])[:, None]  # in float64 the other answer has 4e-18, or exactly 0
+    got = backend.saturated(scores, catnat.balanced(2), cases.ACTIVATIONS["sigmoid"])
+    assert got.ravel().tolist() == [False, False, True, True]
+
+
 # ---- the warning about near edges ----
 
 

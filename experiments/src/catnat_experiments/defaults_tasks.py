@@ -65,7 +65,7 @@ class Training(abc.ABC):
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(int(run["seed"]))
             self._start()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=float(run["rate"]))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=float(run["rate"]), fused=True)
         self.step, self.sum = 0, 0.0
         self.history: dict[str, list[float]] = {}
 
@@ -182,8 +182,8 @@ class Classifier(Training):
 
 # ---- a contextual bandit with masks ----------------------------------------------------------------------------------
 
-FEATURES, GROUPS = 16, 30
-NOISE = 0.5
+FEATURES, GROUPS = 8, 30
+NOISE = 0.2
 """Standard deviation of the reward around its mean."""
 MEASURED_ROWS = 1000
 
@@ -246,13 +246,14 @@ class Bandit(Training):
         """Its gradient is the negative policy gradient; its value is the negative mean reward of the batch."""
         rows = draw_rows(self.batch, self.actions, self.valid, self.generator)
         policy = self.policy(rows)
-        log_probs = policy.log_prob(rows.valid.t()).t()
+        log_probs: Tensor = policy.log_prob(rows.valid.t()).t()  # type: ignore[no-untyped-call]
         place = torch.multinomial(log_probs.detach().exp(), 1, generator=self.generator)
         reward = mean_rewards(rows, self.actions).gather(1, place).squeeze(1)
         reward = reward + NOISE * torch.randn(self.batch, generator=self.generator)
         others = (reward.sum() - reward) / (self.batch - 1)
         drawn = log_probs.gather(1, place).squeeze(1)
-        return ((others - reward) * (drawn - drawn.detach()) - reward).mean()
+        loss: Tensor = ((others - reward) * (drawn - drawn.detach()) - reward).mean()
+        return loss
 
     @torch.no_grad()
     def measure(self, split: str) -> dict[str, float]:
@@ -287,7 +288,8 @@ def truth(rows: int, classes: int) -> Tensor:
 
 def divergence(probs: Tensor, log_probs: Tensor) -> Tensor:
     r"""The mean over rows of :math:`\sum_k p_k (\log p_k - \log q_k)`, from probabilities p and logarithms of q."""
-    return (torch.special.xlogy(probs, probs) - probs * log_probs).sum(-1).mean()
+    result: Tensor = (torch.special.xlogy(probs, probs) - probs * log_probs).sum(-1).mean()
+    return result
 
 
 class Scores(nn.Module):

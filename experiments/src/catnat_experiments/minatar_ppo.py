@@ -21,10 +21,13 @@ os.environ.setdefault("NPROC", "1")
 import gymnax
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array, lax
+from numpy.typing import NDArray
 
 import catnat.jax as cj
+from catnat_experiments import tail
 from catnat_experiments.parameterizations import DAMPING
 
 GAMES = ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")
@@ -98,6 +101,20 @@ class Policy:
         return cj.saturated(scores, activation=self.activation)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NaturalTail(cj.Activation):
+    """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.tail`."""
+
+    def logit(self, x: Array) -> Array:
+        """The log-odds of yes."""
+        result: Array = tail.logit(x, jnp)
+        return result
+
+    def score(self, yes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The inverse."""
+        return tail.score(yes)
+
+
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
@@ -106,6 +123,7 @@ POLICIES: dict[str, Policy] = {
         Policy("sigmoid", cj.sigmoid()),
         Policy("natural", cj.natural()),
         Policy("natural-reflect", cj.natural(boundary="reflect")),
+        Policy("natural-tail", NaturalTail()),
         Policy("natural-damped-gradient", cj.natural(), damping=DAMPING),
         Policy("trust-region", cj.natural(boundary="reflect"), trust_region=True),
         Policy("sigmoid-trust-region", cj.sigmoid(), trust_region=True),

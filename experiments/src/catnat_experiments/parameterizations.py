@@ -1,7 +1,8 @@
 """Parameterizations by name: the maps from scores to class probabilities that all experiments compare.
 
 From the paper: softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Beyond it: the
-reflecting boundary, isotropic scaling, natural gradients, and softmax with its own natural gradient as their control.
+reflecting boundary, straight tails, isotropic scaling, natural gradients, and softmax with its own natural gradient as
+their control.
 
 With two classes (graph structure learning) some of them coincide, which the tests check: isotropic scaling is the
 identity; natural's natural gradient is 4 times its gradient inside the band, a factor that Adam cancels; and softmax's
@@ -13,12 +14,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 
+import numpy as np
 import torch
 from entmax import sparsemax
+from numpy.typing import NDArray
 from torch import Tensor
 
 import catnat.torch as ct
 from catnat import Tree
+from catnat_experiments import tail
 
 SMALLEST_SPARSE = 1e-20
 """sparsemax has exact zeros: its logarithm is that of at least this."""
@@ -172,6 +176,20 @@ class Catnat(Parameterization):
         return ct.natural_gradient(scores, self.tree, self.activation, damping=self.damping)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NaturalTail(ct.Activation):
+    """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.tail`."""
+
+    def logit(self, x: Tensor) -> Tensor:
+        """The log-odds of yes."""
+        result: Tensor = tail.logit(x, torch)
+        return result
+
+    def score(self, yes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The inverse."""
+        return tail.score(yes)
+
+
 PARAMETERIZATIONS: dict[str, Parameterization] = {
     entry.name: entry
     for entry in (
@@ -180,6 +198,7 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
         Catnat("sigmoid", activation=ct.sigmoid()),
         Catnat("natural", activation=ct.natural()),
         Catnat("natural-reflect", activation=ct.natural(boundary="reflect")),
+        Catnat("natural-tail", activation=NaturalTail()),
         # Isotropic scaling narrows the bands of deep nodes, so the library advises the reflecting boundary with it.
         Catnat("natural-isotropic", activation=ct.natural(boundary="reflect", scaling="isotropic")),
         Catnat("sigmoid-isotropic", activation=ct.sigmoid(scaling="isotropic")),

@@ -105,8 +105,9 @@ class Activation(_plans.ActivationPlan):
         )
 
     def _saturated(self, scores: Array, tables: Tables) -> Array:
-        yes = self._yes(scores, tables)
-        return (yes == 0) | (yes == 1)
+        """Where one answer has probability 0; not from yes alone, which rounds to 1 long before."""
+        no, yes = self._log_answers(scores, tables, floored=False)
+        return (jnp.exp(no) == 0) | (jnp.exp(yes) == 0)
 
     def _information(self, scores: Array, tables: Tables) -> Array:
         """The Fisher information of the score given that its node is reached: the expected square of its gradient."""

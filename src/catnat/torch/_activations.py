@@ -97,8 +97,9 @@ class Activation(_plans.ActivationPlan):
         return torch.as_tensor(self.information(_plans.uncertain(fraction)), dtype=no.dtype, device=no.device)
 
     def _saturated(self, scores: Tensor, tables: Tables) -> Tensor:
-        yes = self._yes(scores, tables)
-        return (yes == 0) | (yes == 1)
+        """Where one answer has probability 0; not from yes alone, which rounds to 1 long before."""
+        no, yes = self._log_answers(scores, tables, floored=False)
+        return (no.exp() == 0) | (yes.exp() == 0)
 
     def _information(self, scores: Tensor, tables: Tables) -> Tensor:
         """The Fisher information of the score given that its node is reached: the expected square of its gradient."""
