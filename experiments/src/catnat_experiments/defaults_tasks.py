@@ -185,7 +185,7 @@ class Classifier(Training):
 FEATURES, GROUPS = 8, 30
 NOISE = 0.2
 """Standard deviation of the reward around its mean."""
-MEASURED_ROWS = 1000
+MEASURED_ROWS = 500
 
 
 class Rows(NamedTuple):
