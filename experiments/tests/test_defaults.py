@@ -59,7 +59,9 @@ def test_embeddings_put_similar_classes_side_by_side() -> None:
     embeddings = np.array([[0.0], [10.0], [0.1], [10.1]])
     kind = tasks.ordered(parameterization("sigmoid"), "embeddings", embeddings, seed=0)
     assert isinstance(kind, Catnat)
-    assert kind.tree == catnat.from_clusters([[0, 2], [1, 3]])
+    assert kind.tree is not None
+    sides = [int(kind.tree.path(k)[1][0]) for k in range(4)]
+    assert sides in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
 def test_the_given_order_and_softmax_are_left_alone() -> None:
