@@ -95,7 +95,7 @@ class Training(abc.ABC):
         self.sum += float(loss.detach())
 
     def log(self, since: int) -> list[dict[str, float]]:
-        """Add a point to the history: the mean loss since step ``since``. To measure would take longer than to learn."""
+        """Add a point to the history: the mean loss since step ``since``; measuring would take longer than learning."""
         point = {"train_loss": self.sum / (self.step - since)}
         self.sum = 0.0
         add_point(self.history, self.step, point)
