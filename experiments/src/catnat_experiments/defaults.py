@@ -286,8 +286,10 @@ def _tiny(task: Task) -> Task:
 PRESETS: dict[str, tuple[Task, ...]] = {
     # A look in minutes: nothing is learned.
     "quick": tuple(map(_tiny, PANEL)),
-    # The page in the documentation.
-    "evidence": PANEL,
+    # The page in the documentation: the tasks that no other experiment has.
+    "evidence": tuple(task for task in PANEL if task.name in defaults_tasks.TASKS),
+    # All of them.
+    "full": PANEL,
     # One task of it alone.
     **{task.name: (task,) for task in PANEL},
 }
@@ -426,38 +428,38 @@ def _main_table(task: Task) -> Table:
 _BY_NAME = {task.name: task for task in PANEL}
 
 
-def _orders(task: Task) -> Table:
-    """Rows are activations, columns orders."""
+def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: str) -> Table:
+    """One choice at the same value of the others: its first value, the library's, against the others."""
+    task, at = _BY_NAME[name], "".join(f", {value}" for value in where.values())
     return Table(
-        title=f"{task.title}, by the order of classes",
+        title=f"{task.title}, by {_WORDS[column]}{at}",
         metric=task.metric,
         better=task.better,
-        row="parameterization",
-        row_title="activation",
-        column="order",
-        columns=defaults_tasks.ORDERS,
-        where={"task": task.name},
-        baselines=("given",),
+        row=row,
+        row_title=_WORDS[row],
+        column=column,
+        columns=tuple(columns),
+        where={"task": name, **where},
+        baselines=(columns[0],),
         optional=True,
         digits=task.digits,
     )
 
 
+_WORDS = {"parameterization": "activation", "order": "order of classes", "mask_mode": "mask mode"}
+_NATURAL_FIRST = ("natural", *(name for name in TREES if name != "natural"))
+
 TABLES = (
     *map(_main_table, PANEL),
-    *(_orders(_BY_NAME[name]) for name in ("classifier", "table")),
-    Table(
-        title="Bandit with masks: reward, by the mask mode",
-        metric="test_reward",
-        better="higher",
-        row="parameterization",
-        row_title="activation",
-        column="mask_mode",
-        columns=MASK_MODES,
-        where={"task": "bandit", "order": "given"},
-        baselines=("prune",),
-        optional=True,
-        digits=3,
+    *(_crossed(name, "order", defaults_tasks.ORDERS, "parameterization") for name in ("classifier", "table")),
+    *(_crossed(name, "parameterization", _NATURAL_FIRST, "order") for name in ("classifier", "table")),
+    *(
+        table
+        for order in ("given", "embeddings")
+        for table in (
+            _crossed("bandit", "mask_mode", MASK_MODES, "parameterization", order=order),
+            _crossed("bandit", "parameterization", _NATURAL_FIRST, "mask_mode", order=order),
+        )
     ),
     _table(_BY_NAME["classifier"], "Classifier: accuracy", "test_accuracy", "higher", listed=True),
     _table(_BY_NAME["classifier"], "Classifier: saturated nodes, fraction", "test_saturated", None, listed=True),

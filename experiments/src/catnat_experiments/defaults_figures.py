@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from catnat_experiments.defaults import Task
 
 COLUMNS = 3
+KINDS = ("softmax", "sigmoid", "natural", "natural-reflect", "natural-tail")
+"""In the order of their colours, which are the same in all panels."""
 
 
 def figures(frame: pd.DataFrame, directory: Path, panel: Sequence[Task]) -> list[Path]:
@@ -24,19 +26,18 @@ def figures(frame: pd.DataFrame, directory: Path, panel: Sequence[Task]) -> list
         return []
     final = frame[frame["stage"] == "final"]
     shown = [task for task in panel if (final["config.task"] == task.name).any()]
-    rows = -(-len(shown) // COLUMNS)
-    height = [max(len(task.variants) for task in shown[row * COLUMNS :][:COLUMNS]) for row in range(rows)]
-    size = 4.0 * COLUMNS, 1.0 * rows + 0.2 * sum(height)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, COLUMNS, squeeze=False, height_ratios=height).flatten()
+    columns = min(COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    height = [max(len(task.variants) for task in shown[row * columns :][:columns]) for row in range(rows)]
+    figure = Figure(figsize=(4.5 * columns, rows + 0.2 * sum(height)), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, height_ratios=height).flatten()
     for axes, task in zip(panels, shown, strict=False):
         runs = final[final["config.task"] == task.name]
         for place, variant in enumerate(task.variants):
             values = runs[runs["config.variant"] == variant.name].get(f"metrics.{task.metric}", [])
             sample = Sample.of(list(values))
             if sample.values:
-                kind = dict.fromkeys(variant.parameterization for variant in task.variants)
-                shade = colour(list(kind).index(variant.parameterization), len(kind))
+                shade = colour(KINDS.index(variant.parameterization), len(KINDS))
                 axes.errorbar([sample.mean], [place], xerr=[sample.std], fmt="o", ms=4, capsize=2, color=shade)
         axes.set_yticks(range(len(task.variants)), [variant.name for variant in task.variants], fontsize="small")
         axes.invert_yaxis()
