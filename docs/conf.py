@@ -122,6 +122,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("vae_reinforce", "collapse"),
     ("minatar", "evidence"),
     ("atari", "evidence"),
+    ("defaults", "evidence"),
 )
 
 

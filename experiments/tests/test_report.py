@@ -88,7 +88,7 @@ def test_p_values_are_welchs_and_holms(tmp_path: Path) -> None:
 
 
 def test_p_values_can_be_against_a_column_that_is_not_the_best(tmp_path: Path) -> None:
-    table = dataclasses.replace(TABLE, columns=("softmax", "natural", "sigmoid"), baseline="softmax")
+    table = dataclasses.replace(TABLE, columns=("softmax", "natural", "sigmoid"), baselines=("softmax",))
     sigmoid = {(0.5, "sigmoid"): [1.0, 1.1, 0.9], (0.9, "sigmoid"): [1.0, 1.2, 0.8], (0.1, "natural"): [1.0, 2.0]}
     text = page({**CLEAR, **sigmoid}, tmp_path, table)
     assert "p-values against softmax, corrected" in text
@@ -169,8 +169,25 @@ def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
-    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None, claims=(), baseline="softmax"))
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None, claims=(), baselines=("softmax",)))
     assert "p-values against softmax" in text
+
+
+def test_columns_can_be_listed_with_two_baselines(tmp_path: Path) -> None:
+    table = dataclasses.replace(
+        TABLE, columns=("softmax", "natural", "sigmoid"), baselines=("softmax", "natural"), listed=True, claims=()
+    )
+    one_row = {cell: values for cell, values in CLEAR.items() if cell[0] == 0.5}
+    text = page({**one_row, (0.5, "sigmoid"): [1.0, 1.1, 0.9]}, tmp_path, table)
+    assert "| kind | mean | p against softmax | p against natural | rate |" in text
+    # Three comparisons in all: that of the two baselines is one. Sigmoid has natural's values.
+    assert "| softmax | 2.00 ± 0.10 (2.00) | softmax | 0.00077 (0.00026) | 0.05 |" in text
+    assert "| natural | **1.00 ± 0.10** (1.00) | 0.00077 (0.00026) | natural | 0.05 |" in text
+    assert "| sigmoid | **1.00 ± 0.10** | 0.00077 (0.00026) | 1 (1) | 0.05 |" in text
+    assert "p-values against softmax and natural, corrected" in text
+    assert "| 0.9: kind | mean |" in page({**CLEAR, (0.9, "sigmoid"): [1.0, 1.1]}, tmp_path, table)
+    single = {cell: values[:1] for cell, values in one_row.items()}
+    assert "| natural | **1.00** (1.00) | 0.05 |" in page(single, tmp_path, table)
 
 
 def test_claims_need_a_direction(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import catnat.torch as ct
+from catnat import Tree
 from catnat_experiments import tail
 
 SMALLEST_SPARSE = 1e-20
@@ -141,13 +142,15 @@ class Sparsemax(Parameterization):
 
 @dataclasses.dataclass(frozen=True)
 class Catnat(Parameterization):
-    """One score per inner node of the balanced tree.
+    """One score per inner node of a tree.
 
     Attributes:
         activation: How a score becomes the probability of yes.
+        tree: Over the classes; None for the balanced one.
     """
 
     activation: ct.Activation = dataclasses.field(default_factory=ct.natural)
+    tree: Tree | None = None
 
     def num_scores(self, num_classes: int) -> int:
         """One per inner node."""
@@ -155,22 +158,22 @@ class Catnat(Parameterization):
 
     def probs(self, scores: Tensor) -> Tensor:
         """The products of the answers on the paths to the leaves."""
-        return ct.catnat(scores, activation=self.activation)
+        return ct.catnat(scores, self.tree, self.activation)
 
     def log_probs(self, scores: Tensor) -> Tensor:
         """Their logarithms, finite."""
-        return ct.log_catnat(scores, activation=self.activation)
+        return ct.log_catnat(scores, self.tree, self.activation)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
         """Node by node the inverse of the activation."""
-        return ct.scores_from_probs(probs, activation=self.activation)
+        return ct.scores_from_probs(probs, self.tree, self.activation)
 
     def saturated(self, scores: Tensor) -> Tensor:
         """Where a node answers with certainty."""
-        return ct.saturated(scores, activation=self.activation)
+        return ct.saturated(scores, self.tree, self.activation)
 
     def _natural(self, scores: Tensor) -> Tensor:
-        return ct.natural_gradient(scores, activation=self.activation, damping=self.damping)
+        return ct.natural_gradient(scores, self.tree, self.activation, damping=self.damping)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -89,13 +89,14 @@ class Table:
         paper: The paper's numbers: row -> column -> number, for as many as it has.
         reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
             true model reaches.
-        baseline: The column that the others are tested against; None for the best of each row.
+        baselines: The columns that the others are tested against; if there are none, the best of each row.
         chosen: Config keys to list for each cell, such as the learning rate that was selected.
         claims: What the paper claims about the columns.
         against: A column to compare all others with, by interquartile means and probabilities of improvement: for
             tables of many runs that are far from normally distributed.
         curves: Learning curves to draw.
         note: A sentence to print under the table.
+        listed: Print each row as a table of its own, with the columns one below the other: for many columns.
     """
 
     title: str
@@ -111,12 +112,13 @@ class Table:
     digits: int = 4
     paper: Mapping[Any, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     reference: str | None = None
-    baseline: str | None = None
+    baselines: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     against: str | None = None
     curves: tuple[Curve, ...] = ()
     note: str = ""
+    listed: bool = False
 
     @property
     def direction(self) -> Direction:
@@ -159,17 +161,18 @@ class Numbers:
         """The columns of a row that have runs."""
         return {column: self.samples[row, column] for column in self.table.columns if (row, column) in self.samples}
 
-    def against_one(self) -> dict[Cell, float]:
-        """The p-value of every cell against the table's baseline, or the best of its row; that itself is not in it."""
-        p_values: dict[Cell, float] = {}
+    def tests(self) -> dict[tuple[str, Value, str], float]:
+        """The p-values of all comparisons, by baseline, row and column; of two baselines once."""
+        p_values: dict[tuple[str, Value, str], float] = {}
         for row in self.rows:
             samples = self.row(row)
-            one = self.table.baseline
-            if one is None and self.table.better is not None:
-                one = statistics.best(samples, self.table.better)
-            if one in samples:
-                others = (column for column in samples if column != one)
-                p_values |= {(row, other): statistics.welch(samples[one], samples[other]) for other in others}
+            best = statistics.best(samples, self.table.better) if self.table.better is not None else None
+            before: set[str] = set()
+            for one in self.table.baselines or (best,):
+                if one is not None and one in samples:
+                    before.add(one)
+                    others = (column for column in samples if column not in before)
+                    p_values |= {(one, row, other): statistics.welch(samples[one], samples[other]) for other in others}
         return p_values
 
 
@@ -237,7 +240,10 @@ def _section(numbers: Numbers, standings: Sequence[Standing], directory: Path) -
     parts = [f"## {table.title}", _preliminary(table, standings)]
     if not numbers.rows:
         return [] if table.optional else [*parts, "No record for this table yet."]
-    parts += [_main_table(numbers), _legend(numbers), table.note, _p_table(numbers), _chosen_table(numbers)]
+    if table.listed:
+        parts += [*_lists(numbers), _legend(numbers), table.note]
+    else:
+        parts += [_main_table(numbers), _legend(numbers), table.note, *_p_tables(numbers), _chosen_table(numbers)]
     parts += [closeness(numbers), *claims(numbers), *robust(numbers)]
     images = {table.title: plots.plot_table(numbers, directory)}
     drawn = {
@@ -322,26 +328,62 @@ def _legend(numbers: Numbers) -> str:
     return " ".join(sentences)
 
 
-def _p_table(numbers: Numbers) -> str:
-    table, plain = numbers.table, numbers.against_one()
-    if table.better is None and table.baseline is None:
-        return ""
-    if all(math.isnan(p) for p in plain.values()):
-        return "No test is possible: that takes two runs a cell."
-    corrected = statistics.holm(plain)
+class _Tests:
+    """The p-values of a table as text: corrected, and in brackets as they are."""
 
-    def cell(row: Value, column: str) -> str:
-        if (row, column) in corrected:
-            return f"{p_text(corrected[row, column])} ({p_text(plain[row, column])})"
-        one = table.baseline in (None, column) and (row, column) in numbers.samples
-        return (table.baseline or "best") if one else "-"
+    def __init__(self, numbers: Numbers) -> None:
+        self._plain = numbers.tests()
+        self._corrected = statistics.holm(self._plain)
+        self.possible = not all(math.isnan(p) for p in self._plain.values())
+        self._table, self._samples = numbers.table, numbers.samples
 
-    body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
-    told = (
-        f"p-values against {table.baseline or 'the best of the row'}, corrected by Holm's method for all the "
-        "comparisons of the table; in brackets without the correction."
-    )
-    return told + "\n\n" + _markdown([numbers.heading, *table.columns], body)
+    def text(self, one: str | None, row: Value, column: str) -> str:
+        """Of a cell against a baseline, or against the best of its row (None)."""
+        keys = [(one, row, column), (column, row, one)]
+        if one is None:
+            keys = [key for key in self._plain if key[1:] == (row, column)]
+        for key in keys:
+            if key in self._plain:
+                return f"{p_text(self._corrected[key])} ({p_text(self._plain[key])})"
+        return (one or "best") if one in (None, column) and (row, column) in self._samples else "-"
+
+    def legend(self, one: str | None) -> str:
+        """What the numbers are."""
+        return (
+            f"p-values against {one or 'the best of the row'}, corrected by Holm's method for all the comparisons of "
+            "the table; in brackets without the correction."
+        )
+
+
+def _p_tables(numbers: Numbers) -> list[str]:
+    table, tests = numbers.table, _Tests(numbers)
+    if table.better is None and not table.baselines:
+        return []
+    if not tests.possible:
+        return ["No test is possible: that takes two runs a cell."]
+    parts = []
+    for one in table.baselines or (None,):
+        body = [[str(row), *(tests.text(one, row, column) for column in table.columns)] for row in numbers.rows]
+        parts.append(tests.legend(one) + "\n\n" + _markdown([numbers.heading, *table.columns], body))
+    return parts
+
+
+def _lists(numbers: Numbers) -> list[str]:
+    """Every row as a table of its own: the columns with their p-values and what was chosen for them."""
+    table, tests = numbers.table, _Tests(numbers)
+    tested = table.baselines if tests.possible else ()
+    header = [table.column, "mean", *(f"p against {one}" for one in tested), *table.chosen]
+    parts = [
+        _markdown(
+            header if len(numbers.rows) == 1 else [f"{row}: {header[0]}", *header[1:]],
+            [
+                [column, cell, *(tests.text(one, row, column) for one in tested), *_chosen(numbers, row, column)]
+                for column, cell in zip(table.all_columns, cells, strict=True)
+            ],
+        )
+        for row, (_, *cells) in zip(numbers.rows, _cells(numbers, "**", "**"), strict=True)
+    ]
+    return [*parts, *([tests.legend(" and ".join(tested))] if tested else [])]
 
 
 def p_text(p_value: float) -> str:
@@ -366,20 +408,23 @@ def number_text(value: float) -> str:
     return np.format_float_positional(value, precision=3, fractional=False, trim="-")
 
 
+def _chosen(numbers: Numbers, row: Value, column: str) -> list[str]:
+    """The values that the runs of a cell have of each key to be listed."""
+    frame, table = numbers.frame, numbers.table
+    runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
+    return [
+        " / ".join(number_text(value) for value in sorted(set(runs[f"config.{key}"].tolist()))) or "-"
+        for key in table.chosen
+    ]
+
+
 def _chosen_table(numbers: Numbers) -> str:
     table = numbers.table
     if not table.chosen:
         return ""
-    groups = dict(iter(numbers.frame.groupby([f"config.{table.row}", f"config.{table.column}"])))
 
     def cell(row: Value, column: str) -> str:
-        frame = groups.get((row, column))
-        if frame is None:
-            return "-"
-        return ", ".join(
-            " / ".join(number_text(value) for value in sorted(set(frame[f"config.{key}"].tolist())))
-            for key in table.chosen
-        )
+        return ", ".join(_chosen(numbers, row, column)) if (row, column) in numbers.samples else "-"
 
     body = [[str(row), *(cell(row, column) for column in table.columns)] for row in numbers.rows]
     return f"Chosen {', '.join(table.chosen)}:\n\n" + _markdown([numbers.heading, *table.columns], body)

@@ -205,7 +205,7 @@ TABLES = (
     _table(
         "Negative ELBO",
         "test_loss",
-        baseline="natural",
+        baselines=("natural",),
         curves=(Curve("validation_loss", "loss on validation images", x="step"),),
         note="Nats. Without any use of the latents it is 206.",
     ),

@@ -585,7 +585,7 @@ def _table(title: str, metric: str, digits: int = 2, **options: Any) -> Table:
         row_title="K",
         column="parameterization",
         columns=ALL,
-        baseline="softmax",
+        baselines=("softmax",),
         digits=digits,
         **options,
     )
