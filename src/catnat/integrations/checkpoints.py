@@ -37,7 +37,7 @@ def score_layer_from_softmax(
     linear: nn.Linear,
     inputs: Float[Tensor, "*batch features"],
     tree: Tree | None = None,
-    activation: ct.Activation | str = "natural",
+    activation: ct.Activation | str = "sigmoid",
     *,
     steps: int = 100,
 ) -> Converted:
@@ -58,7 +58,7 @@ def score_layer_from_softmax(
         inputs: Features that ``linear`` has as its input, from data like those that the model will see, more rows than
             there are features.
         tree: The tree; ``balanced(K)`` if not given. One that groups classes which go together costs less.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
         steps: The most steps of descent. With 0 it is the least squares fit, held where it does no harm.
 
     Returns:

@@ -154,7 +154,7 @@ class CatnatHead(_OfRows):
     Args:
         in_features: The size of the input.
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
         use_bias: Whether to add a bias.
         class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
         ignore_index: A target that is ignored.
@@ -166,7 +166,7 @@ class CatnatHead(_OfRows):
         >>> import jax, jax.numpy as jnp
         >>> from flax import nnx
         >>> from catnat.integrations.flax import CatnatHead
-        >>> head = CatnatHead(64, 100_000, "sigmoid", rngs=nnx.Rngs(0))
+        >>> head = CatnatHead(64, 100_000, rngs=nnx.Rngs(0))
         >>> features, target = jnp.ones((8, 64)), jnp.arange(8)
         >>> loss, gradient = nnx.value_and_grad(lambda head: head(features, target).loss)(head)
         >>> gradient["weight"].shape
@@ -181,7 +181,7 @@ class CatnatHead(_OfRows):
         self,
         in_features: int,
         classes: int | Tree,
-        activation: cj.Activation | str = "natural",
+        activation: cj.Activation | str = "sigmoid",
         *,
         use_bias: bool = True,
         class_weights: Float[Array, "classes"] | None = None,

@@ -50,7 +50,7 @@ class MaskedByTree(ByTree, MaskableDistribution):
     def __init__(
         self,
         tree: Tree | Forest,
-        activation: ct.Activation | str = "natural",
+        activation: ct.Activation | str = "sigmoid",
         mask_mode: Literal["prune", "renormalize"] | None = None,
     ) -> None:
         super().__init__(tree, activation)
@@ -80,7 +80,7 @@ class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
 
     Args:
         tree: The tree over the actions.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
         mask_mode: "renormalize" or "prune", as for :class:`catnat.torch.Catnat`, and with its default.
 
     Example:
@@ -103,7 +103,7 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
 
     Args:
         tree: The trees of the variables, a :class:`catnat.Forest`.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
         mask_mode: "renormalize" or "prune", as for :class:`catnat.torch.Catnat`, and with its default.
 
     Example:

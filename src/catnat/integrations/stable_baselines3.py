@@ -62,7 +62,7 @@ class ByTree(Distribution):
     """The distribution of :mod:`catnat.torch` that the last scores gave."""
     _takes: ClassVar[type[Tree | Forest]] = Tree
 
-    def __init__(self, tree: Tree | Forest, activation: ct.Activation | str = "natural") -> None:
+    def __init__(self, tree: Tree | Forest, activation: ct.Activation | str = "sigmoid") -> None:
         if not isinstance(tree, self._takes):
             _not_its_tree(tree, self._takes)
         # The next constructor is that of SB3's own class: it wants the number of actions, or the list of them.
@@ -117,7 +117,7 @@ class CatnatDistribution(ByTree, CategoricalDistribution):
 
     Args:
         tree: The tree over the actions.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import catnat, torch
@@ -138,7 +138,7 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
 
     Args:
         tree: The trees of the variables, a :class:`catnat.Forest`.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import catnat, torch
@@ -188,7 +188,7 @@ class OnTree(BasePolicy):
         action_space: spaces.Space[Any],
         *args: Any,
         tree: Tree | Forest | Iterable[Tree | int] | None = None,
-        activation: ct.Activation | str = "natural",
+        activation: ct.Activation | str = "sigmoid",
         **kwargs: Any,
     ) -> None:
         self._check_arguments(args, kwargs, activation)
@@ -266,7 +266,7 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
         args: All other arguments are SB3's.
         tree: The tree over the actions; for ``MultiDiscrete`` a :class:`catnat.Forest`, or a tree or a number for every
             variable. Balanced if not given.
-        activation: "natural", "sigmoid", or an activation object. (SB3's ``activation_fn`` is that of the hidden
+        activation: "sigmoid", "natural", or an activation object. (SB3's ``activation_fn`` is that of the hidden
             layers.)
         kwargs: All other arguments are SB3's.
 

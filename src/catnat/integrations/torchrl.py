@@ -98,7 +98,7 @@ def catnat_actor(
             the last axis, or those of several actions side by side.
         tree: The tree over the actions. If not given, that of the :class:`catnat.torch.ScoreLayer` that ``network`` is
             or ends with, or else ``balanced(K)``. Not for several actions.
-        activation: "natural", "sigmoid", or an activation object. If not given, that of the layer, or else "natural".
+        activation: "sigmoid", "natural", or an activation object. If not given, that of the layer, or else "sigmoid".
         distribution_kwargs: More arguments of the distribution, such as ``{"unimix": 0.01}``.
         **options: Arguments of ``ProbabilisticActor``. ``return_log_prob`` is True and ``default_interaction_type`` is
             "random" if not given.
@@ -137,7 +137,7 @@ def _as_its_layer(network: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
     if tree is not None and not isinstance(tree, Tree):
         _checks.not_a_tree(tree)
     if not isinstance(layer, ct.ScoreLayer):
-        return given | {"activation": activation or resolve("natural")}
+        return given | {"activation": activation or resolve("sigmoid")}
     for name, wanted in (("tree", tree), ("activation", activation)):
         own = getattr(layer, name)
         if wanted is not None and wanted != own:

@@ -75,7 +75,7 @@ class CatnatHead(OfRows):
     Args:
         in_features: The size d of the input.
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid" (the default: it was ahead in large classifiers), "natural", or an activation object.
         bias: Whether to add a bias.
         class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
         ignore_index: A target that counts nothing.
@@ -116,7 +116,7 @@ class CatnatHead(OfRows):
         self,
         in_features: int,
         classes: int | Tree,
-        activation: Activation | str = "natural",
+        activation: Activation | str = "sigmoid",
         bias: bool = True,
         *,
         class_weights: Float[Array, "classes"] | None = None,

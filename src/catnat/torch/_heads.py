@@ -147,7 +147,7 @@ class CatnatHead(PathHead):
     Args:
         in_features: The size d of the input.
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid" (the default: it was ahead in large classifiers), "natural", or an activation object.
         bias: Whether to add a bias.
         sparse: Whether gradients of ``weight`` and ``bias`` are sparse tensors that hold the touched rows alone. Use it
             from about 100,000 classes on, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum.
@@ -169,7 +169,7 @@ class CatnatHead(PathHead):
         self,
         in_features: int,
         classes: int | Tree,
-        activation: Activation | str = "natural",
+        activation: Activation | str = "sigmoid",
         bias: bool = True,
         *,
         sparse: bool = False,
