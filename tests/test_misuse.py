@@ -28,6 +28,12 @@ TREE = catnat.balanced(CLASSES)
 OTHER = catnat.huffman(range(1, CLASSES + 1))
 
 
+@pytest.fixture(autouse=True)
+def torch_validates(monkeypatch):
+    """As torch does by default; torch.compile and TorchRL switch it off for the whole process."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 def misuse(rows: list[Row]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return pytest.mark.parametrize(("call", "error", "text"), [row[1:] for row in rows], ids=[row[0] for row in rows])
 

@@ -86,7 +86,7 @@ def probabilities(kind, mask_mode, scores, masks):
 
 def distribution(kind, mask_mode="prune"):
     cls = MaskableCatnatDistribution if kind == "discrete" else MaskableMultiCatnatDistribution
-    return cls(TREES[kind], mask_mode=mask_mode)
+    return cls(TREES[kind], "natural", mask_mode=mask_mode)
 
 
 def own(kind):
@@ -266,7 +266,7 @@ def test_save_and_load(kind, mask_mode, tmp_path):
     loaded = MaskablePPO.load(tmp_path / "model", device="cpu").policy
     for policy in (loaded, MaskableCatnatPolicy.load(tmp_path / "policy", device="cpu")):
         assert type(policy) is MaskableCatnatPolicy
-        assert (policy.tree, policy.activation, policy.mask_mode) == (TREES[kind], ct.natural(), mask_mode)
+        assert (policy.tree, policy.activation, policy.mask_mode) == (TREES[kind], ct.sigmoid(), mask_mode)
         assert torch.equal(policy.get_distribution(obs, masks).law.probs, expected)
 
 

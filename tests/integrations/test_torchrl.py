@@ -114,7 +114,7 @@ def test_ppo_is_that_of_a_softmax_policy_with_the_same_law(categorical, monkeypa
     """Losses and gradients on real experience; no entropy by Monte Carlo."""
     monkeypatch.setattr(ppo_module, "sample_and_log_prob", lambda *_, **__: pytest.fail("Monte Carlo"))
     env, scores = cartpole(categorical), network(1)
-    mine = catnat_actor(scores, env.action_spec)
+    mine = catnat_actor(scores, env.action_spec, activation="natural")
     data, critic = rollout(env, mine)
     assert env.action_spec.is_in(data["action"][0])
     assert data["action"].shape == ((64,) if categorical else (64, 2))
@@ -157,7 +157,7 @@ def test_penalty_by_divergence(monkeypatch):
     """KLPENPPOLoss finds the divergence in closed form: that of the stored scores from those of the new policy."""
     monkeypatch.setattr(ppo_module, "sample_and_log_prob", lambda *_, **__: pytest.fail("Monte Carlo"))
     env, scores = cartpole(), network(1)
-    actor = catnat_actor(scores, env.action_spec)
+    actor = catnat_actor(scores, env.action_spec, activation="natural")
     data, critic = rollout(env, actor)
     with torch.no_grad():
         scores[-1].bias.add_(0.5)
