@@ -608,6 +608,21 @@ def test_a_constant_rate_does_not_fall() -> None:
     assert rates == pytest.approx([0.01 * 0.9**49, 0.01])
 
 
+def test_a_cold_run_goes_below_the_last_temperature_of_others() -> None:
+    cold = vae.RECIPES["cold"]
+    assert [vae.schedule(49, 50, recipe)[1] for recipe in (vae.PLAIN, cold)] == [0.5, math.exp(-0.03 * 49)]
+    training = trainings("relaxed", steps=50)[0]
+    training.step, training._recipe = 49, cold._replace(relaxed=True)
+    training.stream = np.random.Generator(np.random.SFC64(7))
+    noise_of = np.random.Generator(np.random.SFC64(7))
+    picked = training.images.train[:100]
+    _, found = training.objective(picked)
+    pixels = training.images.floats(picked.t().contiguous())
+    noise = vae.gumbel((300, 4), noise_of)
+    wanted = vae.loss(training.model, pixels, noise, math.exp(-0.03 * 49), relaxed=True)
+    assert found.total == wanted.total
+
+
 def test_half_the_weight_of_the_divergence() -> None:
     (training,) = trainings("half-kl")
     with torch.no_grad():
@@ -656,7 +671,7 @@ def test_a_run_is_priced_by_steps_and_draws() -> None:
 
 
 def test_every_table_of_the_report_is_of_a_metric_and_of_curves_that_runs_have() -> None:
-    outcome = train(small(steps=3), Memory())
+    outcome = train(small(steps=3, parameterization="natural+relaxed"), Memory())
     for table in vae.TABLES:
         assert table.metric in outcome.metrics
         assert {table.row, table.column, *table.chosen, *table.where} <= set(small())
