@@ -210,11 +210,10 @@ def test_variants_have_distinct_names_and_configs() -> None:
 
 
 def test_the_presets_of_single_tasks_share_the_runs_of_the_panel() -> None:
-    whole = {run_id(run) for run in _searched("full")}
-    assert {run_id(run) for run in _searched("evidence")} < whole
+    whole = {run_id(run) for run in _searched("evidence")}
     assert whole == {run_id(run) for task in PANEL for run in _searched(task.name)}
     assert not whole & {run_id(run) for run in _searched("quick")}
-    with pytest.raises(ValueError, match="'huge', but defaults has these: quick, evidence, full, classifier"):
+    with pytest.raises(ValueError, match="'huge', but defaults has these: quick, evidence, classifier"):
         defaults.EXPERIMENT.stages("huge")
 
 

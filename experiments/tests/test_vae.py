@@ -301,6 +301,38 @@ def test_more_samples_give_a_lower_bound_nearer_to_the_likelihood() -> None:
     assert means[-1] - truth < 0.1 * (means[0] - truth)
 
 
+def test_estimates_on_relaxed_draws() -> None:
+    """Written out for each draw; and near a temperature of 0 the draws are one-hot, and the weights the usual ones."""
+    one, x, samples = sharpened("sigmoid"), images(4), 16
+    with torch.no_grad():
+        found = [
+            vae_model.relaxed_log_weights(one, x, samples, np.random.default_rng(0), temperature)
+            for temperature in (0.5, 1e-4)
+        ]
+        log_q = one.kind.log_probs(vae_model.posterior(one, x))
+        noisy = log_q.unsqueeze(1) + vae_model.gumbel((4, samples, 3, 4), np.random.default_rng(0))
+        classes = noisy.argmax(-1)
+        rates = torch.distributions.Categorical(logits=log_q.unsqueeze(1)).log_prob(classes).sum(-1) + 3 * math.log(4)
+        relaxed = (2 * noisy).softmax(-1).flatten(0, 1)
+        pixels = one.network.decode(one.decoder, one.state, relaxed, training=False).t().view(4, samples, 784)
+        soft = torch.distributions.Bernoulli(logits=pixels).log_prob(x.unsqueeze(1)).sum(-1)
+        hard = vae_model.log_likelihood(one, x, classes)
+    torch.testing.assert_close(found[0], (soft - rates).double(), rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(found[1], hard - rates, rtol=1e-4, atol=1e-2)
+    assert (found[0] - found[1]).abs().mean() > 0.1
+
+
+def test_runs_on_relaxed_draws_have_both_estimates_and_no_others_do() -> None:
+    assert set(train(small(), Memory()).metrics) == set(vae_model.METRICS)
+    relaxed = train(small(parameterization="natural+relaxed"), Memory()).metrics
+    assert set(relaxed) == {*vae_model.METRICS, *vae_model.RELAXED_METRICS}
+    assert relaxed["relaxed_nll"] < relaxed["relaxed_loss"] != relaxed["test_loss"]
+    searched = small(parameterization="natural+relaxed", test_images=0, test_samples=0)
+    assert not set(vae_model.RELAXED_METRICS) & set(train(searched, Memory()).metrics)
+    diverged = small(parameterization="softmax+relaxed", optimizer="sgd", rate=1e6)
+    assert math.isnan(train(diverged, Memory()).metrics["relaxed_nll"])
+
+
 def test_bounds_do_not_depend_on_how_they_are_chunked(monkeypatch: pytest.MonkeyPatch) -> None:
     one, data = sharpened("natural"), mnist.load("binary")
     whole = vae_model.bounds(one, data, data.test[:10], 16, seed=1)
@@ -552,6 +584,74 @@ def test_recipes_change_the_start_the_weight_of_the_divergence_and_the_temperatu
     assert not gradients[1].equal(gradients[0])
 
 
+def trainings(*recipes: str, **changes: Any) -> list[vae.Training]:
+    """Runs that differ in the recipe alone."""
+    names = [f"natural+{recipe}" if recipe else "natural" for recipe in recipes]
+    return [vae.Training(mnist.load("binary"), small(parameterization=name, **changes)) for name in names]
+
+
+def test_a_clipped_gradient_has_its_direction_and_the_largest_norm() -> None:
+    plain, clipped = trainings("", "clip")
+    for training in (plain, clipped):
+        training.advance()
+    long, short = plain.parameters.grad, clipped.parameters.grad
+    assert long.norm() > 10
+    torch.testing.assert_close(short, long / long.norm(), rtol=1e-4, atol=1e-8)
+
+
+def test_a_constant_rate_does_not_fall() -> None:
+    rates = []
+    for training in trainings("", "constant-rate", steps=100):
+        training.step = 99
+        training.objective(training.images.train[:100])
+        rates.append(training.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.01 * 0.9**49, 0.01])
+
+
+def test_a_cold_run_goes_below_the_last_temperature_of_others() -> None:
+    cold = vae.RECIPES["cold"]
+    assert [vae.schedule(49, 50, recipe)[1] for recipe in (vae.PLAIN, cold)] == [0.5, math.exp(-0.03 * 49)]
+    training = trainings("relaxed", steps=50)[0]
+    training.step, training._recipe = 49, cold._replace(relaxed=True)
+    training.stream = np.random.Generator(np.random.SFC64(7))
+    noise_of = np.random.Generator(np.random.SFC64(7))
+    picked = training.images.train[:100]
+    _, found = training.objective(picked)
+    pixels = training.images.floats(picked.t().contiguous())
+    noise = vae.gumbel((300, 4), noise_of)
+    wanted = vae.loss(training.model, pixels, noise, math.exp(-0.03 * 49), relaxed=True)
+    assert found.total == wanted.total
+
+
+def test_half_the_weight_of_the_divergence() -> None:
+    (training,) = trainings("half-kl")
+    with torch.no_grad():
+        training.model.encoder[-2].mul_(400.0)
+    objective, found = training.objective(training.images.train[:100])
+    assert found.kl > 1
+    torch.testing.assert_close(objective, found.reconstruction + found.kl / 2)
+
+
+def test_the_decoder_is_trained_on_relaxed_draws() -> None:
+    (training,) = trainings("relaxed")
+    one, x = training.model, images(100).t().contiguous()
+    with torch.no_grad():
+        one.encoder[-2].mul_(20.0)
+    noise_of = np.random.Generator(np.random.SFC64(7))
+    training.stream = np.random.Generator(np.random.SFC64(7))
+    objective, found = training.objective(training.images.train[:100])
+    fresh = one.network.start_state()
+    log_probs = one.kind.log_probs(one.network.encode(one.encoder, fresh, x, training=True))
+    relaxed = (log_probs + vae.gumbel((300, 4), noise_of).view(100, 3, 4)).softmax(-1)  # the first temperature is 1
+    logits = one.network.decode(one.decoder, fresh, relaxed, training=True)
+    wanted = F.binary_cross_entropy_with_logits(logits, x, reduction="sum") / 100
+    torch.testing.assert_close(found.reconstruction, wanted, rtol=1e-5, atol=0)
+    (got,) = torch.autograd.grad(objective, one.encoder[-1])
+    entropy = torch.special.entr(log_probs.exp()).sum()
+    (gradient,) = torch.autograd.grad(wanted - entropy / 100, one.encoder[-1])
+    torch.testing.assert_close(got, gradient, rtol=1e-3, atol=1e-5)
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="'hot', but one of these is needed: warm-up, spread, cool"):
         train(small(parameterization="natural+hot"), Memory())
@@ -571,7 +671,7 @@ def test_a_run_is_priced_by_steps_and_draws() -> None:
 
 
 def test_every_table_of_the_report_is_of_a_metric_and_of_curves_that_runs_have() -> None:
-    outcome = train(small(steps=3), Memory())
+    outcome = train(small(steps=3, parameterization="natural+relaxed"), Memory())
     for table in vae.TABLES:
         assert table.metric in outcome.metrics
         assert {table.row, table.column, *table.chosen, *table.where} <= set(small())

@@ -286,10 +286,8 @@ def _tiny(task: Task) -> Task:
 PRESETS: dict[str, tuple[Task, ...]] = {
     # A look in minutes: nothing is learned.
     "quick": tuple(map(_tiny, PANEL)),
-    # The page in the documentation: all but the games, whose experiment has 30 seeds of them.
-    "evidence": tuple(task for task in PANEL if task.name != "minatar"),
-    # All of them.
-    "full": PANEL,
+    # The page in the documentation.
+    "evidence": PANEL,
     # One task of it alone.
     **{task.name: (task,) for task in PANEL},
 }

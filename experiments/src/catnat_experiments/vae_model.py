@@ -28,12 +28,30 @@ METRICS = {
     "classes_used": "the exponential of the entropy of a variable's mean posterior",
 }
 
+RELAXED_METRICS = {
+    "relaxed_nll": "what the estimate of the NLL becomes if the decoder gets relaxed draws: of no model with classes",
+    "relaxed_loss": "the same of the negative evidence lower bound",
+}
+"""Of runs whose decoder was trained on relaxed draws, on the test set."""
+
 _PURPOSES = ("run", "evaluation", "pictures")
 
 
 def stream_of(purpose: str, *numbers: int) -> np.random.Generator:
     """Random numbers of their own for every purpose and seed."""
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence((_PURPOSES.index(purpose), *numbers))))
+
+
+def gumbel(shape: tuple[int, ...], stream: np.random.Generator) -> Tensor:
+    """Standard Gumbel noise, ``-log(-log u)``, from -2.8 to 16.6: of more, u has too few bits."""
+    size = math.prod(shape)
+    words = stream.integers(0, 2**64 - 1, math.ceil(size / 2), dtype=np.uint64, endpoint=True)
+    bits = words.view(np.uint32)[:size]
+    # 23 random bits as the digits of a float from 1 to 2: its distance from 1, in the middle of a digit, is u.
+    bits >>= 9
+    bits |= 0x3F800000
+    uniform = torch.from_numpy(bits.view(np.float32)).sub_(1 - 2.0**-24)
+    return uniform.log_().neg_().log_().neg_().view(shape)
 
 
 class Model(NamedTuple):
@@ -109,11 +127,34 @@ def log_weights(model: Model, images: Tensor, samples: int, stream: np.random.Ge
 
 def log_likelihood(model: Model, images: Tensor, classes: Tensor) -> Tensor:
     """``log p(x | c)`` of images (images, 784) with latents (images, samples, N), float64."""
-    count, samples, _ = classes.shape
-    logits = decoded(model, classes.flatten(0, 1))
-    logits = logits.view(-1, count, samples)
+    return _agreement(images, decoded(model, classes.flatten(0, 1)), classes.shape[1])
+
+
+def _agreement(images: Tensor, logits: Tensor, samples: int) -> Tensor:
+    """The log-likelihood of images (images, 784) under log-odds (784, images * samples), (images, samples)."""
+    logits = logits.view(-1, len(images), samples)
     agreement = torch.bmm(images.unsqueeze(1), logits.transpose(0, 1)).squeeze(1)
     return (agreement - F.softplus(logits).sum(0)).double()
+
+
+def relaxed_log_weights(
+    model: Model, images: Tensor, samples: int, stream: np.random.Generator, temperature: float
+) -> Tensor:
+    r"""What becomes of :func:`log_weights` if the decoder gets relaxed draws, and c are their largest entries.
+
+    .. math:: \log p(x \mid z) - N \log K - \sum_n \log q_n(c_n \mid x), \qquad
+       z_n = \mathrm{softmax}((\log q_n + g_n) / T), \quad c_n = \arg\max z_n
+
+    Their mean is not the likelihood of any model with classes: the prior never gives the decoder such a z, and how far
+    it is from one-hot tells the decoder more than the divergence pays for.
+    """
+    network = model.network
+    log_q = model.kind.log_probs(posterior(model, images)).unsqueeze(1)
+    noisy = log_q + gumbel((len(images), samples, network.latents, network.classes), stream)
+    of_drawn = log_q.expand_as(noisy).gather(-1, noisy.argmax(-1, keepdim=True)).sum((2, 3)).double()
+    relaxed = (noisy / temperature).softmax(-1).flatten(0, 1)
+    logits = network.decode(model.decoder, model.state, relaxed, training=False)
+    return _agreement(images, logits, samples) - model.constant - of_drawn
 
 
 class Bounds(NamedTuple):
@@ -124,7 +165,9 @@ class Bounds(NamedTuple):
 
 
 @torch.no_grad()
-def bounds(model: Model, images: mnist.Images, part: Tensor, samples: int, seed: int) -> Bounds:
+def bounds(
+    model: Model, images: mnist.Images, part: Tensor, samples: int, seed: int, temperature: float | None = None
+) -> Bounds:
     r"""The importance-weighted estimate of the NLL, and the negative evidence lower bound.
 
     .. math:: \mathrm{NLL} \approx -\log \frac1S \sum_s w_s, \qquad -\mathrm{ELBO} \approx -\frac1S \sum_s \log w_s
@@ -138,10 +181,14 @@ def bounds(model: Model, images: mnist.Images, part: Tensor, samples: int, seed:
         part: Some of its images, as bytes.
         samples: S.
         seed: Of the random numbers, the same for all models.
+        temperature: If given, the decoder gets relaxed draws of this temperature, and nothing above holds any more.
     """
     stream, nll, negative_bound = stream_of("evaluation", seed), 0.0, 0.0
     for some in torch.split(part, max(1, ROWS // samples)):
-        weights = log_weights(model, images.floats(some), samples, stream)
+        if temperature is None:
+            weights = log_weights(model, images.floats(some), samples, stream)
+        else:
+            weights = relaxed_log_weights(model, images.floats(some), samples, stream, temperature)
         nll -= float((weights.logsumexp(1) - math.log(samples)).sum())
         negative_bound -= float(weights.mean(1).sum())
     return Bounds(nll / len(part), negative_bound / len(part))

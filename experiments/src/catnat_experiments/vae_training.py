@@ -41,8 +41,10 @@ class Loss(NamedTuple):
 class Training(abc.ABC):
     """One run. Its seed gives a stream of random numbers: start, order of images, draws."""
 
-    def __init__(self, images: mnist.Images, run: Config, network: Network, kind: Parameterization) -> None:
-        self.images, self.run = images, run
+    def __init__(
+        self, images: mnist.Images, run: Config, network: Network, kind: Parameterization, clip: float = math.inf
+    ) -> None:
+        self.images, self.run, self._clip = images, run, clip
         self.steps, self.batch = int(run["steps"]), int(run["batch"])
         self.stream = stream_of("run", int(run["seed"]))
         self.parameters = network.start(self.stream)
@@ -69,6 +71,8 @@ class Training(abc.ABC):
         objective, found = self.objective(self.images.train[self.order[first : first + self.batch]])
         gradients = torch.autograd.grad(objective, self._parts)
         self.parameters.grad = torch.cat([gradient.flatten() for gradient in gradients])
+        if self._clip < math.inf:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self._clip)
         self.optimizer.step()
         self.step += 1
         self.sums += torch.stack((found.reconstruction.detach(), found.kl.detach()))
