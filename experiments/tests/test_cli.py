@@ -247,7 +247,12 @@ def without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("name", "package", "command"),
-    [("atari", "ale_py", "plan"), ("minatar", "gymnax", "run"), ("minatar", "jax", "status")],
+    [
+        ("atari", "ale_py", "plan"),
+        ("minatar", "gymnax", "run"),
+        ("minatar", "jax", "status"),
+        ("defaults", "jax", "plan"),
+    ],
 )
 def test_missing_extra_is_one_line_that_says_what_to_install(name: str, package: str, command: str) -> None:
     said = without(package, command, name)

@@ -26,7 +26,17 @@ BUILT_IN = {
     ),
     "vae": BuiltIn(
         "categorical VAE on MNIST, Tables 3 and 4 of the paper",
-        {"quick": 0.1, "laptop": 3, "evidence": 6, "sgd": 2, "start": 0.5, "start-fast": 0.5, "paper": 450},
+        {
+            "quick": 0.1,
+            "laptop": 3,
+            "evidence": 6,
+            "sgd": 2,
+            "start": 0.5,
+            "start-fast": 0.5,
+            "reproduce-short": 0.7,
+            "reproduce": 0.7,
+            "paper": 450,
+        },
     ),
     "vae_reinforce": BuiltIn(
         "categorical VAE that learns by REINFORCE, Table 5 of the paper",
@@ -47,5 +57,18 @@ BUILT_IN = {
     "identifiers": BuiltIn(
         "next-token modelling of Python sources, heads for 100,000 classes, beyond the paper",
         {"quick": 0.05, "evidence": 4, "full": 50},
+    ),
+    "defaults": BuiltIn(
+        "six small tasks that decide the library's defaults, beyond the paper",
+        {
+            "quick": 0.05,
+            "evidence": 0.7,
+            "classifier": 0.1,
+            "bandit": 0.2,
+            "vae": 0.2,
+            "gsl": 0.1,
+            "minatar": 0.1,
+            "table": 0.05,
+        },
     ),
 }

@@ -140,7 +140,7 @@ def _preset_lines(runs: Mapping[str, int | None], builtin: BuiltIn) -> list[str]
     for preset, count in runs.items():
         hours = builtin.hours.get(preset)
         known = "unknown" if count is None else f"{count:,}"
-        lines.append(f"  {preset:<10} {known:>7} runs {'unknown' if hours is None else f'{hours:,g}':>8} core-hours")
+        lines.append(f"  {preset:<15} {known:>7} runs {'unknown' if hours is None else f'{hours:,g}':>8} core-hours")
     return lines
 
 

@@ -24,12 +24,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from catnat_experiments import defaults_tasks, gsl, minatar, vae
-from catnat_experiments.experiment import Config, Experiment, Keeper, Outcome, Stage, plan_of
+from catnat_experiments import defaults_tasks, gsl, vae
+from catnat_experiments.experiment import Config, Experiment, Keeper, Outcome, Stage, extra, plan_of
 from catnat_experiments.records import run_id
 from catnat_experiments.report import Table
 from catnat_experiments.statistics import Direction
 from catnat_experiments.vae_experiment import Cell
+
+with extra("defaults"):
+    from catnat_experiments import minatar
 
 # ---- variants --------------------------------------------------------------------------------------------------------
 

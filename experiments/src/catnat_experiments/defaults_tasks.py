@@ -21,7 +21,7 @@ from torch import distributions as td
 
 import catnat
 import catnat.torch as ct
-from catnat_experiments.experiment import Config, Keeper, Outcome
+from catnat_experiments.experiment import Config, Keeper, Outcome, extra
 from catnat_experiments.loop import add_point, go_on
 from catnat_experiments.parameterizations import Catnat, Parameterization, parameterization
 
@@ -143,7 +143,8 @@ class Digits(NamedTuple):
 @functools.cache
 def digits() -> Digits:
     """In one random order for all runs: 1,000 train, 297 validate, 500 test."""
-    from sklearn.datasets import load_digits  # the extra `defaults`; takes a second to import
+    with extra("defaults"):
+        from sklearn.datasets import load_digits  # takes a second to import
 
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))

@@ -29,8 +29,9 @@ def extra(name: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("catnat", "catnat_experiments"):
             raise  # a mistake of ours, which no installation would repair
+        reason = error.__cause__ if isinstance(error, MissingExtraError) else error  # an extra can contain another
         raise MissingExtraError(
-            f"This experiment needs the extra '{name}' ({error}): pip install \"catnat-experiments[{name}]\"",
+            f"This experiment needs the extra '{name}' ({reason}): pip install \"catnat-experiments[{name}]\"",
             name=error.name,
         ) from error
 
