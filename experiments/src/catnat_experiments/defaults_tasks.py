@@ -226,7 +226,7 @@ def policy(kind: Parameterization, scores: Tensor, valid: Tensor, mask_mode: Any
         mask_mode: Of a tree, "prune" or "renormalize".
     """
     if isinstance(kind, Catnat):
-        return ct.Catnat(scores, kind.tree, kind.activation, mask=valid, mask_mode=mask_mode)
+        return ct.Catnat(scores, kind.tree, kind.activation, valid_classes=valid, mask_mode=mask_mode)
     masked = torch.full_like(scores, -math.inf).scatter(-1, valid, scores.gather(-1, valid))
     return td.Categorical(logits=masked)
 
