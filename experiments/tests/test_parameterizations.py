@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import catnat.torch as ct
-from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
+from catnat_experiments.parameterizations import PARAMETERIZATIONS, HaarSoftmax, parameterization
 
 NAMES = list(PARAMETERIZATIONS)
 CLAMPED = ("natural", "natural-natural-gradient", "natural-damped-gradient")
@@ -35,6 +35,8 @@ def test_the_registry_has_the_names_of_the_plan() -> None:
         "sigmoid-damped-gradient",
         "natural-damped-gradient",
         "softmax-natural-gradient",
+        "softmax-anchored",
+        "softmax-haar",
     }
     assert all(entry.name == name for name, entry in PARAMETERIZATIONS.items())
 
@@ -48,7 +50,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_probabilities_sum_to_one_and_log_probs_are_their_logarithms(name: str, classes: int) -> None:
     kind = parameterization(name)
-    assert kind.num_scores(classes) == (classes if name.startswith(("softmax", "sparsemax")) else classes - 1)
+    one_a_class = ("softmax", "softmax-natural-gradient", "sparsemax")
+    assert kind.num_scores(classes) == (classes if name in one_a_class else classes - 1)
     scores = drawn(name, classes, 40, 5, scale=2.0)
     probs, logs = kind.probs(scores), kind.log_probs(scores)
     assert probs.shape == logs.shape == (40, 5, classes)
@@ -211,3 +214,25 @@ def test_the_tail_is_natural_up_to_99_percent_then_linear_in_its_log_odds() -> N
     torch.testing.assert_close(slope, torch.full_like(slope, 0.5 / math.sqrt(0.99 * 0.01)), rtol=1e-9, atol=0)
     torch.testing.assert_close(log_odds.diff()[:2], slope[:2, 0], rtol=1e-9, atol=0)
     assert not tail.saturated(far[:3]).any()
+
+
+def test_softmax_of_fewer_scores_by_definition() -> None:
+    anchored, haar = parameterization("softmax-anchored"), parameterization("softmax-haar")
+    scores = torch.tensor([0.3, -1.1, 2.0], dtype=torch.float64)
+    logits = torch.tensor([0.3, -1.1, 2.0, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(anchored.probs(scores), logits.softmax(-1))
+    # The root of four classes divides {0, 1} from {2, 3}, its children 0 from 1 and 2 from 3; yes is the second half.
+    root, half = 0.3 / 2, 0.5**0.5
+    logits = torch.tensor(
+        [-root + 1.1 * half, -root - 1.1 * half, root - 2.0 * half, root + 2.0 * half], dtype=torch.float64
+    )
+    torch.testing.assert_close(haar.probs(scores), logits.softmax(-1), rtol=0, atol=1e-7)  # the basis is float32
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5, 32])
+def test_the_haar_basis_is_orthonormal_and_orthogonal_to_constants(classes: int) -> None:
+    basis = HaarSoftmax("").basis(classes)
+    torch.testing.assert_close(basis @ basis.T, torch.eye(classes - 1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(basis.sum(1), torch.zeros(classes - 1), rtol=0, atol=1e-6)
+    for row in basis:  # one value on each side of a node
+        assert len(row[row > 0].unique()) == len(row[row < 0].unique()) == 1

@@ -303,3 +303,19 @@ def test_a_table_against_a_column_leaves_gaps_where_runs_are_missing(tmp_path: P
     text = page(values, tmp_path, dataclasses.replace(TABLE, claims=(), curves=(), against="softmax"))
     assert "\n| 0.9 | - |\n| all | - |" in text
     assert "against softmax: 0.5 no difference shown (p: " in text
+
+
+def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
+    thetas = [0.1 * step for step in range(1, 7)]
+    cells = {(theta, kind): [theta + (kind == "softmax")] for theta in thetas for kind in ("softmax", "natural")}
+    tables = [dataclasses.replace(TABLE, title=title, group="Energy score") for title in ("One", "Two")]
+    text = report.write("gsl", "paper", [standing(cells)], tables, tmp_path).read_text()
+    assert text.count("## Energy score: all cells together") == 1
+    # Twelve cells, as both tables have the same six; 2 / 2**12, and there is one more claim, about a row without runs.
+    assert "| natural against softmax | 12 of 12 | -1.00 | 0.00049 | 0.00049 |" in text
+    assert "all cells together" not in page(CLEAR, tmp_path)
+
+
+def test_claims_about_columns_of_another_preset_are_left_out(tmp_path: Path) -> None:
+    table = dataclasses.replace(TABLE, claims=(*TABLE.claims, Claim("natural+relaxed", "softmax+relaxed")))
+    assert "relaxed" not in page(CLEAR, tmp_path, table)

@@ -223,3 +223,29 @@ def test_mann_whitney_is_its_definition() -> None:
     z = (abs(pairs - 12 * 9 / 2) - 0.5) / deviation
     p_value = statistics.mann_whitney(Sample.of(first), Sample.of(second))
     assert p_value == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-9)
+
+
+def test_paired_tests_are_their_definitions() -> None:
+    """The null distributions by enumeration: every difference may have either sign."""
+    first, second = [3.0, 1.0, 4.5, 1.5, 9.0, 2.6, 5.3], [3.1, 1.3, 4.0, 2.5, 9.6, 3.3, 6.2]
+    differences = np.subtract(first, second)
+    sizes = np.abs(differences)
+    ranks = sizes.argsort().argsort() + 1
+    signs = np.array(list(itertools.product((-1, 1), repeat=len(sizes))))
+    seen = np.sign(differences)
+    found = statistics.paired(first, second, "lower")
+    assert found.cells == 7
+    assert found.ahead == 6
+    assert found.median == pytest.approx(np.median(differences))
+    assert found.wilcoxon == pytest.approx(np.mean(np.abs(signs @ ranks) >= abs(seen @ ranks)))
+    assert found.sign == pytest.approx(np.mean(np.abs(signs.sum(1)) >= abs(seen.sum())))
+    assert statistics.paired(first, second, "higher").ahead == 1
+
+
+def test_paired_tests_leave_ties_out() -> None:
+    tied = statistics.paired([1.0, 2.0, 3.0], [1.0, 3.0, 5.0], "lower")
+    assert (tied.cells, tied.ahead, tied.sign) == (3, 2, 0.5)
+    equal = statistics.paired([1.0, 2.0], [1.0, 2.0], "lower")
+    assert (equal.cells, equal.ahead, equal.median) == (2, 0, 0.0)
+    assert math.isnan(equal.wilcoxon)
+    assert math.isnan(equal.sign)

@@ -323,9 +323,9 @@ def test_estimates_on_relaxed_draws() -> None:
 
 
 def test_runs_on_relaxed_draws_have_both_estimates_and_no_others_do() -> None:
-    assert set(train(small(), Memory()).metrics) == set(vae_model.METRICS)
+    assert set(train(small(), Memory()).metrics) == {*vae_model.METRICS, "gradient_snr"}
     relaxed = train(small(parameterization="natural+relaxed"), Memory()).metrics
-    assert set(relaxed) == {*vae_model.METRICS, *vae_model.RELAXED_METRICS}
+    assert set(relaxed) == {*vae_model.METRICS, "gradient_snr", *vae_model.RELAXED_METRICS}
     assert relaxed["relaxed_nll"] < relaxed["relaxed_loss"] != relaxed["test_loss"]
     searched = small(parameterization="natural+relaxed", test_images=0, test_samples=0)
     assert not set(vae_model.RELAXED_METRICS) & set(train(searched, Memory()).metrics)
@@ -390,7 +390,7 @@ def test_the_schedules_are_the_papers() -> None:
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
 def test_a_run_is_finite_and_complete(name: str) -> None:
     outcome = train(small(parameterization=name), Memory())
-    assert set(outcome.metrics) == set(vae_model.METRICS)
+    assert set(outcome.metrics) == {*vae_model.METRICS, "gradient_snr"}
     assert all(math.isfinite(value) for value in outcome.metrics.values())
     curves = {key: values for key, values in outcome.history.items() if not key.startswith("pictures.")}
     assert {len(values) for values in curves.values()} == {loop.LOG_POINTS}
@@ -488,7 +488,7 @@ def test_a_run_killed_by_the_system_goes_on_to_the_same_bits(tmp_path: Path) -> 
 
 def test_a_diverged_run_ends_with_nan() -> None:
     outcome = train(small(optimizer="sgd", rate=1e6, parameterization="softmax"), Memory())
-    assert set(outcome.metrics) == set(vae_model.METRICS)
+    assert set(outcome.metrics) == {*vae_model.METRICS, "gradient_snr"}
     assert all(math.isnan(value) for value in outcome.metrics.values())
 
 
@@ -515,6 +515,20 @@ def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
         else:
             assert all((run["seed"], run["test_samples"]) == (0, 0) for run in runs)  # the test set is not looked at
         records = pd.concat([records, records_of(runs, lambda run: abs(math.log(0.01 / float(run["rate"]))))])
+
+
+def test_cells_that_share_their_rate_take_the_best_mean_of_the_cells_searched() -> None:
+    coarse, final = vae.EXPERIMENT.stages("table-3")
+
+    def score(run: Config) -> float:
+        """Either cell alone would take another rate than both together."""
+        if run["latents"] == 10:
+            return {0.001: 0.0, 0.003: 1.0, 0.01: 9.0}[float(run["rate"])]
+        return {0.001: 9.0, 0.003: 1.0, 0.01: 0.0}[float(run["rate"])]
+
+    runs = final.runs(records_of(coarse.runs(NOTHING), score))
+    assert {run["rate"] for run in runs} == {0.003}
+    assert len({(run["data"], run["latents"], run["classes"]) for run in runs}) == 18
 
 
 def test_the_paper_preset_is_the_papers_protocol() -> None:
@@ -650,6 +664,22 @@ def test_the_decoder_is_trained_on_relaxed_draws() -> None:
     entropy = torch.special.entr(log_probs.exp()).sum()
     (gradient,) = torch.autograd.grad(wanted - entropy / 100, one.encoder[-1])
     torch.testing.assert_close(got, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_signal_to_noise_of_known_gradients() -> None:
+    stream = torch.Generator().manual_seed(0)
+    noise = torch.randn(200_000, 4, generator=stream, dtype=torch.float64)
+    signal = torch.tensor([1.0, -2.0, 0.0, 2.0], dtype=torch.float64)
+    assert vae.signal_to_noise(signal + 3 * noise) == pytest.approx(9 / 36, rel=0.02)
+    pure = [vae.signal_to_noise(part) for part in noise.split(50)]
+    assert abs(np.mean(pure)) < 5 * np.std(pure) / len(pure) ** 0.5  # no signal in noise
+
+
+def test_a_look_at_the_gradients_signal_changes_nothing() -> None:
+    [training] = trainings("")
+    before = training.model.state.clone()
+    assert 0 < training.gradient_snr() == training.gradient_snr()
+    assert torch.equal(training.model.state, before)
 
 
 def test_mistakes_are_named() -> None:

@@ -256,6 +256,18 @@ def test_a_run_broken_off_goes_on_to_the_same_bits(kind: str, step: int, monkeyp
     assert world.train({**run, "seed": 2}, Memory()) != wanted
 
 
+def test_the_rate_falls_over_the_last_part_of_a_run() -> None:
+    training = world.Training(small(decay=0.5))
+    rates = []
+    for _ in range(training.steps):
+        training.advance()
+        rates.append(training.optimizer.param_groups[0]["lr"] / float(training.run["rate"]))
+    half = training.steps // 2
+    assert rates[:half] == [1.0] * half
+    assert rates[half:] == pytest.approx([2 * left / training.steps for left in range(training.steps - half, 0, -1)])
+    assert "decay" not in world.EXPERIMENT.stages("evidence")[0].runs(pd.DataFrame())[0]  # records keep their ids
+
+
 def test_a_diverged_run_ends_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(self: world.Training) -> None:
         torch.nn.init.constant_(self.model.recurrent.weight_hh, math.nan)

@@ -1,8 +1,8 @@
 """Parameterizations by name: the maps from scores to class probabilities that all experiments compare.
 
 From the paper: softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Beyond it: the
-reflecting boundary, straight tails, isotropic scaling, natural gradients, and softmax with its own natural gradient as
-their control.
+reflecting boundary, straight tails, isotropic scaling, natural gradients; and as their controls softmax with its own
+natural gradient, and softmax of K - 1 scores, with one logit fixed or with the tree's contrasts as coordinates.
 
 With two classes (graph structure learning) some of them coincide, which the tests check: isotropic scaling is the
 identity; natural's natural gradient is 4 times its gradient inside the band, a factor that Adam cancels; and softmax's
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import catnat.torch as ct
-from catnat import Tree
+from catnat import Tree, balanced
 from catnat_experiments import tail
 
 SMALLEST_SPARSE = 1e-20
@@ -107,6 +108,73 @@ class Softmax(Parameterization):
 
     def _natural(self, scores: Tensor) -> Tensor:
         return ct.softmax_natural_gradient(scores, damping=self.damping)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducedSoftmax(Parameterization):
+    r"""Softmax of logits that are a fixed linear map of K - 1 scores: ``logits = scores @ basis``, (K - 1, K)."""
+
+    @abc.abstractmethod
+    def basis(self, num_classes: int) -> Tensor:
+        """One row of logits a score."""
+
+    def num_scores(self, num_classes: int) -> int:
+        """One fewer than classes: softmax does not change with a constant added to all logits."""
+        return num_classes - 1
+
+    def _logits(self, scores: Tensor) -> Tensor:
+        return scores @ self.basis(scores.shape[-1] + 1).to(scores)
+
+    def probs(self, scores: Tensor) -> Tensor:
+        """Softmax of the logits."""
+        return self._logits(scores).softmax(-1)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Its logarithm."""
+        return self._logits(scores).log_softmax(-1)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """The scores whose logits are ``log p`` up to a constant."""
+        logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        basis = self.basis(probs.shape[-1]).to(probs)
+        basis = torch.cat((basis, torch.ones_like(basis[:1])))  # the constant is the last coordinate
+        scores: Tensor = torch.linalg.solve(basis, logs, left=False)
+        return scores[..., :-1]
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Where all probabilities but one underflow to 0, so that no score has a gradient."""
+        certain = (self.probs(scores) == 0).sum(-1, keepdim=True) == scores.shape[-1]
+        return certain.expand_as(scores)
+
+    def _natural(self, scores: Tensor) -> Tensor:
+        raise NotImplementedError(f"{self.name} has no natural gradient here: it is a control for the gradient alone.")
+
+
+class AnchoredSoftmax(ReducedSoftmax):
+    """The logit of the last class is 0."""
+
+    def basis(self, num_classes: int) -> Tensor:
+        """The unit vectors of all classes but the last."""
+        return torch.eye(num_classes)[:-1]
+
+
+class HaarSoftmax(ReducedSoftmax):
+    """The scores are coordinates in the orthonormal Haar basis of the balanced tree: its contrasts alone."""
+
+    def basis(self, num_classes: int) -> Tensor:
+        """A row for each node: positive on the leaves of *yes*, negative on those of *no*, of sum 0 and norm 1."""
+        return _haar(num_classes)
+
+
+@functools.cache
+def _haar(num_classes: int) -> Tensor:
+    tree, rows = balanced(num_classes), torch.zeros(num_classes - 1, num_classes)
+    for label in range(num_classes):
+        nodes, bits = (torch.from_numpy(part.copy()) for part in tree.path(label))
+        rows[nodes, label] = 2.0 * bits - 1.0
+    yes, no = rows > 0, rows < 0
+    contrasts = yes / yes.sum(1, keepdim=True) - no / no.sum(1, keepdim=True)
+    return torch.nn.functional.normalize(contrasts, dim=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +275,8 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
         Catnat("sigmoid-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.sigmoid()),
         Catnat("natural-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.natural()),
         Softmax("softmax-natural-gradient", natural_gradient=True),
+        AnchoredSoftmax("softmax-anchored"),
+        HaarSoftmax("softmax-haar"),
     )
 }
 

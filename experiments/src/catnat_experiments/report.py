@@ -97,6 +97,7 @@ class Table:
         curves: Learning curves to draw.
         note: A sentence to print under the table.
         listed: Print each row as a table of its own, with the columns one below the other: for many columns.
+        group: Tables with one group and one metric are summarized together: their claims, paired over all cells.
     """
 
     title: str
@@ -119,6 +120,7 @@ class Table:
     curves: tuple[Curve, ...] = ()
     note: str = ""
     listed: bool = False
+    group: str = ""
 
     @property
     def direction(self) -> Direction:
@@ -212,8 +214,10 @@ def write(name: str, preset: str, standings: Sequence[Standing], tables: Sequenc
     """Write ``README.md`` and its plots into a directory; returns the page's path."""
     directory.mkdir(parents=True, exist_ok=True)
     parts = [f"# {name}, preset {preset}", _origin(name, preset, standings)]
-    for table in tables:
-        parts += _section(fill(table, standings), standings, directory)
+    filled = [fill(table, standings) for table in tables]
+    parts += paired_claims(filled)
+    for numbers in filled:
+        parts += _section(numbers, standings, directory)
     page = directory / "README.md"
     records.write_atomically(page, ("\n\n".join(part for part in parts if part) + "\n").encode())
     return page
@@ -523,7 +527,8 @@ _NO_RUNS, _NO_CLAIM = "no runs for it", "the paper makes no such claim"
 def claims(numbers: Numbers) -> list[str]:
     """One paragraph per claim of the paper: where it reproduced, where it did not, where nothing is significant.
 
-    And for what is not tested why: a run of either column is missing, or the paper does not claim it for that row.
+    And for what is not tested why: a run of either column is missing, or the paper does not claim it for that row. A
+    claim about two columns that the table does not have is left out.
     """
     table = numbers.table
     p_values: dict[tuple[Claim, Value], float] = {}
@@ -535,6 +540,8 @@ def claims(numbers: Numbers) -> list[str]:
     corrected = statistics.holm(p_values)
     texts = []
     for claim in table.claims:
+        if not {claim.better, claim.worse} & set(table.columns):
+            continue  # of another preset
         found: dict[str, list[str]] = {}
         for row in numbers.rows:
             if (claim, row) in corrected:
@@ -554,6 +561,48 @@ def claims(numbers: Numbers) -> list[str]:
             0, "Claims are tested with Welch's t-test, corrected by Holm's method for all the claims of the table."
         )
     return texts
+
+
+def paired_claims(filled: Sequence[Numbers]) -> list[str]:
+    """For each group of tables a section: the claims over all cells of the group that have both columns."""
+    groups: dict[str, list[Numbers]] = {}
+    for numbers in filled:
+        if numbers.table.group and numbers.rows:
+            groups.setdefault(numbers.table.group, []).append(numbers)
+    return [part for group, members in groups.items() for part in _paired_section(group, members)]
+
+
+def _paired_section(group: str, members: Sequence[Numbers]) -> list[str]:
+    direction = members[0].table.direction
+    found: dict[Claim, statistics.Paired] = {}
+    for claim in dict.fromkeys(claim for numbers in members for claim in numbers.table.claims):
+        rows = [numbers.row(row) for numbers in members for row in numbers.rows if claim.is_about(row)]
+        means = [
+            (row[claim.better].mean, row[claim.worse].mean) for row in rows if {claim.better, claim.worse} <= set(row)
+        ]
+        if len(means) > 1:
+            better, worse = zip(*means, strict=True)
+            found[claim] = statistics.paired(better, worse, direction)
+    if not found:
+        return []
+    corrected = statistics.holm({claim: result.wilcoxon for claim, result in found.items()})
+    signs = statistics.holm({claim: result.sign for claim, result in found.items()})
+    body = [
+        [
+            f"{claim.better} against {claim.worse}",
+            f"{result.ahead} of {result.cells}",
+            f"{result.median:+.{members[0].table.digits}f}",
+            p_text(corrected[claim]),
+            p_text(signs[claim]),
+        ]
+        for claim, result in found.items()
+    ]
+    return [
+        f"## {group}: all cells together",
+        "Means of a cell are one pair each. p-values of Wilcoxon's signed-rank test and of the sign test, two-sided, "
+        "each corrected by Holm's method for the comparisons of this table.",
+        _markdown(["", "better in", "median difference", "Wilcoxon", "sign test"], body),
+    ]
 
 
 # ---- the terminal ----------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class Preset:
         seeds: Final runs of each cell and parameterization.
         steps: Their steps.
         search: Whether one rate is selected. Otherwise final runs are made at each of the coarse rates.
+        search_cells: Cells whose mean validation NLL selects one rate for all cells; if empty, each cell has its own.
         halving: More parameterizations, of which only the best one gets final runs.
         validation_images: How many of the 5,000 rates are selected by.
         test_images: How many the NLL is estimated on.
@@ -61,6 +62,7 @@ class Preset:
     refined: tuple[float, ...] = ()
     seeds: int = 5
     search: bool = True
+    search_cells: tuple[Cell, ...] = ()
     halving: Halving | None = None
     validation_images: int = 5000
     test_images: int = 10_000
@@ -157,7 +159,8 @@ class _Stages(NamedTuple):
     plan: Preset
 
     def all(self) -> list[Stage]:
-        plan, places = self.plan, len(self.plan.cells) * len(self.plan.parameterizations)
+        plan = self.plan
+        places = len(plan.search_cells or plan.cells) * len(plan.parameterizations)
         stages = []
         if plan.search:
             about = f"{len(plan.coarse)} rates, one seed, {plan.search_steps:,} steps"
@@ -186,11 +189,18 @@ class _Stages(NamedTuple):
         return [self.config(cell, *arm, SEARCH_SEED, **sizes) for arm in arms]
 
     def _searched(self, rates: Sequence[float]) -> list[Config]:
-        return [run for place in self._places() for run in self._search_of(place, rates)]
+        runs = [run for place in self._places() for run in self._search_of(place, rates)]
+        return list({run_id(run): run for run in runs}.values())  # cells may share theirs
 
     def _search_of(self, place: tuple[Cell, str], rates: Sequence[float]) -> list[Config]:
+        """The runs that select the rate of a parameterization in a cell."""
         cell, name = place
-        return self._search(cell, [(name, rate) for rate in rates], self.plan.search_steps)
+        arms = [(name, rate) for rate in rates]
+        return [
+            run
+            for each in self.plan.search_cells or (cell,)
+            for run in self._search(each, arms, self.plan.search_steps)
+        ]
 
     def _final(self, records: pd.DataFrame) -> list[Config]:
         plan, rates = self.plan, (*self.plan.coarse, *self.plan.refined)
@@ -235,12 +245,13 @@ class _Stages(NamedTuple):
 
 
 def ranked(runs: Sequence[Config], records: pd.DataFrame, metric: str = "validation_nll") -> list[Arm]:
-    """Parameterizations and rates of these runs, lowest metric first; other records do not count."""
+    """Parameterizations and rates of these runs, lowest mean of the metric first; other records are ignored."""
     values = dict(zip(records["id"], records[f"metrics.{metric}"], strict=True))
-    found = {
-        (str(run["parameterization"]), float(run["rate"])): float(values.get(run_id(run), math.nan)) for run in runs
-    }
-    finite = {arm: value for arm, value in found.items() if math.isfinite(value)}
+    found: dict[Arm, list[float]] = {}
+    for run in runs:
+        arm = (str(run["parameterization"]), float(run["rate"]))
+        found.setdefault(arm, []).append(float(values.get(run_id(run), math.nan)))
+    finite = {arm: mean for arm, each in found.items() if math.isfinite(mean := sum(each) / len(each))}
     if not finite:
         raise ValueError(
             f"No run of {runs[0]['parameterization']} has a finite {metric} in the records: finish the stage before, "

@@ -352,6 +352,16 @@ LOOKED_AT, LOOKED_AT_SAMPLES = 50, 8
 """Validation sequences, and rollouts of each, that the curves are computed from."""
 
 
+def rate_factor(step: int, run: Config) -> float:
+    """What the rate is multiplied with: 1, then on a straight line towards 0 over the last ``decay`` of the steps.
+
+    >>> [rate_factor(step, {"steps": 100, "decay": 0.5}) for step in (0, 50, 75)]
+    [1.0, 1.0, 0.5]
+    """
+    left = 1 - step / int(run["steps"])
+    return min(1.0, left / decay) if (decay := float(run.get("decay", 0.0))) else 1.0
+
+
 class Training:
     """One run. Its seed gives the start, the sequences, which are drawn anew for every step, and the model's draws."""
 
@@ -370,6 +380,7 @@ class Training:
 
     def advance(self) -> None:
         """One step."""
+        self.optimizer.param_groups[0]["lr"] = rate_factor(self.step, self.run) * float(self.run["rate"])
         frames = play(int(self.run["batch"]), int(self.run["length"]), self.stream).frames
         found, _ = loss(self.model, frames, float(self.run["free_nats"]), self.generator)
         self.optimizer.zero_grad()
@@ -467,24 +478,46 @@ SEARCH_SEED = 0
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much to compute: for each K and parameterization one run a rate, then the final seeds at the best rate."""
+    """How much to compute: for each K and parameterization one run a rate, then the final seeds at the best rate.
+
+    Attributes:
+        classes: Each K.
+        rates: That are searched, the same for all.
+        seeds: Final runs of each parameterization.
+        steps: Of every run.
+        test_sequences: That final runs are evaluated on.
+        decay: The last fraction of the steps, over which the rate falls to 0.
+    """
 
     classes: tuple[int, ...]
     rates: tuple[float, ...]
     seeds: int
     steps: int
     test_sequences: int
+    decay: float = 0.0
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What all its configs have in common."""
+        return {"steps": self.steps, **({"decay": self.decay} if self.decay else {})}
 
 
 PRESETS = {
     # A look in minutes: the models are far from what they can learn.
     "quick": Preset(classes=(24,), rates=(0.003,), seeds=2, steps=300, test_sequences=100),
     "evidence": Preset(classes=(24,), rates=(0.001, 0.002, 0.004, 0.008), seeds=5, steps=2000, test_sequences=500),
+    # Larger rates, which fall over the second half of the run.
+    "decay": Preset(
+        classes=(24,), rates=(0.002, 0.004, 0.008, 0.016), seeds=5, steps=2000, test_sequences=500, decay=0.5
+    ),
 }
 
 
-def config(classes: int, name: str, rate: float, seed: int, *, steps: int, test_sequences: int) -> Config:
-    """All that decides a run's numbers. ``length`` is of the sequences that it trains on."""
+def config(classes: int, name: str, rate: float, seed: int, *, test_sequences: int, **sizes: Any) -> Config:
+    """All that decides a run's numbers: ``sizes`` are steps, and the decay of the rate if it has one.
+
+    ``length`` is of the sequences that it trains on.
+    """
     return {
         "experiment": World.name,
         "latents": 4,
@@ -493,7 +526,7 @@ def config(classes: int, name: str, rate: float, seed: int, *, steps: int, test_
         "parameterization": name,
         "rate": rate,
         "seed": seed,
-        "steps": steps,
+        **sizes,
         "batch": 16,
         "length": CONTEXT + AHEAD,
         "free_nats": FREE_NATS,
@@ -549,7 +582,7 @@ def _cells(plan: Preset) -> list[tuple[int, str]]:
 
 def _search_of(plan: Preset, classes: int, name: str) -> list[Config]:
     """Without a look at the test sequences."""
-    return [config(classes, name, rate, SEARCH_SEED, steps=plan.steps, test_sequences=0) for rate in plan.rates]
+    return [config(classes, name, rate, SEARCH_SEED, test_sequences=0, **plan.sizes) for rate in plan.rates]
 
 
 def _search(plan: Preset) -> list[Config]:
@@ -566,7 +599,7 @@ def _repeated(plan: Preset, chosen: Sequence[tuple[int, Arm]]) -> list[Config]:
     seeds, tested = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds), plan.test_sequences
     learned = itertools.product(seeds, chosen)
     return [
-        *(config(classes, *arm, seed, steps=plan.steps, test_sequences=tested) for seed, (classes, arm) in learned),
+        *(config(classes, *arm, seed, test_sequences=tested, **plan.sizes) for seed, (classes, arm) in learned),
         *(config(classes, EXACT, 0.0, 0, steps=0, test_sequences=tested) for classes in plan.classes),
     ]
 
