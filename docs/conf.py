@@ -100,7 +100,7 @@ def name_aliases(app, what, name, obj, options, signature, returns):
         text = text and re.sub(r"^\(self, ", "(", text)  # as flax hands its classes' signatures over
         text = text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)|(?:\w+\.)*_(Self)\b", r"\1\2", text)
         if text and name.startswith("catnat.integrations."):  # a constructor of catnat.torch, inherited
-            text = re.sub(r"(?<![\w.])Activation\b", "catnat.torch.Activation", text)
+            text = re.sub(r"(?<![\w.])Activation\b", "catnat.Activation", text)
         return text
 
     return plain(signature), plain(returns)

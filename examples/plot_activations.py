@@ -79,15 +79,15 @@ ax.legend()
 plt.show()
 
 # %%
-# Outside the band the node is dead: its answer is certain, its gradient is exactly zero, and the formula is 0/0. The
-# library calls the information 0 there, because the score no longer changes anything.
+# Outside the band the node is saturated: its answer is certain, its gradient is exactly zero, and the formula is 0/0.
+# The library calls the information 0 there, because the score no longer changes anything.
 #
 # Clamp or reflect
 # ----------------
 # ``boundary="clamp"`` is the paper's choice and the default. A clamped node that has left the band stays where it is
 # until something else, such as the layer below it, brings its score back. ``boundary="reflect"`` lets the sine go on.
-# Its information is 1/4 everywhere and no node can die. The price is that :math:`\nu` is then no longer monotone: a
-# step that is too long lands on the way back.
+# Its information is 1/4 everywhere and no node can saturate. The price is that :math:`\nu` is then no longer monotone:
+# a step that is too long lands on the falling side.
 
 wide = torch.linspace(-3 * math.pi, 3 * math.pi, 1801, dtype=torch.float64)
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")

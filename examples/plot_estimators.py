@@ -37,7 +37,9 @@ class Problem:
         self.scores = start.expand(-1, repeats, -1).clone().requires_grad_()
         self.costs = (self.points - self.target[..., None]).square().mean(-2)  # of every class: (problems, 1, K)
         self.law = ct.Catnat(self.scores)
-        self.truth = self.gradient(ct.enumerate_exactly(lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.law))
+        self.truth = self.gradient(
+            ct.estimators.enumerate_exactly(lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.law)
+        )
 
     def cost_of_class(self, k):
         return self.costs.expand(*k.shape, -1).gather(-1, k[..., None])[..., 0]
@@ -69,25 +71,25 @@ class Problem:
 def score_function(baseline):
     def estimate(problem, n):
         chosen = problem.mean_cost() if baseline == "mean" else baseline
-        return ct.score_function(problem.cost_of_class, problem.law, num_samples=n, baseline=chosen)
+        return ct.estimators.score_function(problem.cost_of_class, problem.law, num_samples=n, baseline=chosen)
 
     return estimate
 
 
 def gumbel_softmax(temperature, hard=False):
     def estimate(problem, n):
-        y = ct.gumbel_softmax(problem.law, temperature, hard=hard, sample_shape=(n,))
+        y = ct.estimators.gumbel_softmax(problem.law, temperature, hard=hard, sample_shape=(n,))
         return problem.cost_of_vector(y).mean(0)
 
     return estimate
 
 
 def straight_through(problem, n):
-    return problem.cost_of_vector(ct.straight_through(problem.law, sample_shape=(n,))).mean(0)
+    return problem.cost_of_vector(ct.estimators.straight_through(problem.law, sample_shape=(n,))).mean(0)
 
 
 def unordered_set(problem, n):
-    return ct.unordered_set(problem.cost_of_class, problem.law, n)
+    return ct.estimators.unordered_set(problem.cost_of_class, problem.law, n)
 
 
 ESTIMATORS = {
@@ -198,7 +200,7 @@ plt.show()
 # %%
 # What to take from it
 # --------------------
-# * If f can be asked about all K classes, ask: ``enumerate_exactly`` has neither bias nor variance.
+# * If f can be evaluated at all K classes, do so: ``enumerate_exactly`` has neither bias nor variance.
 # * A score-function estimate without a baseline is mostly noise here: the costs are all positive. Subtracting the mean
 #   cost, known from elsewhere, takes away a factor of 6 to 12 in variance. Leave-one-out needs no such knowledge and
 #   pays for it: a factor of :math:`n / (n - 1)`, about.

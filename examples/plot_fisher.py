@@ -33,7 +33,7 @@ def scores_for(p, tree, activation):
     """The scores whose distribution is p: a node's answer is the mass on its yes side over the mass below it."""
     masses = np.concatenate([tree.reach(p), p])  # of the nodes, then of the leaves
     answers = masses[tree.children[:, 1]] / tree.reach(p)
-    centred = activation.score(answers) - activation.offset(tree)
+    centred = activation.inverse(answers) - activation.offset(tree)
     return torch.tensor(centred / activation.scale(tree))
 
 

@@ -1,5 +1,5 @@
 r"""
-Isotropic scaling: where the paper's catnat is slow, and a repair
+Isotropic scaling: where the paper's catnat is slow, and a remedy
 =================================================================
 
 A test with no noise and no network: fit the cross-entropy to 32 random targets, drawn from a Dirichlet(1), from zero

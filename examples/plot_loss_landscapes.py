@@ -75,7 +75,7 @@ def start(log_probs, p):
     if log_probs is plane_of_softmax:
         return p.log() @ PLANE.T
     answers = torch.stack([p[..., 2], p[..., 1] / p[..., :2].sum(-1)], -1)  # root: class 2 or not; then class 1 or 0
-    return torch.tensor(ct.natural().score(answers.numpy()) - ct.natural().offset(TREE))
+    return torch.tensor(ct.natural().inverse(answers.numpy()) - ct.natural().offset(TREE))
 
 
 def descend(log_probs, p, rate, steps=40):
@@ -116,7 +116,7 @@ plt.show()
 # Many starts, every rate
 # -----------------------
 # One line is an anecdote. Here are 500 starting distributions, drawn uniformly from the simplex: the median number of
-# steps until KL < 0.001, and in brackets the share of starts that never got there in 100 steps.
+# steps until KL < 0.001, and in brackets the fraction of starts that never got there in 100 steps.
 
 
 def natural_reflect(s):

@@ -31,7 +31,7 @@ valid = torch.tensor([False, True, False, False, True, True, False, True])
 
 
 def draw(law, ax, title):
-    """The tree of ``law`` with its dead branches dotted."""
+    """The tree of ``law`` with its masked branches dotted."""
     (slopes,) = torch.autograd.grad(law.log_prob(torch.arange(8)) @ torch.arange(1.0, 9.0), scores)
     mass = np.concatenate([np.zeros(tree.num_nodes), law.probs.detach()])
     across, down = np.concatenate([np.zeros(tree.num_nodes), np.arange(8)]), np.zeros(len(mass))
@@ -181,7 +181,7 @@ floor = float(loss.detach().mean())
 print(f"the best pruned tree on these masks: {floor:.4f}")
 
 # %%
-# So it is the model, not the training. What would repair it is a prior: zero scores mean the tree's prior restricted to
+# So it is the model, not the training. What would fix it is a prior: zero scores mean the tree's prior restricted to
 # the valid classes, so a tree that has :math:`p^*` itself as prior is exact, pruned by any mask.
 
 prior = catnat.balanced(K).with_prior(target[0].double().numpy())
@@ -277,7 +277,7 @@ plt.show()
 #   with 0.84 against 0.89 (half of the classes valid) and 0.89 against 0.94 (one in five) after 250 steps. What a score
 #   means changes from mask to mask, and the network has to learn that too.
 # * Softmax with masked logits was ahead of both with many valid classes, and behind the renormalized tree with few.
-#   The rank of the methods is not a law.
+#   The rank of the methods is no rule.
 #
 # Longer runs (1000 steps, 20 other problems, the best of four rates) brought softmax, renormalize and prune to 0.99,
 # 0.97 and 0.95 with half of the classes valid, and to 0.93, 0.97 and 0.96 with one in five, with standard errors of

@@ -38,11 +38,13 @@ entropy = torch.special.entr(target).sum(-1)
 
 
 def log_probs(scores, activation, damping=None):
-    """Log-probabilities; with a damping, the gradient on the way back is the natural one."""
+    """Log-probabilities; with a damping, the gradient in the backward pass is the natural one."""
     if activation is None:
-        return (scores if damping is None else ct.softmax_natural_gradient(scores, damping=damping)).log_softmax(-1)
+        return (
+            scores if damping is None else ct.geometry.softmax_natural_gradient(scores, damping=damping)
+        ).log_softmax(-1)
     if damping is not None:
-        scores = ct.natural_gradient(scores, None, activation, damping=damping)
+        scores = ct.geometry.natural_gradient(scores, None, activation, damping=damping)
     return ct.log_catnat(scores, None, activation)
 
 
@@ -55,7 +57,7 @@ def adam_direction(gradient, state, step):
 
 
 def fit(activation, damping=None, adam=False):
-    """The mean KL divergence and the share of dead nodes at the end, for every rate."""
+    """The mean KL divergence and the fraction of saturated nodes at the end, for every rate."""
     rates = torch.tensor(ADAM_RATES if adam else RATES, dtype=target.dtype)[:, None, None]
     width = CLASSES if activation is None else CLASSES - 1
     scores = torch.zeros(len(rates), TARGETS, width, dtype=target.dtype, requires_grad=True)
@@ -67,7 +69,7 @@ def fit(activation, damping=None, adam=False):
             scores -= rates * (adam_direction(gradient, state, step) if adam else gradient)
     with torch.no_grad():
         kl = -(target * log_probs(scores, activation)).sum(-1) - entropy
-    dead = None if activation is None else ct.saturated(scores, None, activation).double().mean((1, 2))
+    dead = None if activation is None else ct.geometry.saturated(scores, None, activation).double().mean((1, 2))
     return kl.mean(-1), dead
 
 
@@ -102,7 +104,7 @@ for damping, heading in HEADINGS.items():
     print()
 
 # %%
-# How the clamped activation dies: the share of its nodes that are outside their band at the end.
+# How the clamped activation saturates: the fraction of its nodes that are outside their band at the end.
 
 print_row("rate", [f"{rate:g}" for rate in RATES])
 for damping, heading in ((None, "gradient"), (DAMPING, "natural gradient")):
@@ -157,7 +159,7 @@ plt.show()
 # 0.1 to 1. From 2 on nothing works: at that rate a step no longer shrinks the error even near the solution.
 #
 # Clamped nodes die instead. At 0.1 none does, and the fit is as good as the reflected one. At 0.2 it is 0.6% of the
-# nodes, at 1 it is 22%, and a dead node never comes back. The plain gradient kills none up to a rate of 4.
+# nodes, at 1 it is 22%, and a saturated node never comes back. The plain gradient kills none up to a rate of 4.
 #
 # Damping trades depth for safety. Without it the reflected fit at rate 1 has one target of 64 left at 0.05: a node that
 # is almost never reached got so long a step that its score, 4e6, is beyond the distance up to which scores are folded

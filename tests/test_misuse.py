@@ -142,7 +142,7 @@ IN_TORCH: list[Row] = [
     ("nothing is valid", lambda: ct.Catnat(S, mask=~MASK), ValueError, r"validate_mask.*Is True the \*valid\* class"),
     ("an index beyond", lambda: ct.Catnat(S, valid_classes=torch.tensor([8])), ValueError, "0 .. 7; -1 fills up"),
     ("an unknown mode", lambda: ct.Catnat(S, mask=MASK, mask_mode="drop"), ValueError, "'renormalize', 'prune'"),
-    ("an int mask in geometry", lambda: ct.fisher_diagonal(S, mask=MASK.int()), TypeError, "`valid_classes`"),
+    ("an int mask in geometry", lambda: ct.geometry.fisher_diagonal(S, mask=MASK.int()), TypeError, "`valid_classes`"),
     ("an int mask to validate", lambda: ct.validate_mask(MASK.int(), 8), TypeError, r"mask.bool\(\)"),
     ("an int mask of latents", lambda: ct.MultiCatnat(S, [4, 5], mask=torch.ones(9).int()), TypeError, "boolean"),
     (
@@ -173,7 +173,7 @@ IN_TORCH: list[Row] = [
     ("more than K distinct", lambda: ct.sample_without_replacement(S, 9), ValueError, "0 .. 8"),
     (
         "one draw for leave-one-out",
-        lambda: ct.score_function(torch.square, ct.Catnat(S), baseline="leave-one-out"),
+        lambda: ct.estimators.score_function(torch.square, ct.Catnat(S), baseline="leave-one-out"),
         ValueError,
         "num_samples=2",
     ),
@@ -250,7 +250,7 @@ IN_JAX: list[Row] = [
     ("a list", lambda: cj.catnat([0.0, 0.0]), TypeError, r"jnp.asarray\(scores\)"),
     ("integers", lambda: cj.catnat(jnp.zeros(3, int)), TypeError, "floating-point"),
     ("a number as the tree", lambda: cj.catnat(SJ, 8), TypeError, r"catnat.balanced\("),
-    ("an activation of PyTorch", lambda: cj.catnat(SJ, activation=ct.natural()), TypeError, "catnat.jax"),
+    ("an activation's class", lambda: cj.catnat(SJ, activation=cj.natural), TypeError, r"catnat.natural\("),
     ("a misspelt activation", lambda: cj.catnat(SJ, activation="sigmiod"), ValueError, "'natural', 'sigmoid'"),
     ("dim, as in PyTorch", lambda: cj.catnat(SJ, dim=0), TypeError, "called `axis`"),
     ("float targets", lambda: cj.cross_entropy(SJ, YJ.astype(float)), TypeError, r"target.astype\(int\)"),
@@ -269,7 +269,12 @@ IN_JAX: list[Row] = [
     ("both", lambda: cj.Catnat(SJ, mask=MASKJ, valid_classes=YJ), ValueError, "leave one of them out"),
     ("a mask of nodes", lambda: cj.Catnat(SJ, mask=MASKJ[:, 1:]), ValueError, "not over the K - 1 nodes"),
     ("nothing is valid", lambda: cj.Catnat(SJ, mask=~MASKJ), ValueError, "validate_mask"),
-    ("an int mask in geometry", lambda: cj.fisher_diagonal(SJ, mask=MASKJ.astype(int)), TypeError, "`valid_classes`"),
+    (
+        "an int mask in geometry",
+        lambda: cj.geometry.fisher_diagonal(SJ, mask=MASKJ.astype(int)),
+        TypeError,
+        "`valid_classes`",
+    ),
     ("a number as key", lambda: cj.sample(SJ, key=0), TypeError, r"jax.random.key\(0\)"),
     ("no key", lambda: cj.sample(SJ), TypeError, r"key=jax.random.key\(0\)"),
     ("a number as key, method", lambda: cj.Catnat(SJ).sample(key=0), TypeError, r"jax.random.key\(0\)"),
@@ -324,7 +329,9 @@ def test_messages_name_no_private_class():
     for call in (row[1] for row in (*IN_TORCH, *IN_JAX)):
         with pytest.raises(Exception) as caught:
             call()
-        assert not any(name in str(caught.value) for name in ("PathHead", "OfClasses", "OfScores", "ByLaw", "OfRows"))
+        assert not any(
+            name in str(caught.value) for name in ("PathHead", "OfClasses", "OfScores", "OnLeaves", "OfRows")
+        )
 
 
 # ---- what cannot be known, and is documented -------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """catnat.torch and catnat.jax are twins: the same names, the same signatures, the same numbers."""
 
+import importlib
 import inspect
 
 import cases
@@ -36,23 +37,43 @@ def parameters(function):
     return found
 
 
+MODULES = ("", ".estimators", ".geometry")
+
+
+def names_of(library):
+    """All public names of a framework but modules, as they are written after its own name."""
+    modules = {where: importlib.import_module(f"catnat.{library}{where}") for where in MODULES}
+    names = [f"{where}.{name}" for where, module in modules.items() for name in module.__all__]
+    return [name for name in names if name not in MODULES]
+
+
+def public(library, name):
+    where, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(f"catnat.{library}{where}"), attribute)
+
+
 def test_the_same_names():
-    assert catnat.torch.__all__ == catnat.jax.__all__
+    assert names_of("torch") == names_of("jax")
 
 
-@pytest.mark.parametrize("name", catnat.torch.__all__)
+@pytest.mark.parametrize("name", [".Activation", ".natural", ".sigmoid"])
+def test_activations_are_the_same_objects(name):
+    assert public("torch", name) is public("jax", name) is getattr(catnat, name.removeprefix("."))
+
+
+@pytest.mark.parametrize("name", names_of("torch"))
 def test_the_same_signature(name):
-    torch_has, jax_has = (parameters(getattr(module, name)) for module in (catnat.torch, catnat.jax))
+    torch_has, jax_has = (parameters(public(library, name)) for library in ("torch", "jax"))
     torch_has = {key: value for key, value in torch_has.items() if key not in ONLY_TORCH}
-    jax_has = {key: value for key, value in jax_has.items() if key not in ONLY_JAX.get(name, ())}
+    jax_has = {key: value for key, value in jax_has.items() if key not in ONLY_JAX.get(name.removeprefix("."), ())}
     assert list(torch_has.items()) == list(jax_has.items())
 
 
 def test_the_exceptions_are_needed():
-    torch_has = {key for name in catnat.torch.__all__ for key in parameters(getattr(catnat.torch, name))}
+    torch_has = {key for name in names_of("torch") for key in parameters(public("torch", name))}
     assert torch_has >= ONLY_TORCH
     for name, only in ONLY_JAX.items():
-        assert set(parameters(getattr(catnat.jax, name))) >= only
+        assert set(parameters(public("jax", f".{name}"))) >= only
 
 
 # ---- the same numbers ----
@@ -71,9 +92,9 @@ FUNCTIONS = {
     },
     "log_prob": lambda lib, s, other, classes, *args: lib.log_prob(s, classes, *args),
     "kl_divergence": lambda lib, s, other, classes, *args: lib.kl_divergence(s, other, *args),
-    "fisher_rao_distance": lambda lib, s, other, classes, *args: lib.fisher_rao_distance(s, other, *args),
-    "natural_gradient": lambda lib, s, other, classes, *args: lib.natural_gradient(s, *args, damping=0.01),
-    "kl_step": lambda lib, s, other, classes, *args: lib.kl_step(s, other, 0.01, *args),
+    "fisher_rao_distance": lambda lib, s, other, classes, *args: lib.geometry.fisher_rao_distance(s, other, *args),
+    "natural_gradient": lambda lib, s, other, classes, *args: lib.geometry.natural_gradient(s, *args, damping=0.01),
+    "kl_step": lambda lib, s, other, classes, *args: lib.geometry.kl_step(s, other, 0.01, *args),
     "scores_from_probs": lambda lib, s, other, classes, *args: lib.scores_from_probs(lib.catnat(s, *args), *args),
 }
 

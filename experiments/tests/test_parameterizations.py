@@ -110,7 +110,7 @@ def test_saturated_scores_are_those_without_gradient(name: str, classes: int) ->
     assert dead.shape == scores.shape
     if name in CLAMPED:  # a node that is not reached has no gradient either
         assert (expected_fisher(name, scores)[dead] == 0).all()
-        reached = ct.reach(scores) > 0
+        reached = ct.geometry.reach(scores) > 0
         assert (expected_fisher(name, scores)[reached & ~dead] > 0).all()
     else:
         assert ((expected_fisher(name, scores) == 0) == dead).all()

@@ -1,10 +1,9 @@
 """A natural parameterization for categorical random variables: a tree of yes/no decisions in place of softmax.
 
-This top level holds what needs no framework: the trees. ``catnat.torch`` has the functions, distributions and modules
-for PyTorch; importing ``catnat`` alone loads NumPy only.
+This top level holds what needs no framework: trees and activations. ``catnat.torch`` and ``catnat.jax`` have the
+functions, distributions and layers; importing ``catnat`` alone loads NumPy only.
 """
 
-from catnat._activations import EdgeWarning as EdgeWarning
 from catnat._builders import balanced as balanced
 from catnat._builders import chain as chain
 from catnat._builders import from_children as from_children
@@ -13,10 +12,15 @@ from catnat._builders import huffman as huffman
 from catnat._clustering import from_embeddings as from_embeddings
 from catnat._forest import Forest as Forest
 from catnat._tree import Tree as Tree
+from catnat.activations import Activation as Activation
+from catnat.activations import EdgeWarning as EdgeWarning
+from catnat.activations import natural as natural
+from catnat.activations import sigmoid as sigmoid
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Activation",
     "EdgeWarning",
     "Forest",
     "Tree",
@@ -27,4 +31,6 @@ __all__ = [
     "from_clusters",
     "from_embeddings",
     "huffman",
+    "natural",
+    "sigmoid",
 ]

@@ -33,7 +33,7 @@ def balanced(num_classes: int) -> Tree:
 
 
 def chain(num_classes: int) -> Tree:
-    """Stick-breaking: node i asks "is it class i?"; yes ends there, no goes on.
+    """Stick-breaking: node i decides "is it class i?"; yes ends there, no goes on.
 
     Example:
         >>> import catnat
@@ -169,8 +169,8 @@ def _breadth_first(rows: Ints, size: int, root: int) -> Ints:
 
 def _canonical(tree: Tree) -> Tree:
     """The same tree as ``balanced`` or ``chain`` if it is one, so that equality is by content."""
-    for shape in ("balanced", "chain"):
-        known = Tree(tree.num_classes, shape)
+    for kind in ("balanced", "chain"):
+        known = Tree(tree.num_classes, kind)
         if np.array_equal(tree.children, known.children):
             return known
     return tree

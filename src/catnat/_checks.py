@@ -199,7 +199,7 @@ def no_rsample(distribution: object) -> NoReturn:
 
 
 def not_diagonal() -> NoReturn:
-    """Say why a law has no Fisher diagonal."""
+    """Say why a distribution has no Fisher diagonal."""
     raise ValueError(
         "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
         '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
@@ -220,14 +220,14 @@ def is_last_class_known(num_classes: int) -> bool:
 
 
 def watch_last_class(num_classes: int, count: int, occurs: bool) -> None:
-    """Count targets, and warn once if the last class is not among very many: about e^-32 by chance, were all alike."""
+    """Count targets, and warn once if the last class is not among very many: about e^-32 at random, were all alike."""
     seen = _targets.get(num_classes, 0) + count
     if not occurs and seen >= max(256, 32 * num_classes):
         warnings.warn(
             f"None of the first {seen} targets was the last class, {num_classes - 1}. `scores` has {num_classes - 1} "
             f"entries, which without a tree means {num_classes} classes: catnat takes one score per node (K - 1), not "
             f"one per class (K). For {num_classes - 1} classes make the last layer {num_classes - 2} wide; if there "
-            f"are {num_classes}, pass num_classes={num_classes} and this is not asked again.",
+            f"are {num_classes}, pass num_classes={num_classes} to silence this warning.",
             stacklevel=4,
         )
         occurs = True
@@ -300,21 +300,21 @@ def how_many(k: int, classes: int) -> None:
 
 
 def decay(value: float) -> None:
-    """Raise unless it is a share of an average to keep."""
+    """Raise unless it is a fraction of an average to keep."""
     if not 0 <= value < 1:
         raise ValueError(f"`decay` is {value}, but a number from 0 to below 1 is needed, such as 0.99.")
 
 
 def unimix(value: float) -> None:
-    """Raise unless it is a share that leaves something of the other law."""
+    """Raise unless it is a fraction that leaves something of the other distribution."""
     if not 0 <= value < 1:
-        raise ValueError(f"`unimix` is {value}, but a share from 0 up to but not including 1 is needed.")
+        raise ValueError(f"`unimix` is {value}, but a fraction from 0 up to but not including 1 is needed.")
 
 
 def label_smoothing(value: float) -> None:
-    """Raise unless it is a share."""
+    """Raise unless it is a fraction."""
     if not 0 <= value <= 1:
-        raise ValueError(f"`label_smoothing` is {value}, but a share between 0 and 1 is needed.")
+        raise ValueError(f"`label_smoothing` is {value}, but a fraction between 0 and 1 is needed.")
 
 
 def draws_for_baseline(num_samples: int, baseline: object) -> None:

@@ -19,7 +19,7 @@ from catnat._tree import Floats, Ints, Tree, bits_of, parents_of, read_only
 class Forest:
     """N trees side by side, one per variable, whose scores and classes are concatenated in their order.
 
-    Build it once and pass it where trees are asked for: what it knows of its topology is kept. Like trees, forests are
+    Build it once and pass it where trees are expected: what it knows of its topology is kept. Like trees, forests are
     immutable and equal by content.
 
     Args:
@@ -39,9 +39,9 @@ class Forest:
     num_classes: int
     """The number of classes of all variables together."""
     depth: int
-    """The number of questions on the longest path."""
+    """The number of nodes on the longest path."""
 
-    shape = "forest"
+    kind = "forest"
     is_symmetric = False
 
     def __init__(self, trees: Iterable[Tree | int]) -> None:
@@ -135,7 +135,7 @@ class Forest:
         return f"<Forest: {len(self.trees)} trees, {self.num_classes} classes in all, depth {self.depth}>"
 
 
-# A layer asks for the same forest at every step.
+# A layer needs the same forest at every step.
 _kept = functools.lru_cache(maxsize=64)(Forest)
 
 

@@ -22,7 +22,7 @@ class Pieces:
         place: Where a node stands among those of its piece.
         nodes: The nodes of every piece.
         top: The nodes of the top.
-        loads: What every piece costs: its share of the prior mass, which is work, and of the nodes, which is memory.
+        loads: What every piece costs: its fraction of the prior mass, which is work, and of the nodes, which is memory.
     """
 
     piece: Ints

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
-from catnat._activations import ActivationPlan, NaturalPlan, SigmoidPlan, resolve
 from catnat._tree import Tree
+from catnat.activations import Activation, resolve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_CLASSES = 64
 
 
-def plot_tree(tree: Tree, scores: ArrayLike | None, activation: ActivationPlan | str, ax: Axes | None) -> Axes:
+def plot_tree(tree: Tree, scores: ArrayLike | None, activation: Activation | str, ax: Axes | None) -> Axes:
     """Draw ``tree``; see :meth:`catnat.Tree.plot`."""
     if tree.num_classes > MOST_CLASSES:
         raise ValueError(f"`plot` draws at most {MOST_CLASSES} classes, but this tree has {tree.num_classes}.")
@@ -31,8 +31,8 @@ def plot_tree(tree: Tree, scores: ArrayLike | None, activation: ActivationPlan |
             color = ("tab:gray", "tab:blue")[bit]
             ax.plot(across[[node, child]], down[[node, child]], color=color, lw=0.6 + 2.4 * reach[child], zorder=1)
             middle = (across[[node, child]].mean(), down[[node, child]].mean())
-            answer = yes[node] if bit else 1 - yes[node]
-            ax.annotate(f"{answer:.2f}", middle, color=color, fontsize=7, ha="center", va="center", bbox=_PAPER)
+            probability = yes[node] if bit else 1 - yes[node]
+            ax.annotate(f"{probability:.2f}", middle, color=color, fontsize=7, ha="center", va="center", bbox=_PAPER)
     for i, p in enumerate(reach):
         name = f"{i}" if i < tree.num_nodes else f"class {i - tree.num_nodes}\n{p:.3f}"
         shape = "circle" if i < tree.num_nodes else "round"
@@ -62,13 +62,13 @@ def _new_axes(tree: Tree) -> Axes:
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def _yes_probabilities(tree: Tree, scores: ArrayLike | None, activation: ActivationPlan | str) -> NDArray[np.float64]:
-    plan: ActivationPlan = resolve(activation, {"natural": NaturalPlan(), "sigmoid": SigmoidPlan()})
+def _yes_probabilities(tree: Tree, scores: ArrayLike | None, activation: Activation | str) -> NDArray[np.float64]:
+    activation = resolve(activation)
     values = np.zeros(tree.num_nodes) if scores is None else np.asarray(scores, dtype=np.float64)
     if values.ndim != 1:
         raise ValueError(f"`scores` has shape {values.shape}, but a tree is drawn for one vector of scores, (K-1,).")
     _checks.width_of_scores(values.size, tree.num_classes)
-    return plan.probability(plan.scale(tree) * values + plan.offset(tree))
+    return activation.probability(activation.scale(tree) * values + activation.offset(tree))
 
 
 def _layout(tree: Tree, yes: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat import _checks
-from catnat._activations import ActivationPlan
 from catnat._builders import balanced, chain, from_children
 from catnat._tree import Tree, read_only
+from catnat.activations import REGISTRY, Activation
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -23,21 +23,21 @@ Arrays = dict[str, NDArray[Any]]
 def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
     """A tree's facts, and its arrays: none for a balanced tree or a chain with a uniform prior."""
     arrays: Arrays = {}
-    if tree.shape == "table":
+    if tree.kind == "table":
         # As `from_children` takes them: it checks what is read back.
         is_class = tree.children >= tree.num_nodes
         arrays["tree.children"] = np.where(is_class, tree.children - tree.num_nodes, tree.children + tree.num_classes)
     if not tree.has_uniform_prior:
         arrays["tree.prior"] = tree.prior
-    return {"shape": tree.shape, "num_classes": tree.num_classes}, arrays
+    return {"kind": tree.kind, "num_classes": tree.num_classes}, arrays
 
 
 def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Tree:
     """The inverse of :func:`tree_parts`."""
-    if facts["shape"] == "table":
+    if facts["kind"] == "table":
         tree = from_children(arrays["tree.children"])
     else:
-        tree = {"balanced": balanced, "chain": chain}[facts["shape"]](facts["num_classes"])
+        tree = {"balanced": balanced, "chain": chain}[facts["kind"]](facts["num_classes"])
     if "tree.prior" not in arrays:
         return tree
     # Not `with_prior`: dividing by the sum once more could change a last digit, and with it the tree's identity.
@@ -45,21 +45,21 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     return dataclasses.replace(tree, _prior=read_only(prior))
 
 
-def activation_parts(activation: ActivationPlan, known: Mapping[str, ActivationPlan]) -> dict[str, Any]:
+def activation_parts(activation: Activation) -> dict[str, Any]:
     """The name and the settings of one of the library's own activations."""
-    for name, one in known.items():
+    for name, one in REGISTRY.items():
         if type(one) is type(activation):
             return {"name": name, **dataclasses.asdict(activation)}
     raise TypeError(
-        f"The activation is {activation!r}, which is none of the library's own ({', '.join(known)}): a file cannot "
+        f"The activation is {activation!r}, which is none of the library's own ({', '.join(REGISTRY)}): a file cannot "
         "hold its code. Save `state_dict()`, and build the head yourself before you load it."
     )
 
 
-def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
     """The inverse of :func:`activation_parts`."""
     settings = dict(facts)
-    return dataclasses.replace(known[settings.pop("name")], **settings)
+    return dataclasses.replace(REGISTRY[settings.pop("name")], **settings)
 
 
 # ---- names ----
@@ -68,7 +68,7 @@ def activation_from_parts(facts: Mapping[str, Any], known: Mapping[str, Any]) ->
 
 
 @functools.lru_cache(maxsize=256)
-def names(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
+def names(tree: Tree | None, activation: Activation) -> tuple[str, str]:
     """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
 
     A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
@@ -77,7 +77,7 @@ def names(tree: Tree | None, activation: ActivationPlan) -> tuple[str, str]:
     return _tree_name(tree), _activation_name(activation)
 
 
-def check_names(saved: Collection[str], tree: Tree | None, activation: ActivationPlan) -> None:
+def check_names(saved: Collection[str], tree: Tree | None, activation: Activation) -> None:
     """Raise unless weights that were saved under these names belong to this tree and this activation."""
     for name, mine in zip(names(tree, activation), (tree, activation), strict=True):
         kind = name.partition("_")[0]
@@ -93,13 +93,13 @@ def check_names(saved: Collection[str], tree: Tree | None, activation: Activatio
 def _tree_name(tree: Tree | None) -> str:
     if tree is None:
         return "tree_default"
-    tables = [tree.children.astype("<i8").tobytes()] if tree.shape == "table" else []
+    tables = [tree.children.astype("<i8").tobytes()] if tree.kind == "table" else []
     if not tree.has_uniform_prior:
         tables.append(tree.prior.astype("<f4").tobytes())
-    return "_".join(["tree", tree.shape, str(tree.num_classes), *map(_digest, tables)])
+    return "_".join(["tree", tree.kind, str(tree.num_classes), *map(_digest, tables)])
 
 
-def _activation_name(activation: ActivationPlan) -> str:
+def _activation_name(activation: Activation) -> str:
     settings = sorted(
         f"{field.name}={getattr(activation, field.name)!r}"
         for field in dataclasses.fields(activation)
@@ -118,13 +118,13 @@ def _digest(data: bytes) -> str:
 # The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold.
 
 
-def fingerprint(tree: Tree, activation: ActivationPlan) -> NDArray[np.uint8]:
+def fingerprint(tree: Tree, activation: Activation) -> NDArray[np.uint8]:
     """What a checkpoint says of a layer's tree and activation."""
     facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
 
 
-def mismatch(found: NDArray[np.uint8], tree: Tree, activation: ActivationPlan) -> str | None:
+def mismatch(found: NDArray[np.uint8], tree: Tree, activation: Activation) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
     theirs, ours = (json.loads(bytes(each)) for each in (found, fingerprint(tree, activation)))
     pairs = zip(("tree", "activation"), theirs["names"], ours["names"], strict=True)
@@ -149,7 +149,7 @@ def softmax_rows(classes: int) -> str:
     )
 
 
-def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree, activation: ActivationPlan) -> None:
+def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree, activation: Activation) -> None:
     """Raise unless a state has the entries that are needed, in their shapes, for this tree and activation."""
     found, wanted = ({name: np.shape(value) for name, value in each.items()} for each in (state, needed))
     wrong = None

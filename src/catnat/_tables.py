@@ -9,27 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from catnat._activations import ActivationPlan
 from catnat._forest import Forest
 from catnat._tree import Ints, Tree
+from catnat.activations import Activation, Constants
 
 
-def node_tables(tree: Tree | Forest, activation: ActivationPlan, dtype: Any) -> NDArray[Any]:
-    """The activation's tables, with a column for every node even if all are alike."""
-    if isinstance(tree, Forest):
-        return np.concatenate([node_tables(each, activation, dtype) for each in tree.trees], axis=1)
-    tables = activation.tables(tree, np.dtype(dtype))
-    return np.broadcast_to(tables, (len(tables), tree.num_nodes))
+def node_constants(tree: Tree | Forest, activation: Activation, dtype: Any) -> Constants:
+    """The activation's constants, with an entry for every node even if all are alike."""
+    trees = tree.trees if isinstance(tree, Forest) else [tree]
+    each = [activation.constants(one, np.dtype(dtype)) for one in trees]
+    rows = [
+        [np.broadcast_to(row, one.num_nodes) for row, one in zip(kind, trees, strict=True)]
+        for kind in zip(*each, strict=True)
+    ]
+    return type(each[0])(*map(np.concatenate, rows))
 
 
-def path_answers(tree: Tree | Forest, to: str) -> NDArray[np.float64]:
+def path_branches(tree: Tree | Forest, to: str) -> NDArray[np.float64]:
     """Whether a no, and whether a yes, at a node lies on a path: 0/1, (2, nodes, leaves) or (2, nodes, nodes)."""
     count = tree.num_nodes + tree.num_classes
-    answers = np.zeros((2, tree.num_nodes, count))
+    branches = np.zeros((2, tree.num_nodes, count))
     for node, (no, yes) in enumerate(tree.children):
-        answers[:, :, [no, yes]] = answers[:, :, [node]]
-        answers[0, node, no] = answers[1, node, yes] = 1
-    return answers[:, :, tree.num_nodes :] if to == "leaves" else answers[:, :, : tree.num_nodes]
+        branches[:, :, [no, yes]] = branches[:, :, [node]]
+        branches[0, node, no] = branches[1, node, yes] = 1
+    return branches[:, :, tree.num_nodes :] if to == "leaves" else branches[:, :, : tree.num_nodes]
 
 
 def stacking(forest: Forest) -> tuple[Ints, NDArray[np.bool_]]:

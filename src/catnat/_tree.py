@@ -20,7 +20,7 @@ from catnat import _checks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from catnat._activations import ActivationPlan
+    from catnat.activations import Activation
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,8 +30,9 @@ Floats = NDArray[np.float64]
 class Tree:
     r"""A full binary tree with one leaf per class.
 
-    Each inner node :math:`i` asks one question, answered yes (bit 1) with probability :math:`a(s_i)`. The probability
-    of class :math:`k` is the product of the answers on the path from the root to its leaf. Build trees with
+    Each inner node :math:`i` is one decision: yes (bit 1) with probability :math:`a(s_i)`. The probability
+    of class :math:`k` is the product of the branch probabilities on the path from the root to its leaf. Build trees
+    with
     :func:`catnat.balanced`, :func:`catnat.chain`, :func:`catnat.huffman`, :func:`catnat.from_clusters` or
     :func:`catnat.from_children`, not with this constructor.
 
@@ -52,17 +53,17 @@ class Tree:
 
     num_classes: int
     """The number of classes K."""
-    shape: Literal["balanced", "chain", "table"]
+    kind: Literal["balanced", "chain", "table"]
     """How the topology is known: by bit arithmetic, as stick-breaking, or from a table of children."""
     _table: Ints | None = None
     _prior: Floats | None = None
     depth: int = dataclasses.field(init=False)
-    """The number of questions on the longest path."""
+    """The number of nodes on the longest path."""
 
     def __post_init__(self) -> None:
         # A plain attribute, not a property that computes: the compilers read it.
-        depth = self.num_nodes.bit_length() if self.shape == "balanced" else self.num_nodes
-        object.__setattr__(self, "depth", len(self._levels) if self.shape == "table" else depth)
+        depth = self.num_nodes.bit_length() if self.kind == "balanced" else self.num_nodes
+        object.__setattr__(self, "depth", len(self.levels) if self.kind == "table" else depth)
 
     # ---- size ----
 
@@ -79,7 +80,7 @@ class Tree:
         if self._table is not None:
             return self._table
         nodes = np.arange(self.num_nodes, dtype=np.int64)
-        if self.shape == "chain":
+        if self.kind == "chain":
             table = np.stack([nodes + 1, self.num_nodes + nodes], axis=1)
             table[-1:, 0] = 2 * self.num_nodes  # the last "no" is the last class
         else:
@@ -99,19 +100,19 @@ class Tree:
         return bits_of(self.children, self.num_classes)
 
     def path(self, k: int) -> tuple[Ints, Ints]:
-        """The questions asked about class ``k`` and its answers.
+        """The nodes on the path to class ``k``, and its branches.
 
         Returns:
-            The inner nodes from the root down, and the bit (1 = yes) answered at each.
+            The inner nodes from the root down, and the bit (1 = yes) taken at each.
         """
         k = int(k)
         if not 0 <= k < self.num_classes:
             raise ValueError(f"`k` is {k}, but the classes of this tree are 0 .. {self.num_classes - 1}.")
-        if self.shape == "balanced":
+        if self.kind == "balanced":
             heap = self._heap_of_class(k)
             heaps = np.array([heap >> shift for shift in range(heap.bit_length() - 1, -1, -1)], dtype=np.int64)
             return heaps[:-1] - 1, heaps[1:] & 1
-        if self.shape == "chain":
+        if self.kind == "chain":
             nodes = np.arange(min(k + 1, self.num_nodes), dtype=np.int64)
             return nodes, (nodes == k).astype(np.int64)
         ids = [self.num_nodes + k]
@@ -120,24 +121,15 @@ class Tree:
         ids.reverse()
         return np.array(ids[:-1], dtype=np.int64), self.bits[ids[1:]].astype(np.int64)
 
-    @property
-    def leaf_level(self) -> int:
-        """The heap number 2**depth of a balanced tree's first leaf on the deepest level.
-
-        Leaves from left to right are the heap numbers ``leaf_level .. 2K-1``, then ``K .. leaf_level-1``. So class k
-        sits at heap number ``k + leaf_level``, less K if that is 2K or more.
-        """
-        return 1 << self.depth
-
     def _heap_of_class(self, k: int) -> int:
-        heap = k + self.leaf_level
+        heap = k + first_leaf(self)
         return heap - self.num_classes if heap >= 2 * self.num_classes else heap
 
     def _class_at_heap(self, heap: Ints) -> Ints:
-        return np.where(heap >= self.leaf_level, heap, heap + self.num_classes) - self.leaf_level
+        return np.where(heap >= first_leaf(self), heap, heap + self.num_classes) - first_leaf(self)
 
     @functools.cached_property
-    def _levels(self) -> list[slice]:
+    def levels(self) -> list[slice]:
         """The slice of nodes on each level: nodes are numbered breadth first, so a level is a slice."""
         levels, start, stop = [], 0, min(1, self.num_nodes)
         while start < stop:
@@ -156,7 +148,7 @@ class Tree:
     @property
     def is_symmetric(self) -> bool:
         """Whether every node halves its prior mass and a level has one reach: the paper's case, K = 2^H and uniform."""
-        return self.has_uniform_prior and self.shape == "balanced" and self.num_classes == self.leaf_level
+        return self.has_uniform_prior and self.kind == "balanced" and self.num_classes == first_leaf(self)
 
     @property
     def prior(self) -> Floats:
@@ -187,11 +179,11 @@ class Tree:
         return self._masses(probs)[: self.num_nodes]
 
     def yes_fraction(self) -> Floats:
-        r"""The prior's answer at each node: mass on the yes side over mass below, :math:`f_i`, shape (K-1,)."""
-        return self._fractions()[1]
+        r"""The prior's probability of yes at each node: mass on the yes side over mass below, shape (K-1,)."""
+        return self.prior_branches()[1]
 
-    def _fractions(self) -> tuple[Floats, Floats]:
-        """The prior's answers no and yes at each node, both to full relative precision: 1 - yes may round to 0."""
+    def prior_branches(self) -> tuple[Floats, Floats]:
+        """The prior's probabilities of no and yes, both to full relative precision: 1 - yes may round to 0."""
         if self.is_symmetric:
             half = np.full(self.num_nodes, 0.5)
             return half, half
@@ -210,10 +202,10 @@ class Tree:
                 f"`probs` has shape {leaves.shape}, but one probability per class is needed: {(self.num_classes,)}."
             )
         masses = np.concatenate([np.zeros(self.num_nodes), leaves])
-        if self.shape == "chain":
+        if self.kind == "chain":
             masses[: self.num_nodes] = np.cumsum(leaves[::-1])[::-1][: self.num_nodes]
             return masses
-        for level in reversed(self._levels):
+        for level in reversed(self.levels):
             masses[level] = masses[self.children[level]].sum(axis=1)
         return masses
 
@@ -222,7 +214,7 @@ class Tree:
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
         digests = [None if a is None else hashlib.sha256(a.tobytes()).hexdigest() for a in (self._table, self._prior)]
-        return (self.num_classes, self.shape, *digests)
+        return (self.num_classes, self.kind, *digests)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Tree) and self._key == other._key)
@@ -232,8 +224,8 @@ class Tree:
 
     def __repr__(self) -> str:
         prior = "" if self._prior is None else ".with_prior(...)"
-        if self.shape != "table":
-            return f"{self.shape}({self.num_classes}){prior}"
+        if self.kind != "table":
+            return f"{self.kind}({self.num_classes}){prior}"
         return f"<Tree: {self.num_classes} classes, depth {self.depth}, {'uniform' if not prior else 'given'} prior>"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -242,9 +234,9 @@ class Tree:
     # ---- picture ----
 
     def plot(
-        self, scores: ArrayLike | None = None, activation: ActivationPlan | str = "natural", *, ax: Axes | None = None
+        self, scores: ArrayLike | None = None, activation: Activation | str = "natural", *, ax: Axes | None = None
     ) -> Axes:
-        """Draw the tree, with the probability of every answer on its edge and of every class at its leaf.
+        """Draw the tree, with the probability of every branch on its edge and of every class at its leaf.
 
         Args:
             scores: One score per node, shape (K-1,). Zero scores, which mean the prior, if not given.
@@ -254,6 +246,15 @@ class Tree:
         from catnat._plot import plot_tree  # matplotlib is an extra
 
         return plot_tree(self, scores, activation, ax)
+
+
+def first_leaf(tree: Tree) -> int:
+    """The heap number 2**depth of class 0 in a balanced tree, the first leaf of its deepest level.
+
+    Leaves from left to right are the heap numbers ``first_leaf .. 2K-1``, then ``K .. first_leaf-1``. So class k sits
+    at heap number ``k + first_leaf``, less K if that is 2K or more.
+    """
+    return 1 << tree.depth
 
 
 def parents_of(children: Ints, num_classes: int) -> Ints:

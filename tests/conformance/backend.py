@@ -6,7 +6,9 @@ No framework is imported here. A subclass names its library and says how arrays,
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -19,6 +21,19 @@ import catnat
 
 Array = np.ndarray
 Activation = ActivationCase | str
+
+
+@dataclasses.dataclass(frozen=True)
+class Cauchit(catnat.Activation):
+    """A user's own activation, written against the documented protocol and nothing else."""
+
+    def logit(self, x: Any, xp: Any) -> Any:
+        # arctan2 measures each side from its own end, so neither underflows; the clip keeps the slope from overflowing.
+        x, one = xp.clip(x, -1e15, 1e15), xp.ones_like(x)
+        return xp.log(xp.arctan2(one, -x)) - xp.log(xp.arctan2(one, x))
+
+    def inverse(self, p: Array) -> Array:
+        return np.tan(math.pi * (p - 0.5))
 
 
 def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,8 +69,6 @@ class Backend(abc.ABC):
     """The framework's functions of arrays, for a network that is written for any."""
     axis: str
     """What the library calls the axis of a tensor."""
-    own_activation: type
-    """A user's own activation, written against the documented protocol and nothing else."""
 
     # ---- the framework ----
 
@@ -103,7 +116,7 @@ class Backend(abc.ABC):
     # ---- arguments ----
 
     def build_activation(self, case: Activation) -> Any:
-        return _built(self.lib, self.own_activation, case)
+        return built(case)
 
     def native(self, argument: Any) -> Any:
         """What the library takes for an argument of a check."""
@@ -113,9 +126,13 @@ class Backend(abc.ABC):
 
     # ---- values ----
 
+    def function(self, name: str) -> Any:
+        """A function of the library, wherever it is public."""
+        return getattr(self.lib, name, None) or getattr(self.lib.geometry, name)
+
     @quietly
     def _value(self, name: str, *args: Any, **more: Any) -> Array:
-        return self.numpy(self.run(functools.partial(getattr(self.lib, name), **more), *map(self.native, args)))
+        return self.numpy(self.run(functools.partial(self.function(name), **more), *map(self.native, args)))
 
     def catnat(self, scores: Array, tree: Any, activation: Activation, axis: int = -1) -> Array:
         return self._value("catnat", scores, tree, activation, **{self.axis: axis})
@@ -161,12 +178,12 @@ class Backend(abc.ABC):
         self, scores: Array, gradient: Array, tree: Any, activation: Activation, damping: float = 0.0
     ) -> tuple[Array, Array]:
         """The value of ``natural_gradient``, and what becomes of ``gradient`` on the way back through it."""
-        kind, function = self.build_activation(activation), self.lib.natural_gradient
+        kind, function = self.build_activation(activation), self.lib.geometry.natural_gradient
         return self.value_and_gradient(lambda leaf: function(leaf, tree, kind, damping=damping), scores, gradient)
 
     def loudly(self, name: str, scores: Array, tree: Any, activation: Activation) -> None:
         """Call a function and let its warnings through."""
-        getattr(self.lib, name)(self.array(scores), tree, self.build_activation(activation))
+        self.function(name)(self.array(scores), tree, self.build_activation(activation))
 
     # ---- random ----
 
@@ -189,7 +206,7 @@ class Backend(abc.ABC):
     @quietly
     def grad(self, name: str, cotangent: Array, *args: Any, argnum: int = 0) -> Array:
         """The gradient of sum(cotangent * function) in one of the function's arguments, by default the scores."""
-        function, taken = getattr(self.lib, name), [self.native(argument) for argument in args]
+        function, taken = self.function(name), [self.native(argument) for argument in args]
         before, after = taken[:argnum], taken[argnum + 1 :]
         return self.value_and_gradient(lambda x: function(*before, x, *after), args[argnum], cotangent)[1]
 
@@ -330,7 +347,7 @@ class Backend(abc.ABC):
         args, valid, lib = (tree, self.build_activation(activation)), self.array(mask), self.lib
         functions = (
             lambda leaf: lib.Catnat(leaf, *args, mask=valid, mask_mode="prune").fisher_diagonal(),
-            lambda leaf: lib.fisher_diagonal(leaf, *args, mask=valid),
+            lambda leaf: lib.geometry.fisher_diagonal(leaf, *args, mask=valid),
         )
         first, second = (self.numpy(self.run(function, self.array(scores))) for function in functions)
         return first, second
@@ -388,12 +405,14 @@ class Backend(abc.ABC):
 
 
 @functools.cache
-def _built(lib: Any, own_activation: type, case: Activation) -> Any:
+def built(case: Activation) -> Any:
     if isinstance(case, str):
         return case
     if case.kind == "sigmoid":
-        return lib.sigmoid(scaling=case.scaling)
+        return catnat.sigmoid(scaling=case.scaling)
     if case.kind == "natural":
         boundary = "clamp" if case.clamps else "reflect"
-        return lib.natural(width=case.width, boundary=boundary, scaling=case.scaling)
-    return own_activation(scaling=case.scaling)
+        return catnat.natural(width=case.width, boundary=boundary, scaling=case.scaling)
+    if case.kind == "cauchit":
+        return Cauchit(scaling=case.scaling)
+    raise ValueError(f"The case {case.name!r} is of kind {case.kind!r}, which no backend builds.")

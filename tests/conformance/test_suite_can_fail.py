@@ -15,6 +15,7 @@ import cases
 import numpy as np
 import pytest
 from conformance import checks
+from conformance.backend import built
 
 import catnat
 
@@ -589,3 +590,9 @@ def test_chi_square_notices_and_forgives():
         checks.chi_square([1, 9999], [0.0, 1.0])
     with pytest.raises(AssertionError, match="impossible"):
         checks.chi_square({(1, 1): 5, (0, 1): 5}, {(0, 1): 1.0})
+
+
+def test_a_kind_of_activation_that_nobody_builds_is_refused():
+    unknown = dataclasses.replace(NATURAL, name="wrong", kind="wrong")
+    with pytest.raises(ValueError, match="'wrong', which no backend builds"):
+        built(unknown)

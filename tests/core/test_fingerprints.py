@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import catnat
-from catnat._activations import NaturalPlan, SigmoidPlan
+from catnat import natural, sigmoid
 from catnat._saving import check_names, names
 
 TREES = [cases.tree_case(name).tree for name in cases.TREE_NAMES]
 ACTIVATIONS = [
-    SigmoidPlan(),
-    SigmoidPlan(scaling="isotropic"),
-    NaturalPlan(),
-    NaturalPlan(width=3.0),
-    NaturalPlan(boundary="reflect"),
-    NaturalPlan(boundary="reflect", scaling="isotropic"),
+    sigmoid(),
+    sigmoid(scaling="isotropic"),
+    natural(),
+    natural(width=3.0),
+    natural(boundary="reflect"),
+    natural(boundary="reflect", scaling="isotropic"),
 ]
 
 
@@ -36,9 +36,9 @@ def test_names_can_be_keys_and_parts_of_paths():
 
 def test_equal_trees_have_equal_names_however_they_were_built():
     weights = [5, 3, 2, 1, 1]
-    assert names(catnat.huffman(weights), NaturalPlan()) == names(catnat.huffman(weights), NaturalPlan())
-    assert names(catnat.balanced(4), NaturalPlan())[0] == "tree_balanced_4"
-    assert names(catnat.from_clusters([[0, 1], [2, 3]]), NaturalPlan())[0] == "tree_balanced_4"
+    assert names(catnat.huffman(weights), natural()) == names(catnat.huffman(weights), natural())
+    assert names(catnat.balanced(4), natural())[0] == "tree_balanced_4"
+    assert names(catnat.from_clusters([[0, 1], [2, 3]]), natural())[0] == "tree_balanced_4"
 
 
 def test_the_last_digit_of_a_prior_is_no_other_tree():
@@ -46,29 +46,29 @@ def test_the_last_digit_of_a_prior_is_no_other_tree():
     tree = catnat.balanced(5).with_prior([5, 3, 2, 1, 1])
     nearly = dataclasses.replace(tree, _prior=np.nextafter(tree.prior, 1))
     assert nearly != tree
-    assert names(nearly, NaturalPlan()) == names(tree, NaturalPlan())
-    assert names(tree.with_prior([5, 3, 2, 1, 1.0001]), NaturalPlan()) != names(tree, NaturalPlan())
+    assert names(nearly, natural()) == names(tree, natural())
+    assert names(tree.with_prior([5, 3, 2, 1, 1.0001]), natural()) != names(tree, natural())
 
 
 def test_a_new_setting_with_a_default_changes_no_name():
     """So that weights which were saved by an older version can be read."""
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Later(NaturalPlan):
+    class Later(natural):
         tails: str = "none"
 
-    Later.__name__ = "NaturalPlan"
+    Later.__name__ = "natural"
     for settings in ({}, {"width": 3.0}):
-        assert names(None, Later(**settings)) == names(None, NaturalPlan(**settings))
-    assert names(None, Later(tails="straight")) != names(None, NaturalPlan())
+        assert names(None, Later(**settings)) == names(None, natural(**settings))
+    assert names(None, Later(tails="straight")) != names(None, natural())
 
 
 def test_a_check_says_which_differs_and_what_to_do():
-    saved = names(catnat.balanced(5), NaturalPlan())
-    check_names(saved, catnat.balanced(5), NaturalPlan())
+    saved = names(catnat.balanced(5), natural())
+    check_names(saved, catnat.balanced(5), natural())
     with pytest.raises(ValueError, match=r"another tree: tree_balanced_5, .* tree_chain_5, which is chain\(5\).*Build"):
-        check_names(saved, catnat.chain(5), NaturalPlan())
-    with pytest.raises(ValueError, match=r"another activation: activation_NaturalPlan, .*which is SigmoidPlan"):
-        check_names(saved, catnat.balanced(5), SigmoidPlan())
+        check_names(saved, catnat.chain(5), natural())
+    with pytest.raises(ValueError, match=r"another activation: activation_natural, .*which is sigmoid"):
+        check_names(saved, catnat.balanced(5), sigmoid())
     with pytest.raises(ValueError, match="another tree: none that is known"):
-        check_names([], catnat.balanced(5), NaturalPlan())
+        check_names([], catnat.balanced(5), natural())

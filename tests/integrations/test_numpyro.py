@@ -296,8 +296,8 @@ def test_the_domain_is_the_activations_band():
         assert transform.domain.event_dim == 1
         bounds = transform.domain.base_constraint
         for edge, inwards in ((bounds.lower_bound, 1e-6), (bounds.upper_bound, -1e-6)):
-            assert cj.saturated(edge - inwards, TREE, activation).all()
-            assert not cj.saturated(edge + inwards, TREE, activation).any()
+            assert cj.geometry.saturated(edge - inwards, TREE, activation).all()
+            assert not cj.geometry.saturated(edge + inwards, TREE, activation).any()
             assert not transform.domain(edge)
             assert transform.domain(edge + inwards)
     assert CatnatTransform(TREE, "sigmoid").domain == constraints.real_vector

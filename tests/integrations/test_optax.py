@@ -34,10 +34,12 @@ def test_it_is_what_a_loss_of_natural_gradient_gives(damping):
     optimizer, scores = scale_by_fisher(TREE, "sigmoid", damping=damping), {"a": scores_of(3), "b": scores_of()}
     plain = jax.tree.map(jax.grad(loss), scores)
     got, _ = jax.jit(optimizer.update)(plain, optimizer.init(scores), scores)
-    wanted = jax.tree.map(jax.grad(lambda s: loss(cj.natural_gradient(s, TREE, "sigmoid", damping=damping))), scores)
+    wanted = jax.tree.map(
+        jax.grad(lambda s: loss(cj.geometry.natural_gradient(s, TREE, "sigmoid", damping=damping))), scores
+    )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), got, wanted)
     for name, gradient in plain.items():
-        fisher = cj.fisher_diagonal(scores[name], TREE, "sigmoid")
+        fisher = cj.geometry.fisher_diagonal(scores[name], TREE, "sigmoid")
         np.testing.assert_allclose(got[name], gradient / (fisher + damping), rtol=1e-5)
 
 
@@ -53,7 +55,7 @@ def test_every_parameter_has_its_own_default_tree():
     optimizer = scale_by_fisher()
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, scores), optimizer.init(scores), scores)
     for update, at in zip(updates, scores, strict=True):
-        np.testing.assert_allclose(update, 1 / cj.fisher_diagonal(at), rtol=1e-6)
+        np.testing.assert_allclose(update, 1 / cj.geometry.fisher_diagonal(at), rtol=1e-6)
 
 
 def test_other_parameters_are_left_to_others():
@@ -65,7 +67,7 @@ def test_other_parameters_are_left_to_others():
     gradients = {"scores": jax.grad(loss)(params["scores"]), "network": jnp.ones((2, 2))}
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
     np.testing.assert_allclose(updates["network"], np.full((2, 2), -0.1), rtol=1e-6)
-    fisher = cj.fisher_diagonal(params["scores"], TREE, "sigmoid")
+    fisher = cj.geometry.fisher_diagonal(params["scores"], TREE, "sigmoid")
     np.testing.assert_allclose(updates["scores"], -0.1 * gradients["scores"] / fisher, rtol=1e-5)
 
 
@@ -78,7 +80,9 @@ def test_damping_may_have_a_schedule():
     for step in range(3):
         updates, state = jax.jit(optimizer.update)(gradient, state, scores)
         damping = 1.0 - step / 10
-        np.testing.assert_allclose(updates, 1 / (cj.fisher_diagonal(scores, TREE, "sigmoid") + damping), rtol=1e-5)
+        np.testing.assert_allclose(
+            updates, 1 / (cj.geometry.fisher_diagonal(scores, TREE, "sigmoid") + damping), rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16], ids=lambda d: d.__name__)
@@ -86,7 +90,7 @@ def test_half_precision(dtype):
     """The gradient keeps its own dtype, whatever that of the scores is."""
     scores, gradient = scores_of(dtype=dtype), jnp.full(4, 0.1, jnp.float32)
     optimizer = scale_by_fisher(TREE, "sigmoid")
-    wanted = 0.1 / cj.fisher_diagonal(scores.astype(jnp.float32), TREE, "sigmoid")
+    wanted = 0.1 / cj.geometry.fisher_diagonal(scores.astype(jnp.float32), TREE, "sigmoid")
     for given in (gradient, gradient.astype(dtype)):
         got, _ = optimizer.update(given, optimizer.init(scores), scores)
         assert got.dtype == given.dtype

@@ -115,7 +115,7 @@ def test_they_are_contribs_with_the_trees_probabilities(kind, mask_mode):
     mine = distribution(kind, mask_mode).proba_distribution(scores)
     assert isinstance(mine, type(rival))
     mine.apply_masking(masks)
-    np.testing.assert_allclose(mine.law.probs, probs, atol=1e-12)
+    np.testing.assert_allclose(mine.catnat.probs, probs, atol=1e-12)
     actions = rival.sample()
     torch.testing.assert_close(mine.log_prob(actions), rival.log_prob(actions))
     torch.testing.assert_close(mine.entropy(), rival.entropy())
@@ -135,7 +135,7 @@ def test_forms_of_masks(kind, form):
     }[form]
     mine = distribution(kind).proba_distribution(scores_for(kind, len(masks)))
     mine.apply_masking(given)
-    assert torch.equal(mine.law.mask, torch.as_tensor(masks))
+    assert torch.equal(mine.catnat.mask, torch.as_tensor(masks))
 
 
 @pytest.mark.parametrize("given", [[0, 2, 1, 1, 1], [0.0, -np.inf, 0.0, 0.0, 0.0], [0.5, 1, 1, 1, 1], [-1, 1, 1, 1, 1]])
@@ -153,21 +153,21 @@ def test_the_mode_is_that_of_the_distributions_unless_chosen(kind):
         mine = cls(TREES[kind], **options).proba_distribution(scores)
         mine.apply_masking(masks)
         wanted = law(scores, TREES[kind], "sigmoid", mask=torch.as_tensor(masks), **options).probs
-        torch.testing.assert_close(mine.law.probs, wanted)
+        torch.testing.assert_close(mine.catnat.probs, wanted)
 
 
 def test_masks_come_and_go(kind):
     scores = scores_for(kind, 4)
-    free = distribution(kind).proba_distribution(scores).law.probs
+    free = distribution(kind).proba_distribution(scores).catnat.probs
     mine = distribution(kind).proba_distribution(scores)
     first, second = random_masks(kind, 4, seed=1), random_masks(kind, 4, seed=2)
     mine.apply_masking(first)
     mine.apply_masking(second)  # does not add to the first
-    assert torch.equal(mine.law.probs > 0, torch.as_tensor(second))
+    assert torch.equal(mine.catnat.probs > 0, torch.as_tensor(second))
     mine.apply_masking(None)
-    assert torch.equal(mine.law.probs, free)
+    assert torch.equal(mine.catnat.probs, free)
     mine.apply_masking(first)
-    assert torch.equal(mine.proba_distribution(scores).law.probs, free)  # new scores have no mask
+    assert torch.equal(mine.proba_distribution(scores).catnat.probs, free)  # new scores have no mask
 
 
 def test_masked_actions_are_never_drawn(kind, mask_mode):
@@ -262,12 +262,12 @@ def test_save_and_load(kind, mask_mode, tmp_path):
     model.policy.save(tmp_path / "policy")
     obs, _ = model.policy.obs_to_tensor(np.stack([model.observation_space.sample() for _ in range(8)]))
     masks = random_masks(kind, 8)
-    expected = model.policy.get_distribution(obs, masks).law.probs
+    expected = model.policy.get_distribution(obs, masks).catnat.probs
     loaded = MaskablePPO.load(tmp_path / "model", device="cpu").policy
     for policy in (loaded, MaskableCatnatPolicy.load(tmp_path / "policy", device="cpu")):
         assert type(policy) is MaskableCatnatPolicy
         assert (policy.tree, policy.activation, policy.mask_mode) == (TREES[kind], ct.sigmoid(), mask_mode)
-        assert torch.equal(policy.get_distribution(obs, masks).law.probs, expected)
+        assert torch.equal(policy.get_distribution(obs, masks).catnat.probs, expected)
 
 
 # ---- errors ----

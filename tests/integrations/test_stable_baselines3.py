@@ -173,7 +173,7 @@ def test_it_starts_at_the_prior(kind):
     """SB3 makes the last layer's weights small, and zero scores mean the prior."""
     model = ppo(CatnatPolicy, env_of(kind), policy_kwargs={"tree": TREES[kind]})
     obs, _ = model.policy.obs_to_tensor(model.get_env().reset())
-    probs = model.policy.get_distribution(obs).law.probs
+    probs = model.policy.get_distribution(obs).catnat.probs
     np.testing.assert_allclose(probs[0].detach(), TREES[kind].prior, atol=0.01)
 
 
@@ -222,7 +222,7 @@ def test_trpo_makes_a_step_of_the_given_divergence(kind, activation):
     obs = next(model.rollout_buffer.get(None)).observations
 
     def laws():
-        scores = model.policy.get_distribution(obs).law.scores
+        scores = model.policy.get_distribution(obs).catnat.scores
         return probabilities(kind, activation, scores)
 
     old = laws()
@@ -246,12 +246,12 @@ def test_save_and_load(kind, options, tmp_path):
     model.save(tmp_path / "model")
     model.policy.save(tmp_path / "policy")
     obs, _ = model.policy.obs_to_tensor(np.stack([SPACES[kind].sample() for _ in range(8)]))
-    expected = model.policy.get_distribution(obs).law
+    expected = model.policy.get_distribution(obs).catnat
     loaded = PPO.load(tmp_path / "model", env=env_of(kind), device="cpu")
     for policy in (loaded.policy, CatnatPolicy.load(tmp_path / "policy", device="cpu")):
         assert type(policy) is CatnatPolicy
         assert (policy.tree, policy.activation) == (model.policy.tree, model.policy.activation)
-        assert torch.equal(policy.get_distribution(obs).law.probs, expected.probs)
+        assert torch.equal(policy.get_distribution(obs).catnat.probs, expected.probs)
     if options == "all":
         assert (loaded.policy.tree, loaded.policy.activation) == (TREES[kind], reflect)
     # Adam's state is saved too: the next update on the same rollout is the same.

@@ -157,7 +157,7 @@ def test_score_function_estimator_takes_the_distribution():
     repeats = 2000
     scores = SCORES.expand(repeats, 4).clone().requires_grad_()
     edges = edges_of(scores)
-    loss = ct.score_function(
+    loss = ct.estimators.score_function(
         lambda drawn: costs_of(edges.graphs(drawn, keep="drawn"), layer, x),
         edges,
         num_samples=4,

@@ -40,7 +40,7 @@ from estimation import (
 from scipy import stats
 
 import catnat.jax as cj
-from catnat.jax import _estimators
+from catnat.jax import estimators
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
@@ -120,7 +120,9 @@ def chi_square(classes: Any, law: Any) -> None:
 def outcomes_of_score_function(name: str, count: int, baseline: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     draws, chances = all_tuples(count)
     values, gradients = with_gradients(
-        lambda s: cj.score_function(cost, Drawn(LAWS[name](s), draws), num_samples=count, baseline=baseline, key=KEY),
+        lambda s: cj.estimators.score_function(
+            cost, Drawn(LAWS[name](s), draws), num_samples=count, baseline=baseline, key=KEY
+        ),
         repeated(draws.shape[1]),
     )
     return values, gradients, chances
@@ -130,9 +132,9 @@ def outcomes_of_unordered_set(
     name: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sets = all_sets(size)
-    monkeypatch.setattr(_estimators, "_draw_distinct", lambda *_: jnp.array(list(sets)))
+    monkeypatch.setattr(estimators, "_draw_distinct", lambda *_: jnp.array(list(sets)))
     values, gradients = with_gradients(
-        lambda s: cj.unordered_set(cost, LAWS[name](s), size, key=KEY), repeated(len(sets))
+        lambda s: cj.estimators.unordered_set(cost, LAWS[name](s), size, key=KEY), repeated(len(sets))
     )
     return values, gradients, np.array(list(sets.values()))
 
@@ -150,7 +152,7 @@ def test_the_problem_is_what_it_says():
 
 @every_law
 def test_enumeration_is_exact(name):
-    value, gradient = with_gradients(lambda s: cj.enumerate_exactly(cost, LAWS[name](s)), repeated(3))
+    value, gradient = with_gradients(lambda s: cj.estimators.enumerate_exactly(cost, LAWS[name](s)), repeated(3))
     np.testing.assert_allclose(value, np.full(3, VALUE), rtol=1e-13)
     np.testing.assert_allclose(gradient, np.tile(GRADIENT, (3, 1)), rtol=1e-12)
 
@@ -158,7 +160,7 @@ def test_enumeration_is_exact(name):
 @every_law
 def test_enumeration_gives_all_classes_at_once(name):
     seen = []
-    cj.enumerate_exactly(lambda values: seen.append(values) or cost(values), LAWS[name](repeated(2, 3)))
+    cj.estimators.enumerate_exactly(lambda values: seen.append(values) or cost(values), LAWS[name](repeated(2, 3)))
     (values,) = seen
     wanted = np.broadcast_to(np.arange(K)[:, None, None], (K, 2, 3))
     if name == "OneHotCatnat":
@@ -169,14 +171,14 @@ def test_enumeration_gives_all_classes_at_once(name):
 
 def test_enumeration_reaches_the_parameters_of_f():
     law = cj.Catnat(jnp.asarray(SCORES))
-    got = jax.grad(lambda table: cj.enumerate_exactly(lambda k: table[k] ** 2, law))(jnp.asarray(COSTS))
+    got = jax.grad(lambda table: cj.estimators.enumerate_exactly(lambda k: table[k] ** 2, law))(jnp.asarray(COSTS))
     np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
 
 
 @pytest.mark.dear
 def test_enumeration_has_second_derivatives():
-    got = jax.hessian(lambda s: cj.enumerate_exactly(cost, cj.Catnat(s)))(jnp.asarray(SCORES))
-    gradient = jax.jit(jax.grad(lambda s: cj.enumerate_exactly(cost, cj.Catnat(s))))
+    got = jax.hessian(lambda s: cj.estimators.enumerate_exactly(cost, cj.Catnat(s)))(jnp.asarray(SCORES))
+    gradient = jax.jit(jax.grad(lambda s: cj.estimators.enumerate_exactly(cost, cj.Catnat(s))))
     steps = 1e-5 * np.eye(K - 1)
     wanted = [(gradient(SCORES + step) - gradient(SCORES - step)) / 2e-5 for step in steps]
     np.testing.assert_allclose(got, np.stack(wanted), atol=1e-8)
@@ -184,7 +186,13 @@ def test_enumeration_has_second_derivatives():
 
 # ---- score_function: no bias, by listing all draws ----
 
-BASELINES = {"none": None, "number": 3.7, "integer": -2, "array": jnp.array(0.4), "average": cj.MovingAverage()}
+BASELINES = {
+    "none": None,
+    "number": 3.7,
+    "integer": -2,
+    "array": jnp.array(0.4),
+    "average": cj.estimators.MovingAverage(),
+}
 
 
 @every_law
@@ -216,7 +224,8 @@ def test_leave_one_out_is_the_mean_of_the_others():
 def test_a_baseline_per_row_stays_with_its_row():
     draws, baseline = jnp.array([[3, 3]]), jnp.array([6.0, 1.0])
     _, got = with_gradients(
-        lambda s: cj.score_function(cost, Drawn(cj.Catnat(s), draws), baseline=baseline, key=KEY), repeated(2)
+        lambda s: cj.estimators.score_function(cost, Drawn(cj.Catnat(s), draws), baseline=baseline, key=KEY),
+        repeated(2),
     )
     np.testing.assert_allclose(got[0], np.zeros(K - 1), atol=1e-14)  # the cost of class 3 is 6
     np.testing.assert_allclose(got[1], 5 * JACOBIAN[3] / P[3], rtol=1e-12)
@@ -225,9 +234,9 @@ def test_a_baseline_per_row_stays_with_its_row():
 @pytest.mark.dear
 def test_no_gradient_goes_to_the_baseline():
     law = cj.Catnat(jnp.asarray(SCORES))
-    assert jax.grad(lambda b: cj.score_function(cost, law, baseline=b, key=KEY))(1.0) == 0
-    average = cj.MovingAverage().update(jnp.ones(2))
-    slopes = jax.grad(lambda b: cj.score_function(cost, law, baseline=b, key=KEY))(average)
+    assert jax.grad(lambda b: cj.estimators.score_function(cost, law, baseline=b, key=KEY))(1.0) == 0
+    average = cj.estimators.MovingAverage().update(jnp.ones(2))
+    slopes = jax.grad(lambda b: cj.estimators.score_function(cost, law, baseline=b, key=KEY))(average)
     assert slopes.total == slopes.weight == 0
 
 
@@ -237,7 +246,9 @@ def test_the_score_function_reaches_the_parameters_of_f():
     law = Drawn(cj.Catnat(repeated(draws.shape[1])), draws)
 
     def mean(table):
-        values = cj.score_function(lambda k: table[k] ** 2, law, num_samples=2, baseline="leave-one-out", key=KEY)
+        values = cj.estimators.score_function(
+            lambda k: table[k] ** 2, law, num_samples=2, baseline="leave-one-out", key=KEY
+        )
         return values @ jnp.asarray(chances)
 
     np.testing.assert_allclose(jax.grad(mean)(jnp.asarray(COSTS)), 2 * P * COSTS, rtol=1e-12)
@@ -251,7 +262,7 @@ def test_several_variables_have_one_cost():
 
     def estimate(scores):
         law = cj.MultiCatnat(scores, [K, K])
-        return cj.score_function(
+        return cj.estimators.score_function(
             lambda k: jnp.asarray(table)[k[..., 0], k[..., 1]], Pairs(law, pairs[None]), baseline=0.3, key=KEY
         )
 
@@ -275,7 +286,7 @@ class Pairs(Drawn):
 def test_the_moving_average_is_the_stated_one():
     costs = np.random.default_rng(0).normal(size=(12, 3))
     for decay in (0.0, 0.5, 0.9, 0.99):
-        baseline = cj.MovingAverage(decay)
+        baseline = cj.estimators.MovingAverage(decay)
         for t, now in enumerate(costs):
             weights = [decay ** (j - 1) for j in range(1, t + 1)]
             past = [costs[t - j].mean() for j in range(1, t + 1)]
@@ -291,16 +302,16 @@ def test_the_moving_average_is_carried_along():
 
     def step(baseline, key):
         value, slope = jax.value_and_grad(
-            lambda s: cj.score_function(
+            lambda s: cj.estimators.score_function(
                 lambda k: jnp.full(k.shape, 3.0), cj.Catnat(s), num_samples=2, baseline=baseline, key=key
             ).mean()
         )(scores)
         return baseline.update(value), slope
 
-    start = cj.MovingAverage(0.9)
+    start = cj.estimators.MovingAverage(0.9)
     end, slopes = jax.jit(lambda start: jax.lax.scan(step, start, jax.random.split(KEY, 3)))(start)
     np.testing.assert_allclose(end.value, 3.0)
-    assert isinstance(end, cj.MovingAverage)
+    assert isinstance(end, cj.estimators.MovingAverage)
     assert end.decay == 0.9
     assert np.abs(slopes[0]).max() > 0.1
     np.testing.assert_allclose(slopes[1:], np.zeros((2, 4, K - 1)), atol=1e-12)  # the baseline is the cost
@@ -334,7 +345,7 @@ def test_every_set_gives_the_papers_estimate(size, monkeypatch):
 @every_law
 def test_sets_are_drawn_without_replacement(name):
     seen = []
-    cj.unordered_set(
+    cj.estimators.unordered_set(
         lambda values: seen.append(classes_of(values)) or cost(values), LAWS[name](repeated(20_000)), 3, key=KEY
     )
     counts = dict.fromkeys(all_sets(3), 0)
@@ -349,9 +360,11 @@ def test_the_whole_set_leaves_nothing_to_chance(classes):
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(50, classes - 1))) / 2
     table = jnp.linspace(-1, 2, classes) ** 3
     got, got_slope = with_gradients(
-        lambda s: cj.unordered_set(lambda k: table[k], cj.Catnat(s), classes, key=KEY), scores
+        lambda s: cj.estimators.unordered_set(lambda k: table[k], cj.Catnat(s), classes, key=KEY), scores
     )
-    wanted, wanted_slope = with_gradients(lambda s: cj.enumerate_exactly(lambda k: table[k], cj.Catnat(s)), scores)
+    wanted, wanted_slope = with_gradients(
+        lambda s: cj.estimators.enumerate_exactly(lambda k: table[k], cj.Catnat(s)), scores
+    )
     np.testing.assert_allclose(got, wanted, rtol=1e-10)
     np.testing.assert_allclose(got_slope, wanted_slope, rtol=1e-9, atol=1e-12)
 
@@ -361,7 +374,7 @@ def test_one_certain_class_and_a_tiny_rest():
     """1 - p(S) would be all rounding here; the rest is summed instead."""
     p = jnp.full(10, 1e-9, jnp.float32).at[3].set(1 - 9e-9)
     law = Plain(jnp.broadcast_to(p, (3000, 10)))
-    values = cj.unordered_set(lambda k: (k != 3).astype(jnp.float32), law, 2, key=KEY)
+    values = cj.estimators.unordered_set(lambda k: (k != 3).astype(jnp.float32), law, 2, key=KEY)
     np.testing.assert_allclose(values, np.full(3000, 9e-9), rtol=1e-5)
 
 
@@ -390,11 +403,15 @@ def test_variances(monkeypatch):
 
 REPEATS = 20_000
 MANY = {
-    "score_function": lambda law, key: cj.score_function(cost, law, key=key),
-    "score_function-2": lambda law, key: cj.score_function(cost, law, num_samples=2, baseline="leave-one-out", key=key),
-    "unordered_set-2": lambda law, key: cj.unordered_set(cost, law, 2, key=key),
-    "unordered_set-4": lambda law, key: cj.unordered_set(cost, law, 4, key=key),
-    "straight_through": lambda law, key: cj.straight_through(law, key=key) @ jnp.asarray(COSTS),  # a linear cost
+    "score_function": lambda law, key: cj.estimators.score_function(cost, law, key=key),
+    "score_function-2": lambda law, key: cj.estimators.score_function(
+        cost, law, num_samples=2, baseline="leave-one-out", key=key
+    ),
+    "unordered_set-2": lambda law, key: cj.estimators.unordered_set(cost, law, 2, key=key),
+    "unordered_set-4": lambda law, key: cj.estimators.unordered_set(cost, law, 4, key=key),
+    "straight_through": lambda law, key: (
+        cj.estimators.straight_through(law, key=key) @ jnp.asarray(COSTS)
+    ),  # a linear cost
 }
 
 
@@ -430,14 +447,14 @@ def test_the_biased_are_biased():
     """Measurably so on a bent cost. The mean of straight-through is that of f'(onehot k) times the gradient of p."""
     key, scores = jax.random.key(4), repeated(REPEATS)
     for draw in (
-        lambda law: cj.straight_through(law, key=key),
-        lambda law: cj.gumbel_softmax(law, 1.0, key=key),
-        lambda law: cj.gumbel_softmax(law, 1.0, hard=True, key=key),
+        lambda law: cj.estimators.straight_through(law, key=key),
+        lambda law: cj.estimators.gumbel_softmax(law, 1.0, key=key),
+        lambda law: cj.estimators.gumbel_softmax(law, 1.0, hard=True, key=key),
     ):
         _, got = with_gradients(lambda s, draw=draw: bent(draw(cj.Catnat(s))), scores)
         assert not is_mean(got, BENT_GRADIENT)
         assert np.abs(got.mean(0) - BENT_GRADIENT).max() > 0.1
-    _, got = with_gradients(lambda s: bent(cj.straight_through(cj.Catnat(s), key=key)), scores)
+    _, got = with_gradients(lambda s: bent(cj.estimators.straight_through(cj.Catnat(s), key=key)), scores)
     slopes = COSTS[:, None] / 2 * COSTS  # of bent at every corner
     assert is_mean(got, P @ slopes @ JACOBIAN)
 
@@ -447,7 +464,7 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
     bias, spread = [], []
     for temperature in (2.0, 1.0, 0.3):
         _, got = with_gradients(
-            lambda s, t=temperature: bent(cj.gumbel_softmax(cj.Catnat(s), t, key=jax.random.key(5))),
+            lambda s, t=temperature: bent(cj.estimators.gumbel_softmax(cj.Catnat(s), t, key=jax.random.key(5))),
             repeated(REPEATS),
         )
         bias.append(np.linalg.norm(got.mean(0) - BENT_GRADIENT))
@@ -470,8 +487,8 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
 def test_changed_laws_are_estimated_like_any_other(changes):
     wanted = with_gradients(lambda s: cj.Catnat(s, **changes).probs @ jnp.asarray(COSTS), repeated(1))[1][0]
     for estimate in (
-        lambda law: cj.enumerate_exactly(cost, law),
-        lambda law: cj.unordered_set(cost, law, K, key=KEY),
+        lambda law: cj.estimators.enumerate_exactly(cost, law),
+        lambda law: cj.estimators.unordered_set(cost, law, K, key=KEY),
     ):
         got = with_gradients(lambda s, e=estimate: e(cj.OneHotCatnat(s, **changes)), repeated(1))[1][0]
         np.testing.assert_allclose(got, wanted, atol=1e-10)
@@ -479,7 +496,7 @@ def test_changed_laws_are_estimated_like_any_other(changes):
         _, got = with_gradients(lambda s, e=estimate: e(cj.Catnat(s, **changes), jax.random.key(6)), repeated(REPEATS))
         assert is_mean(got, wanted)
     law = cj.Catnat(repeated(REPEATS), **changes)
-    chi_square(cj.gumbel_softmax(law, 0.5, hard=True, key=KEY).argmax(-1), law.probs[0])
+    chi_square(cj.estimators.gumbel_softmax(law, 0.5, hard=True, key=KEY).argmax(-1), law.probs[0])
 
 
 # ---- relaxed and one-hot draws ----
@@ -488,24 +505,24 @@ def test_changed_laws_are_estimated_like_any_other(changes):
 @every_law
 def test_the_largest_entry_has_the_law(name):
     law = LAWS[name](jnp.asarray(SCORES))
-    soft = cj.gumbel_softmax(law, 0.7, sample_shape=(20_000,), key=KEY)
+    soft = cj.estimators.gumbel_softmax(law, 0.7, sample_shape=(20_000,), key=KEY)
     np.testing.assert_allclose(soft.sum(-1), np.ones(20_000), rtol=1e-12)
     chi_square(soft.argmax(-1), P)
-    hard = cj.gumbel_softmax(law, 0.7, hard=True, sample_shape=(20_000,), key=KEY)
+    hard = cj.estimators.gumbel_softmax(law, 0.7, hard=True, sample_shape=(20_000,), key=KEY)
     np.testing.assert_array_equal(hard, np.eye(K)[np.asarray(soft.argmax(-1))])
-    chi_square(cj.straight_through(law, sample_shape=(20_000,), key=KEY).argmax(-1), P)
+    chi_square(cj.estimators.straight_through(law, sample_shape=(20_000,), key=KEY).argmax(-1), P)
 
 
 def test_it_is_the_relaxed_distribution():
     relaxed = cj.RelaxedOneHotCatnat(0.7, jnp.asarray(SCORES)).rsample((4, 3), key=KEY)
-    got = cj.gumbel_softmax(cj.Catnat(jnp.asarray(SCORES)), 0.7, sample_shape=(4, 3), key=KEY)
+    got = cj.estimators.gumbel_softmax(cj.Catnat(jnp.asarray(SCORES)), 0.7, sample_shape=(4, 3), key=KEY)
     np.testing.assert_allclose(got, relaxed, rtol=1e-12)
 
 
 def test_straight_through_is_what_the_distribution_does():
     got, wanted = (
         with_gradients(lambda s, d=draw: bent(d(cj.OneHotCatnatStraightThrough(s))), repeated(6))
-        for draw in (lambda law: cj.straight_through(law, key=KEY), lambda law: law.rsample(key=KEY))
+        for draw in (lambda law: cj.estimators.straight_through(law, key=KEY), lambda law: law.rsample(key=KEY))
     )
     np.testing.assert_array_equal(got[0], wanted[0])
     np.testing.assert_array_equal(got[1], wanted[1])
@@ -517,7 +534,7 @@ def test_gradients_of_the_relaxed_draw():
     heat, slope = jnp.array([[0.5], [1.5]]), jnp.linspace(-1, 2, 2 * K).reshape(2, K)
 
     def loss(scores, temperature, hard=False):
-        return (cj.gumbel_softmax(cj.Catnat(scores), temperature, hard=hard, key=KEY) * slope).sum()
+        return (cj.estimators.gumbel_softmax(cj.Catnat(scores), temperature, hard=hard, key=KEY) * slope).sum()
 
     soft, hard = (jax.grad(loss, argnums=(0, 1))(repeated(2), heat, hard) for hard in (False, True))
     for one, other in zip(soft, hard, strict=True):
@@ -535,9 +552,9 @@ def test_gradients_of_the_relaxed_draw():
 
 def test_one_temperature_per_row():
     law, heat = cj.Catnat(repeated(2)), jnp.array([[0.2], [3.0]])
-    got = cj.gumbel_softmax(law, heat, key=KEY)
+    got = cj.estimators.gumbel_softmax(law, heat, key=KEY)
     for row, t in enumerate((0.2, 3.0)):
-        np.testing.assert_allclose(got[row], cj.gumbel_softmax(law, t, key=KEY)[row], rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(got[row], cj.estimators.gumbel_softmax(law, t, key=KEY)[row], rtol=1e-6, atol=1e-12)
 
 
 def shape_of(function, *args, **options):
@@ -551,12 +568,12 @@ def test_shapes():
             law = kind(repeated(*batch))
             for shape in ((), (4,), (2, 0)):
                 drawn = (*shape, *batch, K)
-                assert shape_of(cj.gumbel_softmax, law, 0.5, sample_shape=shape, key=KEY) == drawn
-                assert shape_of(cj.sample_counts, law, 3, sample_shape=shape, key=KEY) == drawn
-                assert shape_of(cj.straight_through, law, sample_shape=shape, key=KEY) == drawn
-            assert shape_of(cj.enumerate_exactly, cost, law) == batch
-            assert shape_of(cj.unordered_set, cost, law, 2, key=KEY) == batch
-            assert shape_of(cj.score_function, cost, law, num_samples=2, key=KEY) == batch
+                assert shape_of(cj.estimators.gumbel_softmax, law, 0.5, sample_shape=shape, key=KEY) == drawn
+                assert shape_of(cj.estimators.sample_counts, law, 3, sample_shape=shape, key=KEY) == drawn
+                assert shape_of(cj.estimators.straight_through, law, sample_shape=shape, key=KEY) == drawn
+            assert shape_of(cj.estimators.enumerate_exactly, cost, law) == batch
+            assert shape_of(cj.estimators.unordered_set, cost, law, 2, key=KEY) == batch
+            assert shape_of(cj.estimators.score_function, cost, law, num_samples=2, key=KEY) == batch
 
 
 # ---- sample_counts ----
@@ -565,7 +582,7 @@ def test_shapes():
 @pytest.mark.dear
 @every_law
 def test_counts_have_the_multinomial_law(name):
-    counts = cj.sample_counts(LAWS[name](jnp.asarray(SCORES)), 3, sample_shape=(20_000,), key=KEY)
+    counts = cj.estimators.sample_counts(LAWS[name](jnp.asarray(SCORES)), 3, sample_shape=(20_000,), key=KEY)
     assert jnp.issubdtype(counts.dtype, jnp.integer)
     assert_multinomial(counts.tolist())
 
@@ -573,7 +590,7 @@ def test_counts_have_the_multinomial_law(name):
 @pytest.mark.parametrize("count", [40, 5000])
 def test_every_count_is_binomial(count):
     """Small and large expected counts: JAX draws them by different algorithms."""
-    counts = cj.sample_counts(cj.Catnat(jnp.asarray(SCORES)), count, sample_shape=(20_000,), key=KEY)
+    counts = cj.estimators.sample_counts(cj.Catnat(jnp.asarray(SCORES)), count, sample_shape=(20_000,), key=KEY)
     for k in range(K):
         law = stats.binom.pmf(np.arange(count + 1), count, P[k])
         checks.chi_square(np.bincount(counts[:, k], minlength=count + 1).tolist(), law.tolist())
@@ -583,7 +600,7 @@ def test_every_count_is_binomial(count):
 def test_counts_have_the_right_mean_and_covariance(classes):
     law = cj.Catnat(jnp.asarray(np.random.default_rng(1).normal(size=classes - 1)) / 2)
     p, count, repeats = np.asarray(law.probs), 1000, 4000
-    counts = np.asarray(cj.sample_counts(law, count, sample_shape=(repeats,), key=KEY))
+    counts = np.asarray(cj.estimators.sample_counts(law, count, sample_shape=(repeats,), key=KEY))
     assert (counts.sum(-1) == count).all()
     assert (counts >= 0).all()
     centred = counts - count * p
@@ -594,7 +611,9 @@ def test_counts_have_the_right_mean_and_covariance(classes):
 @pytest.mark.dear
 def test_counts_of_very_many_draws():
     for count in (10**9, 2**53):
-        counts = np.asarray(cj.sample_counts(cj.Catnat(jnp.asarray(SCORES)), count, sample_shape=(2000,), key=KEY))
+        counts = np.asarray(
+            cj.estimators.sample_counts(cj.Catnat(jnp.asarray(SCORES)), count, sample_shape=(2000,), key=KEY)
+        )
         assert (counts.sum(-1) == count).all()
         standard = (counts - count * P) / np.sqrt(count * P * (1 - P))
         assert is_mean(standard, np.zeros(K))
@@ -604,16 +623,16 @@ def test_counts_of_very_many_draws():
 @pytest.mark.dear
 def test_a_count_per_row():
     totals, law = jnp.array([[0], [7], [10**6]]), cj.Catnat(repeated(3, 4))
-    counts = cj.sample_counts(law, totals, sample_shape=(5,), key=KEY)
+    counts = cj.estimators.sample_counts(law, totals, sample_shape=(5,), key=KEY)
     np.testing.assert_array_equal(counts.sum(-1), np.broadcast_to(totals, (5, 3, 4)))
-    again = jax.jit(lambda n: cj.sample_counts(law, n, sample_shape=(5,), key=KEY))(totals)
+    again = jax.jit(lambda n: cj.estimators.sample_counts(law, n, sample_shape=(5,), key=KEY))(totals)
     np.testing.assert_array_equal(again, counts)
 
 
 @pytest.mark.dear
 def test_impossible_classes_are_never_counted():
     for p in ([0.0, 0.5, 0.0, 0.0, 0.5, 0.0], [0, 0, 1.0], [1.0, 0, 0], [0.3, 0.0, 0.7]):
-        counts = cj.sample_counts(Plain(jnp.array(p)), 10**6, sample_shape=(100,), key=KEY)
+        counts = cj.estimators.sample_counts(Plain(jnp.array(p)), 10**6, sample_shape=(100,), key=KEY)
         np.testing.assert_array_equal(counts > 0, np.tile(np.array(p) > 0, (100, 1)))
 
 
@@ -622,20 +641,20 @@ def test_without_x64():
     code = """
 import jax, jax.numpy as jnp, numpy as np, pytest, catnat.jax as cj
 law, key = cj.Catnat(np.zeros((40, 6))), jax.random.key(0)
-counts = cj.sample_counts(law, 2**20, key=key)
+counts = cj.estimators.sample_counts(law, 2**20, key=key)
 assert counts.dtype == jnp.int32 and (counts.sum(-1) == 2**20).all()
 assert abs(counts / 2**20 - 1 / 7).max() < 0.003
 with pytest.raises(ValueError, match=r"2\\^20 is needed. jax.config"):
-    cj.sample_counts(law, 2**20 + 1, key=key)
+    cj.estimators.sample_counts(law, 2**20 + 1, key=key)
 for value in (
-    cj.score_function(lambda k: k, law, key=key),
-    cj.unordered_set(lambda k: k, law, 3, key=key),
-    cj.enumerate_exactly(lambda k: k, law),
-    cj.gumbel_softmax(law, 0.5, key=key),
+    cj.estimators.score_function(lambda k: k, law, key=key),
+    cj.estimators.unordered_set(lambda k: k, law, 3, key=key),
+    cj.estimators.enumerate_exactly(lambda k: k, law),
+    cj.estimators.gumbel_softmax(law, 0.5, key=key),
     cj.scores_from_probs(law.probs),
-    cj.natural_gradient(np.zeros(3)),
-    cj.kl_step(np.zeros((2, 3)), np.ones((2, 3)), np.array([0.1, 0.2])),
-    cj.MovingAverage().update(np.ones(3)).value,
+    cj.geometry.natural_gradient(np.zeros(3)),
+    cj.geometry.kl_step(np.zeros((2, 3)), np.ones((2, 3)), np.array([0.1, 0.2])),
+    cj.estimators.MovingAverage().update(np.ones(3)).value,
     cj.ScoreLayer(3, 4, key=key).weight,
 ):
     assert value.dtype == jnp.float32, value.dtype
@@ -666,20 +685,20 @@ def test_the_impossible_is_never_drawn(name):
     zero = np.asarray(law.probs[0] == 0)
     assert 0 < zero.sum() < 8
     for temperature, hard in ((1e-4, False), (0.5, True), (100.0, False)):
-        drawn = cj.gumbel_softmax(law, temperature, hard=hard, sample_shape=(200,), key=KEY)
+        drawn = cj.estimators.gumbel_softmax(law, temperature, hard=hard, sample_shape=(200,), key=KEY)
         assert (drawn[..., zero] == 0).all()
-    assert (cj.straight_through(law, sample_shape=(200,), key=KEY)[..., zero] == 0).all()
-    assert (cj.sample_counts(law, 10**6, key=KEY)[..., zero] == 0).all()
+    assert (cj.estimators.straight_through(law, sample_shape=(200,), key=KEY)[..., zero] == 0).all()
+    assert (cj.estimators.sample_counts(law, 10**6, key=KEY)[..., zero] == 0).all()
 
     def watch(values):
         classes = classes_of(values)
         assert not zero[np.asarray(classes)].any()
         return classes.astype(float)
 
-    cj.score_function(watch, law, num_samples=200, key=KEY)
-    cj.enumerate_exactly(watch, law)
+    cj.estimators.score_function(watch, law, num_samples=200, key=KEY)
+    cj.estimators.enumerate_exactly(watch, law)
     for k in (1, 3):
-        cj.unordered_set(watch, law, k, key=KEY)
+        cj.estimators.unordered_set(watch, law, k, key=KEY)
 
 
 @pytest.mark.dear
@@ -690,9 +709,9 @@ def test_asking_only_for_the_possible_keeps_f_differentiable(name):
     scores = jnp.broadcast_to(jnp.asarray(scores), (30, 7))
     chances = np.asarray(build(scores).probs[0])
     for estimate in (
-        cj.enumerate_exactly,
-        lambda f, law: cj.unordered_set(f, law, 8, key=KEY),
-        lambda f, law: cj.unordered_set(f, law, 6, key=KEY),
+        cj.estimators.enumerate_exactly,
+        lambda f, law: cj.estimators.unordered_set(f, law, 8, key=KEY),
+        lambda f, law: cj.estimators.unordered_set(f, law, 6, key=KEY),
     ):
 
         @jax.jit
@@ -715,9 +734,9 @@ def test_more_members_than_possible_classes_are_exact(name):
     def squares(values):
         return classes_of(values) ** 2.0
 
-    wanted = with_gradients(lambda s: cj.enumerate_exactly(squares, build(s)), scores)
+    wanted = with_gradients(lambda s: cj.estimators.enumerate_exactly(squares, build(s)), scores)
     for k in (5, 8):
-        got = with_gradients(lambda s, k=k: cj.unordered_set(squares, build(s), k, key=KEY), scores)
+        got = with_gradients(lambda s, k=k: cj.estimators.unordered_set(squares, build(s), k, key=KEY), scores)
         np.testing.assert_allclose(got[0], wanted[0], rtol=1e-10)
         np.testing.assert_allclose(got[1], wanted[1], rtol=1e-8, atol=1e-10)
 
@@ -732,17 +751,17 @@ def hostile(dtype: Any) -> jax.Array:
 
 
 HOSTILE = {
-    "gumbel_softmax": lambda law, c: cj.gumbel_softmax(law, 0.5, key=KEY) @ c,
-    "gumbel_softmax-cold": lambda law, c: cj.gumbel_softmax(law, 1e-4, key=KEY) @ c,
-    "gumbel_softmax-frozen": lambda law, c: cj.gumbel_softmax(law, 1e-50, key=KEY) @ c,
-    "gumbel_softmax-hot": lambda law, c: cj.gumbel_softmax(law, 1e30, key=KEY) @ c,
-    "straight_through": lambda law, c: cj.straight_through(law, key=KEY) @ c,
-    "score_function": lambda law, c: cj.score_function(
+    "gumbel_softmax": lambda law, c: cj.estimators.gumbel_softmax(law, 0.5, key=KEY) @ c,
+    "gumbel_softmax-cold": lambda law, c: cj.estimators.gumbel_softmax(law, 1e-4, key=KEY) @ c,
+    "gumbel_softmax-frozen": lambda law, c: cj.estimators.gumbel_softmax(law, 1e-50, key=KEY) @ c,
+    "gumbel_softmax-hot": lambda law, c: cj.estimators.gumbel_softmax(law, 1e30, key=KEY) @ c,
+    "straight_through": lambda law, c: cj.estimators.straight_through(law, key=KEY) @ c,
+    "score_function": lambda law, c: cj.estimators.score_function(
         lambda v: c[classes_of(v)], law, num_samples=3, baseline="leave-one-out", key=KEY
     ),
-    "unordered_set": lambda law, c: cj.unordered_set(lambda v: c[classes_of(v)], law, 3, key=KEY),
-    "unordered_set-all": lambda law, c: cj.unordered_set(lambda v: c[classes_of(v)], law, 7, key=KEY),
-    "enumerate_exactly": lambda law, c: cj.enumerate_exactly(lambda v: c[classes_of(v)], law),
+    "unordered_set": lambda law, c: cj.estimators.unordered_set(lambda v: c[classes_of(v)], law, 3, key=KEY),
+    "unordered_set-all": lambda law, c: cj.estimators.unordered_set(lambda v: c[classes_of(v)], law, 7, key=KEY),
+    "enumerate_exactly": lambda law, c: cj.estimators.enumerate_exactly(lambda v: c[classes_of(v)], law),
 }
 
 
@@ -773,7 +792,7 @@ def test_no_nan_for_any_scores(activation, dtype):
 @pytest.mark.parametrize("temperature", [1e-36, 1e-18, 1e-4, 1.0])
 def test_no_nan_in_the_gradient_of_a_temperature(temperature):
     law = cj.Catnat(hostile(jnp.float32))
-    slope = jax.grad(lambda t: (cj.gumbel_softmax(law, t, key=KEY) @ jnp.linspace(-1, 2, 7)).sum())
+    slope = jax.grad(lambda t: (cj.estimators.gumbel_softmax(law, t, key=KEY) @ jnp.linspace(-1, 2, 7)).sum())
     assert jnp.isfinite(slope(jnp.float32(temperature)))
 
 
@@ -786,9 +805,9 @@ def test_large_costs_in_half_precision():
         return jnp.full(k.shape, 6e4, jnp.float16)
 
     for value in (
-        cj.score_function(huge, law, num_samples=8, key=KEY),
-        cj.enumerate_exactly(huge, law),
-        cj.unordered_set(huge, law, 4, key=KEY),
+        cj.estimators.score_function(huge, law, num_samples=8, key=KEY),
+        cj.estimators.enumerate_exactly(huge, law),
+        cj.estimators.unordered_set(huge, law, 4, key=KEY),
     ):
         np.testing.assert_array_equal(value, np.full(4, 6e4, np.float16))
 
@@ -797,27 +816,31 @@ def test_large_costs_in_half_precision():
 def test_dtypes_of_results():
     half, single = (cj.Catnat(jnp.zeros((3, 3), dtype)) for dtype in (jnp.float16, jnp.float32))
     for estimate in (
-        cj.enumerate_exactly,
-        lambda f, law: cj.score_function(f, law, key=KEY),
-        lambda f, law: cj.unordered_set(f, law, 2, key=KEY),
+        cj.estimators.enumerate_exactly,
+        lambda f, law: cj.estimators.score_function(f, law, key=KEY),
+        lambda f, law: cj.estimators.unordered_set(f, law, 2, key=KEY),
     ):
         assert estimate(lambda k: k.astype(jnp.float16), half).dtype == jnp.float16
         assert estimate(lambda k: k.astype(jnp.float32), half).dtype == jnp.float32
         assert estimate(lambda k: k.astype(jnp.float64), single).dtype == jnp.float64
         assert estimate(lambda k: k, single).dtype == jnp.float32  # whole numbers, and even answers, are costs
         assert estimate(lambda k: k == 2, single).dtype == jnp.float32
-    assert cj.gumbel_softmax(half, 0.5, key=KEY).dtype == cj.straight_through(half, key=KEY).dtype == jnp.float16
-    assert cj.gumbel_softmax(half, 0.5, hard=True, key=KEY).dtype == jnp.float16
+    assert (
+        cj.estimators.gumbel_softmax(half, 0.5, key=KEY).dtype
+        == cj.estimators.straight_through(half, key=KEY).dtype
+        == jnp.float16
+    )
+    assert cj.estimators.gumbel_softmax(half, 0.5, hard=True, key=KEY).dtype == jnp.float16
 
 
 # ---- keys ----
 
 RANDOM = {
-    "gumbel_softmax": lambda law, key: cj.gumbel_softmax(law, 0.5, key=key),
-    "straight_through": lambda law, key: cj.straight_through(law, key=key),
-    "score_function": lambda law, key: cj.score_function(cost, law, num_samples=2, key=key),
-    "unordered_set": lambda law, key: cj.unordered_set(cost, law, 2, key=key),
-    "sample_counts": lambda law, key: cj.sample_counts(law, 1000, key=key),
+    "gumbel_softmax": lambda law, key: cj.estimators.gumbel_softmax(law, 0.5, key=key),
+    "straight_through": lambda law, key: cj.estimators.straight_through(law, key=key),
+    "score_function": lambda law, key: cj.estimators.score_function(cost, law, num_samples=2, key=key),
+    "unordered_set": lambda law, key: cj.estimators.unordered_set(cost, law, 2, key=key),
+    "sample_counts": lambda law, key: cj.estimators.sample_counts(law, 1000, key=key),
 }
 
 
@@ -844,11 +867,11 @@ def test_what_is_not_categorical():
     }
     for name, law in laws.items():
         for estimate in (
-            lambda law: cj.gumbel_softmax(law, 0.5, key=KEY),
-            lambda law: cj.straight_through(law, key=KEY),
-            lambda law: cj.unordered_set(cost, law, 2, key=KEY),
-            lambda law: cj.enumerate_exactly(cost, law),
-            lambda law: cj.sample_counts(law, 5, key=KEY),
+            lambda law: cj.estimators.gumbel_softmax(law, 0.5, key=KEY),
+            lambda law: cj.estimators.straight_through(law, key=KEY),
+            lambda law: cj.estimators.unordered_set(cost, law, 2, key=KEY),
+            lambda law: cj.estimators.enumerate_exactly(cost, law),
+            lambda law: cj.estimators.sample_counts(law, 5, key=KEY),
         ):
             with pytest.raises(TypeError, match=f"`distribution` is a {name}"):
                 estimate(law)
@@ -857,12 +880,12 @@ def test_what_is_not_categorical():
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, jnp.array(0.0), jnp.array([[1.0], [-1.0]])])
 def test_bad_temperatures(temperature):
     with pytest.raises(ValueError, match="`temperature` is"):
-        cj.gumbel_softmax(cj.Catnat(repeated(2)), temperature, key=KEY)
+        cj.estimators.gumbel_softmax(cj.Catnat(repeated(2)), temperature, key=KEY)
 
 
 def test_bad_baselines():
     def estimate(**how):
-        return cj.score_function(cost, cj.Catnat(repeated(3)), key=KEY, **how)
+        return cj.estimators.score_function(cost, cj.Catnat(repeated(3)), key=KEY, **how)
 
     with pytest.raises(ValueError, match="num_samples=2 or more"):
         estimate(baseline="leave-one-out")
@@ -878,15 +901,15 @@ def test_bad_baselines():
         estimate(num_samples=0)
     for decay in (-0.1, 1.0, math.nan):
         with pytest.raises(ValueError, match="`decay`"):
-            cj.MovingAverage(decay)
+            cj.estimators.MovingAverage(decay)
 
 
 def test_bad_costs():
     law = cj.Catnat(repeated(3))
     estimates = (
-        lambda f: cj.score_function(f, law, num_samples=4, key=KEY),
-        lambda f: cj.unordered_set(f, law, 4, key=KEY),
-        lambda f: cj.enumerate_exactly(f, law),
+        lambda f: cj.estimators.score_function(f, law, num_samples=4, key=KEY),
+        lambda f: cj.estimators.unordered_set(f, law, 4, key=KEY),
+        lambda f: cj.estimators.enumerate_exactly(f, law),
     )
     assert_refuses_bad_costs(estimates, cost)
 
@@ -894,18 +917,18 @@ def test_bad_costs():
 @pytest.mark.parametrize("k", [0, -1, 6])
 def test_bad_set_sizes(k):
     with pytest.raises(ValueError, match=f"`k` is {k}, but 1 to 5"):
-        cj.unordered_set(cost, cj.Catnat(jnp.asarray(SCORES)), k, key=KEY)
+        cj.estimators.unordered_set(cost, cj.Catnat(jnp.asarray(SCORES)), k, key=KEY)
     with pytest.raises(ValueError, match=r"2\^k"):
-        cj.unordered_set(cost, cj.Catnat(jnp.zeros(20)), 9, key=KEY)
+        cj.estimators.unordered_set(cost, cj.Catnat(jnp.zeros(20)), 9, key=KEY)
 
 
 def test_bad_counts():
     law = cj.Catnat(repeated(3))
     for bad in (-1, 2**53 + 1, jnp.array([1, 2, -3])):
         with pytest.raises(ValueError, match=r"from 0 to 2\^53"):
-            cj.sample_counts(law, bad, key=KEY)
+            cj.estimators.sample_counts(law, bad, key=KEY)
     with pytest.raises(ValueError, match="batch shape"):
-        cj.sample_counts(law, jnp.array([1, 2]), key=KEY)
+        cj.estimators.sample_counts(law, jnp.array([1, 2]), key=KEY)
     for bad in (2.0, True, jnp.array(2.0)):
         with pytest.raises(TypeError, match="whole number"):
-            cj.sample_counts(law, bad, key=KEY)
+            cj.estimators.sample_counts(law, bad, key=KEY)

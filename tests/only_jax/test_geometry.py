@@ -41,11 +41,11 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
 class Own(cj.Activation):
     """A user's own activation, a(x) = 1/2 + x / (2 sqrt(4 + x^2)), inverted in NumPy."""
 
-    def logit(self, x):
-        return 2 * jnp.arcsinh(x / 2)
+    def logit(self, x, xp):
+        return 2 * xp.arcsinh(x / 2)
 
-    def score(self, yes):
-        return 2 * np.sinh((np.log(yes) - np.log1p(-yes)) / 2)
+    def inverse(self, p):
+        return 2 * np.sinh((np.log(p) - np.log1p(-p)) / 2)
 
 
 def normal(*shape: int, seed: int = 0, dtype=jnp.float64) -> jax.Array:
@@ -98,7 +98,7 @@ def test_softmax_natural_gradient_is_the_pseudo_inverse(size):
     logits, gradient = normal(4, size), normal(4, size, seed=1)
     gradient -= gradient.mean(-1, keepdims=True)  # as that of every function of the probabilities
     for damping in DAMPINGS:
-        got = pulled_back(lambda x, d=damping: cj.softmax_natural_gradient(x, damping=d), logits, gradient)
+        got = pulled_back(lambda x, d=damping: cj.geometry.softmax_natural_gradient(x, damping=d), logits, gradient)
         for row, g, x in zip(np.asarray(logits), np.asarray(gradient), got, strict=True):
             p = np.exp(row) / np.exp(row).sum()
             fisher = np.diag(p) - np.outer(p, p) + damping * np.eye(size)
@@ -112,7 +112,7 @@ def test_classes_without_probability_do_not_count():
     for damping in DAMPINGS:
 
         def through(x, d=damping):
-            return cj.softmax_natural_gradient(x, damping=d)
+            return cj.geometry.softmax_natural_gradient(x, damping=d)
 
         got = pulled_back(through, logits, gradient)
         close(got[living], pulled_back(through, logits[living], gradient[living]))
@@ -122,7 +122,7 @@ def test_classes_without_probability_do_not_count():
 def test_a_gradient_with_a_sum_is_that_of_normalized_logits():
     logits, gradient = normal(3, 6), normal(3, 6, seed=1)
     projected = gradient - jax.nn.softmax(logits) * gradient.sum(-1, keepdims=True)
-    got, wanted = (pulled_back(cj.softmax_natural_gradient, logits, g) for g in (gradient, projected))
+    got, wanted = (pulled_back(cj.geometry.softmax_natural_gradient, logits, g) for g in (gradient, projected))
     close(got, wanted)
 
 
@@ -132,7 +132,7 @@ def test_a_gradient_with_a_sum_is_that_of_normalized_logits():
 def test_dead_nodes_get_nothing_even_from_other_parts_of_the_loss():
     scores = jnp.array([4.0, 0.3, -0.2])  # the root always says yes: node 1 is never reached
     for damping in DAMPINGS:
-        got = pulled_back(lambda s, d=damping: cj.natural_gradient(s, damping=d), scores, jnp.ones(3))
+        got = pulled_back(lambda s, d=damping: cj.geometry.natural_gradient(s, damping=d), scores, jnp.ones(3))
         assert got[:2].tolist() == [0.0, 0.0]
         close(got[2], jnp.array(1 / (0.25 + damping)))
 
@@ -141,7 +141,7 @@ def test_dead_nodes_get_nothing_even_from_other_parts_of_the_loss():
 def test_the_factor_is_bounded(dtype):
     tree, bound = catnat.chain(200), float(jnp.finfo(dtype).tiny) ** -0.5
     scores = jnp.full(199, 9.0, dtype)  # each later node is reached e^-9 times as often
-    got = pulled_back(lambda s: cj.natural_gradient(s, tree, "sigmoid"), scores, jnp.ones(199, dtype))
+    got = pulled_back(lambda s: cj.geometry.natural_gradient(s, tree, "sigmoid"), scores, jnp.ones(199, dtype))
     assert jnp.isfinite(got).all()
     assert math.isclose(float(got.max()), bound, rel_tol=1e-5)
     assert got[-1] == 0  # its reach has underflowed
@@ -152,9 +152,9 @@ def test_natural_gradient_in_every_dtype(dtype):
     """Half precision divides in float32; only what comes in and goes out is rounded, and saturates."""
     tree, limits = TREES["huffman-20"], jnp.finfo(dtype)
     scores, gradient = normal(5, 19, dtype=dtype), normal(5, 19, seed=1, dtype=dtype)
-    got = pulled_back(lambda s: cj.natural_gradient(s, tree), scores, gradient)
+    got = pulled_back(lambda s: cj.geometry.natural_gradient(s, tree), scores, gradient)
     assert got.dtype == dtype
-    fisher = np.asarray(cj.fisher_diagonal(scores.astype(float), tree))
+    fisher = np.asarray(cj.geometry.fisher_diagonal(scores.astype(float), tree))
     exact = np.divide(np.asarray(gradient, float), fisher, out=np.zeros_like(fisher), where=fisher > 0)
     most = float(limits.max) / 4
     close(got, np.clip(exact, -most, most), rtol=max(4 * float(limits.eps), 1e-4 if dtype != jnp.float64 else 1e-10))
@@ -169,17 +169,20 @@ def test_the_preconditioner_is_a_constant_of_the_second_derivative():
     def loss(s):
         return -(target * cj.log_catnat(s, tree)).sum()
 
-    factor = jnp.diag(1 / cj.fisher_diagonal(scores, tree))
-    got = jax.hessian(lambda s: loss(cj.natural_gradient(s, tree)))(scores)
+    factor = jnp.diag(1 / cj.geometry.fisher_diagonal(scores, tree))
+    got = jax.hessian(lambda s: loss(cj.geometry.natural_gradient(s, tree)))(scores)
     close(got, factor @ jax.hessian(loss)(scores) @ factor)
 
 
 def test_forward_mode_has_the_same_factor():
     tree, scores, tangent = catnat.balanced(6), normal(5) / 2, normal(5, seed=1)
-    value, got = jax.jvp(lambda s: cj.natural_gradient(s, tree), (scores,), (tangent,))
+    value, got = jax.jvp(lambda s: cj.geometry.natural_gradient(s, tree), (scores,), (tangent,))
     np.testing.assert_array_equal(value, scores)
-    close(got, tangent / cj.fisher_diagonal(scores, tree))
-    close(jax.jacfwd(cj.softmax_natural_gradient)(scores), jax.jacrev(cj.softmax_natural_gradient)(scores))
+    close(got, tangent / cj.geometry.fisher_diagonal(scores, tree))
+    close(
+        jax.jacfwd(cj.geometry.softmax_natural_gradient)(scores),
+        jax.jacrev(cj.geometry.softmax_natural_gradient)(scores),
+    )
 
 
 def test_damping_may_be_traced():
@@ -187,9 +190,9 @@ def test_damping_may_be_traced():
 
     @jax.jit
     def through(damping):
-        return jax.vjp(lambda s: cj.natural_gradient(s, damping=damping), scores)[1](gradient)[0]
+        return jax.vjp(lambda s: cj.geometry.natural_gradient(s, damping=damping), scores)[1](gradient)[0]
 
-    close(through(0.3), pulled_back(lambda s: cj.natural_gradient(s, damping=0.3), scores, gradient))
+    close(through(0.3), pulled_back(lambda s: cj.geometry.natural_gradient(s, damping=0.3), scores, gradient))
 
 
 # ---- kl_step ----
@@ -203,7 +206,7 @@ def test_kl_step_in_every_dtype(activation, dtype):
     exact = scores.astype(float)
     gradient = jax.grad(lambda s: (cj.catnat(s, tree, activation) * normal(20, 18)).sum())(exact)
     wanted = jnp.linspace(1e-3, 5e-3, 20)
-    step = cj.kl_step(scores, gradient.astype(dtype), wanted, tree, activation)
+    step = cj.geometry.kl_step(scores, gradient.astype(dtype), wanted, tree, activation)
     assert step.dtype == dtype
     found = cj.kl_divergence(exact, exact + step.astype(float), tree, activation)
     close(found, wanted, rtol=max(0.01, 8 * float(jnp.finfo(dtype).eps)))
@@ -212,37 +215,39 @@ def test_kl_step_in_every_dtype(activation, dtype):
 def test_a_long_step_is_measured_and_not_guessed():
     """The second-order length alone would miss this divergence by a tenth."""
     scores, gradient = normal(20, 17) / 2, normal(20, 17, seed=1)
-    step = cj.kl_step(scores, gradient, 0.1, None, "sigmoid")
+    step = cj.geometry.kl_step(scores, gradient, 0.1, None, "sigmoid")
     close(cj.kl_divergence(scores, scores + step, None, "sigmoid"), jnp.full(20, 0.1), rtol=2e-3)
-    fisher = cj.fisher_diagonal(scores, None, "sigmoid")
+    fisher = cj.geometry.fisher_diagonal(scores, None, "sigmoid")
     assert (jnp.abs((fisher * step**2).sum(-1) / 2 - 0.1) > 0.002).any()
 
 
 def test_no_direction_no_step():
     scores = jnp.array([[0.5, 0.1, 0.0], [4.0, 0.3, 9.0], [0.5, 0.1, 0.0], [4.0, 0.0, 0.0]], jnp.float32)
     gradient = jnp.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1e-30, 0.0, 1e-32], [3.0, 1.0, 1e-20]], jnp.float32)
-    step = cj.kl_step(scores, gradient, 0.01)
+    step = cj.geometry.kl_step(scores, gradient, 0.01)
     assert (step[:2] == 0).all()  # no gradient; all dead
     assert (jnp.abs(cj.kl_divergence(scores, scores + step)[2:] - 0.01) < 1e-4).all()  # however small it is
     assert step[3, :2].tolist() == [0.0, 0.0]
-    assert cj.kl_step(jnp.zeros((2, 0)), jnp.zeros((2, 0)), 0.1).shape == (2, 0)
+    assert cj.geometry.kl_step(jnp.zeros((2, 0)), jnp.zeros((2, 0)), 0.1).shape == (2, 0)
 
 
 def test_at_an_edge_the_step_is_bounded():
     """A node near its edge cannot move the distribution by much: the step stops at four times its first length."""
     for activation, inside in ((cj.natural(), math.pi - 1e-3), (cj.sigmoid(), 40.0)):
         scores = jnp.array([inside])
-        step = cj.kl_step(scores, jnp.array([-1.0]), 0.1, None, activation)
-        first = math.sqrt(2 * 0.1 / float(cj.fisher_diagonal(scores, None, activation)[0]))
+        step = cj.geometry.kl_step(scores, jnp.array([-1.0]), 0.1, None, activation)
+        first = math.sqrt(2 * 0.1 / float(cj.geometry.fisher_diagonal(scores, None, activation)[0]))
         assert 0 < float(step[0]) <= 4 * first
         assert float(cj.kl_divergence(scores, scores + step, None, activation)) < 0.1
 
 
 def test_a_divergence_may_be_traced_and_no_gradient_flows():
     scores, gradient = normal(4, 6) / 3, normal(4, 6, seed=1)
-    wanted = cj.kl_step(scores, gradient, 0.01)
-    close(jax.jit(cj.kl_step)(scores, gradient, 0.01), wanted)
-    slopes = jax.grad(lambda *args: cj.kl_step(*args).sum(), argnums=(0, 1, 2))(scores, gradient, jnp.full(4, 0.01))
+    wanted = cj.geometry.kl_step(scores, gradient, 0.01)
+    close(jax.jit(cj.geometry.kl_step)(scores, gradient, 0.01), wanted)
+    slopes = jax.grad(lambda *args: cj.geometry.kl_step(*args).sum(), argnums=(0, 1, 2))(
+        scores, gradient, jnp.full(4, 0.01)
+    )
     assert all((slope == 0).all() for slope in slopes)
 
 
@@ -252,18 +257,18 @@ def test_a_divergence_may_be_traced_and_no_gradient_flows():
 def test_the_distance_of_opposites_is_pi():
     p, q = jnp.array([9.0, 0.0, 0.0]), jnp.array([-9.0, 1.0, 2.0])
     for dtype in (jnp.float32, jnp.float64):
-        distance = cj.fisher_rao_distance(p.astype(dtype), q.astype(dtype))
+        distance = cj.geometry.fisher_rao_distance(p.astype(dtype), q.astype(dtype))
         assert distance.dtype == dtype
         assert math.pi - 1e-6 < float(distance) <= float(jnp.asarray(math.pi, dtype))
-    assert float(cj.fisher_rao_distance(jnp.zeros(0), jnp.zeros(0))) == 0
-    assert cj.fisher_rao_distance(p.astype(jnp.bfloat16), q.astype(jnp.float16)).dtype == jnp.float32
+    assert float(cj.geometry.fisher_rao_distance(jnp.zeros(0), jnp.zeros(0))) == 0
+    assert cj.geometry.fisher_rao_distance(p.astype(jnp.bfloat16), q.astype(jnp.float16)).dtype == jnp.float32
 
 
 @pytest.mark.dear
 @every_tree
 def test_the_gradient_of_the_distance(tree):
     p, q, direction = (normal(tree.num_nodes, seed=seed) / 2 for seed in range(3))
-    distance = jax.jit(lambda p: cj.fisher_rao_distance(p, q, tree))
+    distance = jax.jit(lambda p: cj.geometry.fisher_rao_distance(p, q, tree))
     gradient = jax.jit(jax.grad(distance))
     step = 1e-5
     close((distance(p + step * direction) - distance(p - step * direction)) / (2 * step), gradient(p) @ direction, 1e-7)
@@ -287,7 +292,7 @@ def test_derivatives_of_tiny_distances(dtype, edge, depth):
     other = jnp.append(first, jnp.asarray(0.1, dtype))
 
     def distance(t):
-        return cj.fisher_rao_distance(jnp.append(first, t), other, tree)
+        return cj.geometry.fisher_rao_distance(jnp.append(first, t), other, tree)
 
     moves = (jnp.asarray(1.1, dtype), jnp.asarray(1.0, dtype))
     got = distance(moves[0]), *jax.jvp(jax.grad(distance), moves[:1], moves[1:])
@@ -432,16 +437,18 @@ def test_hostile_scores(activation, dtype):
     tree = TREES["huffman-20"]
     scores = hostile(19, dtype, math.pi, -math.pi, 3.1415925, 3.1416)
     functions = {
-        "natural_gradient": lambda s: cj.log_catnat(cj.natural_gradient(s, tree, activation), tree, activation),
-        "distance": lambda s: cj.fisher_rao_distance(s, s[::-1], tree, activation),
+        "natural_gradient": lambda s: cj.log_catnat(
+            cj.geometry.natural_gradient(s, tree, activation), tree, activation
+        ),
+        "distance": lambda s: cj.geometry.fisher_rao_distance(s, s[::-1], tree, activation),
     }
     for name, function in functions.items():
         for order, found in enumerate(first_and_second(function, scores)):
             if (name, order) != ("natural_gradient", 2):  # two factors of 1e19 and more may overflow
                 assert jnp.isfinite(found).all(), (name, order)
     for kl in (1e-2, 1e-30, float(jnp.finfo(dtype).max) / 2):
-        assert jnp.isfinite(cj.kl_step(scores, jnp.sign(scores), kl, tree, activation)).all(), kl
-        assert jnp.isfinite(cj.kl_step(scores, scores, kl, tree, activation)).all(), kl
+        assert jnp.isfinite(cj.geometry.kl_step(scores, jnp.sign(scores), kl, tree, activation)).all(), kl
+        assert jnp.isfinite(cj.geometry.kl_step(scores, scores, kl, tree, activation)).all(), kl
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64], ids=lambda d: d.__name__)
@@ -461,7 +468,7 @@ def test_hostile_logits(tree, dtype):
 def test_softmax_natural_gradient_of_hostile_logits(dtype):
     logits = hostile(9, dtype, -math.inf).at[:, 0].max(jnp.finfo(dtype).min)
     for damping in DAMPINGS:
-        through = jax.vjp(lambda x, d=damping: cj.softmax_natural_gradient(x, damping=d), logits)
+        through = jax.vjp(lambda x, d=damping: cj.geometry.softmax_natural_gradient(x, damping=d), logits)
         np.testing.assert_array_equal(through[0], logits)
         assert jnp.isfinite(through[1](jnp.sign(logits) + 1)[0]).all()
 
@@ -485,10 +492,12 @@ def test_probabilities_with_zeros_and_denormals(tree):
 
 # Functions of (scores, logits, tree, activation).
 FUNCTIONS = {
-    "natural_gradient": lambda s, x, t, a: cj.log_catnat(cj.natural_gradient(s, t, a, damping=1e-3), t, a),
-    "softmax_natural_gradient": lambda s, x, t, a: jax.nn.log_softmax(cj.softmax_natural_gradient(x, damping=1e-3)),
-    "kl_step": lambda s, x, t, a: cj.kl_step(s, jnp.sin(s), jnp.square(s).sum(-1) * 1e-3, t, a),
-    "fisher_rao_distance": lambda s, x, t, a: cj.fisher_rao_distance(s, 0.9 * s, t, a),
+    "natural_gradient": lambda s, x, t, a: cj.log_catnat(cj.geometry.natural_gradient(s, t, a, damping=1e-3), t, a),
+    "softmax_natural_gradient": lambda s, x, t, a: jax.nn.log_softmax(
+        cj.geometry.softmax_natural_gradient(x, damping=1e-3)
+    ),
+    "kl_step": lambda s, x, t, a: cj.geometry.kl_step(s, jnp.sin(s), jnp.square(s).sum(-1) * 1e-3, t, a),
+    "fisher_rao_distance": lambda s, x, t, a: cj.geometry.fisher_rao_distance(s, 0.9 * s, t, a),
     "scores_from_logits": lambda s, x, t, a: cj.scores_from_logits(x, t, a),
     "scores_from_probs": lambda s, x, t, a: cj.scores_from_probs(jax.nn.softmax(x), t, a),
 }
@@ -516,7 +525,7 @@ def test_jit_and_vmap(function):
 
 @pytest.mark.parametrize("damping", [-0.1, math.inf, math.nan])
 def test_damping_is_a_finite_positive_number(damping):
-    for function in (cj.natural_gradient, cj.softmax_natural_gradient):
+    for function in (cj.geometry.natural_gradient, cj.geometry.softmax_natural_gradient):
         for given in (damping, jnp.array(damping)):
             with pytest.raises(ValueError, match=r"`damping` is .*at least 0"):
                 function(jnp.zeros(3), damping=given)
@@ -524,26 +533,26 @@ def test_damping_is_a_finite_positive_number(damping):
 
 def test_softmax_takes_floating_point_logits():
     with pytest.raises(TypeError, match=r"jnp\.asarray\(logits\)"):
-        cj.softmax_natural_gradient([0.0, 1.0])
+        cj.geometry.softmax_natural_gradient([0.0, 1.0])
     for bad in (jnp.zeros(3, int), jnp.array(0.0)):
         with pytest.raises(TypeError, match="one logit per class"):
-            cj.softmax_natural_gradient(bad)
+            cj.geometry.softmax_natural_gradient(bad)
 
 
 def test_the_divergence_of_a_step_is_positive():
     scores = jnp.zeros((2, 3))
     for kl in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="`kl` is"):
-            cj.kl_step(scores, scores, kl)
+            cj.geometry.kl_step(scores, scores, kl)
         with pytest.raises(ValueError, match="every row"):
-            cj.kl_step(scores, scores, jnp.array([0.1, kl]))
+            cj.geometry.kl_step(scores, scores, jnp.array([0.1, kl]))
     for kl in (jnp.ones(3), jnp.ones((2, 1))):
         with pytest.raises(ValueError, match=r"batch shape \(2,\)"):
-            cj.kl_step(scores, scores, kl)
+            cj.geometry.kl_step(scores, scores, kl)
     with pytest.raises(ValueError, match=r"`gradient` has shape \(3,\)"):
-        cj.kl_step(scores, jnp.zeros(3), 0.1)
+        cj.geometry.kl_step(scores, jnp.zeros(3), 0.1)
     with pytest.raises(TypeError, match="gradient"):
-        cj.kl_step(scores, None, 0.1)
+        cj.geometry.kl_step(scores, None, 0.1)
 
 
 def test_widths_of_conversions():
@@ -593,10 +602,10 @@ def test_masks_are_those_of_the_pruned_distribution(name, activation):
     gradients, probs = jax.jacobian(logs)(scores), jnp.exp(logs(scores))
     fisher = np.einsum("k,ki,kj->ij", probs, gradients, gradients)
     plain = jax.grad(loss)(scores)
-    got = jax.grad(lambda s: loss(cj.natural_gradient(s, tree, activation, mask=mask)))(scores)
+    got = jax.grad(lambda s: loss(cj.geometry.natural_gradient(s, tree, activation, mask=mask)))(scores)
     close(got, np.linalg.pinv(fisher, rcond=1e-12) @ np.asarray(plain), 1e-8, 1e-10)
 
-    step = cj.kl_step(scores, plain, 1e-3, tree, activation, mask=mask)
+    step = cj.geometry.kl_step(scores, plain, 1e-3, tree, activation, mask=mask)
     divergence = (probs * (logs(scores) - logs(scores + step))).sum()
     assert math.isclose(float(divergence), 1e-3, rel_tol=0.01)
     assert (step[np.diagonal(fisher) < 1e-14] == 0).all()

@@ -42,7 +42,7 @@ def facts_of(tree, activation):
 
     def facts(scores):
         args = (tree, activation)
-        functions = (cj.catnat, cj.log_catnat, cj.entropy, cj.reach, cj.fisher_diagonal)
+        functions = (cj.catnat, cj.log_catnat, cj.entropy, cj.geometry.reach, cj.geometry.fisher_diagonal)
         return [
             *(function(scores, *args) for function in functions),
             cj.log_prob(scores, jnp.zeros(scores.shape[:-1], int), *args),
@@ -112,7 +112,8 @@ for tree in (catnat.balanced(10), catnat.balanced(100), catnat.huffman(1 / np.ar
         law = cj.Catnat(scores, tree)
         draws = jax.vmap(lambda s, k: cj.sample(s, tree, key=k))(scores, keys)
         gradient = jax.grad(lambda s: cj.log_prob(s, draws, tree).sum())(scores)
-        return law.probs, law.entropy(), draws, law.log_prob(draws), gradient, cj.kl_step(scores, gradient, 0.01, tree)
+        step = cj.geometry.kl_step(scores, gradient, 0.01, tree)
+        return law.probs, law.entropy(), draws, law.log_prob(draws), gradient, step
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(8, tree.num_nodes)).astype(np.float32))
     keys = jax.random.split(jax.random.key(0), 8)
     wanted = jax.jit(facts)(scores, keys)

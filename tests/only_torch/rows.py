@@ -8,7 +8,7 @@ from typing import Any
 import cases
 import numpy as np
 import torch
-from conformance.backend_torch import Cauchit
+from conformance.backend import Cauchit
 
 import catnat
 import catnat.torch as ct

@@ -57,8 +57,8 @@ FUNCTIONS: dict[str, Function] = {
     "kl_divergence": kl,
     "cross_entropy": cross_entropy,
     "cross_entropy-smooth": smooth_cross_entropy,
-    "reach": ct.reach,
-    "fisher_diagonal": ct.fisher_diagonal,
+    "reach": ct.geometry.reach,
+    "fisher_diagonal": ct.geometry.fisher_diagonal,
     "Catnat.log_prob": catnat_log_prob,
     "RelaxedOneHotCatnat.rsample": relaxed,
 }
@@ -156,8 +156,8 @@ ROWWISE: dict[str, Function] = {
     "kl_divergence": lambda s, *args: ct.kl_divergence(s, s.flip(-1), *args),
     "cross_entropy": lambda s, *args: ct.cross_entropy(s, torch.tensor(1), *args),
     "cross_entropy-smooth": lambda s, *args: ct.cross_entropy(s, torch.tensor(1), *args, label_smoothing=0.1),
-    "reach": ct.reach,
-    "fisher_diagonal": ct.fisher_diagonal,
+    "reach": ct.geometry.reach,
+    "fisher_diagonal": ct.geometry.fisher_diagonal,
     "Catnat.log_prob": lambda s, *args: ct.Catnat(s, *args, validate_args=False).log_prob(torch.tensor(1)),
     "Catnat.entropy": lambda s, *args: ct.Catnat(s, *args).entropy(),
     "OneHotCatnat.mean": lambda s, *args: ct.OneHotCatnat(s, *args).mean,
@@ -167,7 +167,7 @@ ROWWISE: dict[str, Function] = {
 def test_vmap_is_the_batch_over_any_axis(tree):
     for name, activation in KINDS.items():
         scores = rows.around(tree, 4)
-        for label, function in {**ROWWISE, "mode": ct.mode, "saturated": ct.saturated}.items():
+        for label, function in {**ROWWISE, "mode": ct.mode, "saturated": ct.geometry.saturated}.items():
             wanted = torch.stack([function(row, tree, activation) for row in scores])
             for axis, moved in ((0, scores), (1, scores.t()), (-1, scores.t())):
                 got = vmap(lambda s, f=function, a=activation: f(s, tree, a), in_dims=axis)(moved)
@@ -256,7 +256,7 @@ def test_the_expected_hessian_of_the_loss_is_the_fisher_matrix():
             scores = rows.inside(tree, activation, margin=0.2)
             second = jacfwd(jacrev(lambda s, t=tree, a=activation: ct.log_catnat(s, t, a)))(scores)
             expected = -torch.einsum("k,kij->ij", ct.catnat(scores, tree, activation), second)
-            rows.assert_close(expected, ct.fisher_diagonal(scores, tree, activation).diag(), 1e-8, 1e-9)
+            rows.assert_close(expected, ct.geometry.fisher_diagonal(scores, tree, activation).diag(), 1e-8, 1e-9)
 
 
 def test_gradients_of_each_sample(tree):
@@ -282,7 +282,7 @@ def test_forward_mode_keeps_dual_numbers():
     scores = rows.inside(catnat.balanced(5), "natural", 2)
     with fwd.dual_level():
         dual = fwd.make_dual(scores, torch.ones_like(scores))
-        for function in (ct.catnat, ct.log_catnat, ct.entropy, ct.reach):
+        for function in (ct.catnat, ct.log_catnat, ct.entropy, ct.geometry.reach):
             value, tangent = fwd.unpack_dual(function(dual))
             assert tangent is not None
             assert tangent.shape == value.shape
@@ -297,7 +297,7 @@ def test_gradient_is_exactly_zero_on_dead_nodes(dtype):
         for width in (2 * math.pi, 1.0):
             activation = ct.natural(width=width)
             scores = rows.around(tree, 8, dtype=dtype).requires_grad_()
-            dead = ct.saturated(scores, tree, activation)
+            dead = ct.geometry.saturated(scores, tree, activation)
             if tree.num_nodes > 1:
                 assert dead.any()
             for name, function in FUNCTIONS.items():
@@ -327,7 +327,7 @@ def test_reflect_has_a_gradient_everywhere():
     sizes = [0.1, 3.0, 5.0, 40.0, 1e3, 1e4, 1e9, 1e30]
     for dtype in (torch.float32, torch.float64):
         scores = torch.tensor([[s, -s] for s in sizes], dtype=dtype).view(-1, 1).requires_grad_()
-        assert not ct.saturated(scores, None, activation).any()
+        assert not ct.geometry.saturated(scores, None, activation).any()
         (gradient,) = torch.autograd.grad(ct.log_catnat(scores, None, activation)[:, 1].sum(), scores)
         assert (gradient != 0).all()
         probs = ct.catnat(scores, None, activation)[:, 1]
@@ -359,7 +359,7 @@ def test_gradients_flow_only_where_they_should():
     for value in (
         ct.sample(scores),
         ct.mode(scores),
-        ct.saturated(scores),
+        ct.geometry.saturated(scores),
         ct.sample_without_replacement(scores, 2),
         ct.Catnat(scores).sample(),
         ct.OneHotCatnat(scores).sample(),

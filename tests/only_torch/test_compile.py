@@ -48,10 +48,10 @@ FUNCTIONS = {
     "cross_entropy-soft": lambda s, c, *args: ct.cross_entropy(
         s, torch.full((len(s), s.shape[1] + 1), 1 / (s.shape[1] + 1)), *args, reduction="sum"
     ),
-    "reach": lambda s, c, *args: ct.reach(s, *args),
-    "fisher_diagonal": lambda s, c, *args: ct.fisher_diagonal(s, *args),
+    "reach": lambda s, c, *args: ct.geometry.reach(s, *args),
+    "fisher_diagonal": lambda s, c, *args: ct.geometry.fisher_diagonal(s, *args),
     "mode": lambda s, c, *args: ct.mode(s, *args),
-    "saturated": lambda s, c, *args: ct.saturated(s, *args),
+    "saturated": lambda s, c, *args: ct.geometry.saturated(s, *args),
 }
 
 
@@ -147,7 +147,8 @@ def test_an_activation_of_ones_own():
         same_as_eager(FUNCTIONS[name], catnat.balanced(10), rows.OWN)
     scores = torch.randn(3, 9, generator=rows.seeded(0))
     torch.testing.assert_close(
-        compiled(ct.fisher_diagonal)(scores, None, rows.OWN), ct.fisher_diagonal(scores, None, rows.OWN)
+        compiled(ct.geometry.fisher_diagonal)(scores, None, rows.OWN),
+        ct.geometry.fisher_diagonal(scores, None, rows.OWN),
     )
 
 
@@ -197,7 +198,7 @@ def test_extreme_scores_survive_compilation(activation):
         assert ordinary.any()
         torch.testing.assert_close(*(gradient[ordinary] for gradient in gradients), rtol=1e-4, atol=1e-4)
         if activation == "natural":
-            assert (gradients[0][ct.saturated(scores)] == 0).all()
+            assert (gradients[0][ct.geometry.saturated(scores)] == 0).all()
 
 
 # ---- drawing ----
@@ -301,7 +302,7 @@ def test_generated_code_equals_eager():
         torch.testing.assert_close(got, wanted, rtol=2e-5, atol=2e-5)
         gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
-        assert (gradients[0][ct.saturated(scores, tree)] == 0).all()
+        assert (gradients[0][ct.geometry.saturated(scores, tree)] == 0).all()
 
 
 def test_generated_code_draws():

@@ -22,9 +22,9 @@ CALLS = {
     "kl_divergence-p": lambda s, *args: ct.kl_divergence(s, torch.zeros(3, 4), *args),
     "kl_divergence-q": lambda s, *args: ct.kl_divergence(torch.zeros(3, 4), s, *args),
     "cross_entropy": lambda s, *args: ct.cross_entropy(s, CLASSES, *args),
-    "reach": ct.reach,
-    "saturated": ct.saturated,
-    "fisher_diagonal": ct.fisher_diagonal,
+    "reach": ct.geometry.reach,
+    "saturated": ct.geometry.saturated,
+    "fisher_diagonal": ct.geometry.fisher_diagonal,
     "Catnat": ct.Catnat,
     "OneHotCatnat": ct.OneHotCatnat,
     "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
@@ -199,7 +199,7 @@ def test_an_own_activation_must_be_complete():
 
     @dataclasses.dataclass(frozen=True)
     class Half(ct.Activation):
-        def logit(self, x):
+        def logit(self, x, xp):
             return x
 
     with pytest.raises(TypeError, match="abstract"):

@@ -53,7 +53,7 @@ def outcomes_of_score_function(name: str, count: int, baseline: object) -> tuple
     draws, chances = all_tuples(count)
     scores = leaf(draws.shape[1])
     law = with_draws(LAWS[name](scores), draws)
-    value = ct.score_function(cost, law, num_samples=count, baseline=baseline)
+    value = ct.estimators.score_function(cost, law, num_samples=count, baseline=baseline)
     return value.detach().numpy(), gradient(value, scores), chances
 
 
@@ -62,8 +62,8 @@ def outcomes_of_unordered_set(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     sets = all_sets(size)
     scores = leaf(len(sets))
-    monkeypatch.setitem(ct.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(list(sets)))
-    value = ct.unordered_set(cost, LAWS[name](scores), size)
+    monkeypatch.setitem(ct.estimators.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(list(sets)))
+    value = ct.estimators.unordered_set(cost, LAWS[name](scores), size)
     return value.detach().numpy(), gradient(value, scores), np.array(list(sets.values()))
 
 
@@ -81,7 +81,7 @@ def test_the_problem_is_what_it_says():
 @every_law
 def test_enumeration_is_exact(name):
     scores = leaf(3)
-    value = ct.enumerate_exactly(cost, LAWS[name](scores))
+    value = ct.estimators.enumerate_exactly(cost, LAWS[name](scores))
     assert value.shape == (3,)
     np.testing.assert_allclose(value.detach(), np.full(3, VALUE), rtol=1e-13)
     np.testing.assert_allclose(gradient(value, scores), np.tile(GRADIENT, (3, 1)), rtol=1e-12)
@@ -90,7 +90,9 @@ def test_enumeration_is_exact(name):
 @every_law
 def test_enumeration_gives_all_classes_at_once(name):
     seen = []
-    ct.enumerate_exactly(lambda values: seen.append(values) or cost(values), LAWS[name](SCORES.expand(2, 3, -1)))
+    ct.estimators.enumerate_exactly(
+        lambda values: seen.append(values) or cost(values), LAWS[name](SCORES.expand(2, 3, -1))
+    )
     (values,) = seen
     wanted = LAWS[name](SCORES.expand(2, 3, -1)).enumerate_support()
     rows.assert_equal(values, wanted)
@@ -98,13 +100,13 @@ def test_enumeration_gives_all_classes_at_once(name):
 
 def test_enumeration_reaches_the_parameters_of_f():
     table = COSTS.clone().requires_grad_()
-    value = ct.enumerate_exactly(lambda k: table[k] ** 2, ct.Catnat(SCORES))
+    value = ct.estimators.enumerate_exactly(lambda k: table[k] ** 2, ct.Catnat(SCORES))
     (got,) = torch.autograd.grad(value, table)
     np.testing.assert_allclose(got, 2 * P * COSTS.numpy(), rtol=1e-12)
 
 
 def test_enumeration_has_second_derivatives():
-    assert torch.autograd.gradgradcheck(lambda s: ct.enumerate_exactly(cost, ct.Catnat(s)), leaf())
+    assert torch.autograd.gradgradcheck(lambda s: ct.estimators.enumerate_exactly(cost, ct.Catnat(s)), leaf())
 
 
 # ---- score_function: no bias, by listing all draws ----
@@ -139,14 +141,14 @@ def test_leave_one_out_is_the_mean_of_the_others():
 def test_a_baseline_per_row_stays_with_its_row():
     scores = leaf(2)
     law = with_draws(ct.Catnat(scores), torch.tensor([[3, 3]]))
-    got = gradient(ct.score_function(cost, law, baseline=torch.tensor([6.0, 1.0])), scores)
+    got = gradient(ct.estimators.score_function(cost, law, baseline=torch.tensor([6.0, 1.0])), scores)
     np.testing.assert_allclose(got[0], np.zeros(K - 1), atol=1e-14)  # the cost of class 3 is 6
     np.testing.assert_allclose(got[1], 5 * JACOBIAN[3] / P[3], rtol=1e-12)
 
 
 def test_no_gradient_goes_to_the_baseline():
     scores, critic = leaf(), torch.tensor(1.0, requires_grad=True)
-    value = ct.score_function(cost, ct.Catnat(scores), baseline=critic)
+    value = ct.estimators.score_function(cost, ct.Catnat(scores), baseline=critic)
     assert torch.autograd.grad(value, critic, allow_unused=True) == (None,)
 
 
@@ -155,7 +157,7 @@ def test_the_score_function_reaches_the_parameters_of_f():
     draws, chances = all_tuples(2)
     table = COSTS.clone().requires_grad_()
     law = with_draws(ct.Catnat(SCORES.expand(draws.shape[1], -1)), draws)
-    values = ct.score_function(lambda k: table[k] ** 2, law, num_samples=2, baseline="leave-one-out")
+    values = ct.estimators.score_function(lambda k: table[k] ** 2, law, num_samples=2, baseline="leave-one-out")
     (got,) = torch.autograd.grad(values @ torch.as_tensor(chances), table)
     np.testing.assert_allclose(got, 2 * P * COSTS.numpy(), rtol=1e-12)
 
@@ -174,7 +176,7 @@ def test_independent_parts_make_one_variable(name):
         return table[classes[..., 0], classes[..., 1]]
 
     law = td.Independent(with_draws(LAWS[name](scores), pairs[None]), 1)
-    value = ct.score_function(joint_cost, law, baseline=0.3)
+    value = ct.estimators.score_function(joint_cost, law, baseline=0.3)
     assert value.shape == (len(pairs),)
     got = np.einsum("n,nij->ij", chances, gradient(value, scores))
     np.testing.assert_allclose(got[0], JACOBIAN.T @ (table.numpy() @ P), atol=1e-12)
@@ -187,7 +189,7 @@ def test_independent_parts_make_one_variable(name):
 def test_the_moving_average_is_the_stated_one():
     costs = torch.randn(12, 3, dtype=torch.float64, generator=rows.seeded(0))
     for decay in (0.0, 0.5, 0.9, 0.99):
-        baseline = ct.MovingAverage(decay).double()
+        baseline = ct.estimators.MovingAverage(decay).double()
         for t, now in enumerate(costs):
             weights = [decay ** (j - 1) for j in range(1, t + 1)]
             past = [float(costs[t - j].mean()) for j in range(1, t + 1)]
@@ -197,7 +199,7 @@ def test_the_moving_average_is_the_stated_one():
 
 def test_the_moving_average_does_not_know_the_present_costs():
     """The baseline is the same whatever is drawn now: that is why it adds no bias."""
-    baseline = ct.MovingAverage(0.9)
+    baseline = ct.estimators.MovingAverage(0.9)
     baseline(torch.tensor([2.0]))
     saved = baseline.state_dict()
     used = []
@@ -205,16 +207,16 @@ def test_the_moving_average_does_not_know_the_present_costs():
         baseline.load_state_dict(saved)
         scores = leaf(1)
         law = with_draws(ct.Catnat(scores), torch.tensor([[draw]]))
-        got = gradient(ct.score_function(cost, law, baseline=baseline), scores)[0]
+        got = gradient(ct.estimators.score_function(cost, law, baseline=baseline), scores)[0]
         slope = JACOBIAN[draw] / P[draw]
         used.append(float(COSTS[draw]) - got @ slope / (slope @ slope))
     np.testing.assert_allclose(np.array(used), 2.0, rtol=1e-6)
 
 
 def test_the_moving_average_is_saved_moves_and_rests():
-    model = torch.nn.ModuleDict({"baseline": ct.MovingAverage(decay=0.5)})
+    model = torch.nn.ModuleDict({"baseline": ct.estimators.MovingAverage(decay=0.5)})
     model["baseline"](torch.tensor([3.0, 5.0]))
-    again = torch.nn.ModuleDict({"baseline": ct.MovingAverage(decay=0.5)})
+    again = torch.nn.ModuleDict({"baseline": ct.estimators.MovingAverage(decay=0.5)})
     again.load_state_dict(model.state_dict())
     assert float(again["baseline"](torch.tensor([0.0]))) == 4.0
     again.eval()
@@ -225,10 +227,10 @@ def test_the_moving_average_is_saved_moves_and_rests():
 
 
 def test_the_moving_average_holds_no_graph():
-    scores, baseline = leaf(4), ct.MovingAverage()
+    scores, baseline = leaf(4), ct.estimators.MovingAverage()
     table = COSTS.clone().requires_grad_()
     for _ in range(3):
-        ct.score_function(lambda k: table[k], ct.Catnat(scores), baseline=baseline).sum().backward()
+        ct.estimators.score_function(lambda k: table[k], ct.Catnat(scores), baseline=baseline).sum().backward()
         assert not baseline.total.requires_grad
 
 
@@ -256,8 +258,8 @@ def test_every_set_gives_the_papers_estimate(size, monkeypatch):
 def test_the_order_of_the_set_does_not_matter(monkeypatch):
     orders = list(itertools.permutations((4, 0, 3)))
     scores = leaf(len(orders))
-    monkeypatch.setitem(ct.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(orders))
-    value = ct.unordered_set(cost, ct.Catnat(scores), 3)
+    monkeypatch.setitem(ct.estimators.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(orders))
+    value = ct.estimators.unordered_set(cost, ct.Catnat(scores), 3)
     got = gradient(value, scores)
     np.testing.assert_allclose(value.detach(), np.full(6, value[0].item()), rtol=1e-13)
     np.testing.assert_allclose(got, np.tile(got[0], (6, 1)), rtol=1e-11, atol=1e-13)
@@ -271,7 +273,7 @@ def test_sets_are_drawn_without_replacement(name):
         seen.append(values.argmax(-1) if values.is_floating_point() else values)
         return cost(values)
 
-    ct.unordered_set(remember, LAWS[name](SCORES.expand(20_000, -1)), 3, generator=rows.seeded(1))
+    ct.estimators.unordered_set(remember, LAWS[name](SCORES.expand(20_000, -1)), 3, generator=rows.seeded(1))
     drawn = np.sort(seen[0].numpy().T, -1)
     counts = dict.fromkeys(all_sets(3), 0)
     for row in drawn:
@@ -289,8 +291,8 @@ def test_the_whole_set_leaves_nothing_to_chance(name, classes):
         return values.to(table) @ table if values.is_floating_point() else table[values]
 
     law = LAWS[name](scores)
-    value = ct.unordered_set(costs, law, classes, generator=rows.seeded(0))
-    wanted = ct.enumerate_exactly(costs, law)
+    value = ct.estimators.unordered_set(costs, law, classes, generator=rows.seeded(0))
+    wanted = ct.estimators.enumerate_exactly(costs, law)
     rows.assert_close(value, wanted)
     np.testing.assert_allclose(gradient(value, scores), gradient(wanted, scores), rtol=1e-9, atol=1e-12)
 
@@ -298,8 +300,8 @@ def test_the_whole_set_leaves_nothing_to_chance(name, classes):
 def test_sets_reach_the_parameters_of_f(monkeypatch):
     sets = all_sets(2)
     table = COSTS.clone().requires_grad_()
-    monkeypatch.setitem(ct.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(list(sets)))
-    values = ct.unordered_set(lambda k: table[k] ** 2, ct.Catnat(SCORES.expand(len(sets), -1)), 2)
+    monkeypatch.setitem(ct.estimators.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(list(sets)))
+    values = ct.estimators.unordered_set(lambda k: table[k] ** 2, ct.Catnat(SCORES.expand(len(sets), -1)), 2)
     (got,) = torch.autograd.grad(values @ torch.tensor(list(sets.values()), dtype=torch.float64), table)
     np.testing.assert_allclose(got, 2 * P * COSTS.numpy(), rtol=1e-12)
 
@@ -308,7 +310,7 @@ def test_one_certain_class_and_a_tiny_rest():
     """1 - p(S) would be all rounding here; the rest is summed instead."""
     p = torch.full((10,), 1e-9, dtype=torch.float32)
     p[3] = 1 - 9e-9
-    values = ct.unordered_set(
+    values = ct.estimators.unordered_set(
         lambda k: (k != 3).float(), td.Categorical(probs=p.expand(3000, -1)), 2, generator=rows.seeded(0)
     )
     np.testing.assert_allclose(values, np.full(3000, 9e-9), rtol=1e-5)
@@ -348,13 +350,13 @@ def test_sets_have_less_variance_than_leave_one_out(monkeypatch):
 # ---- bias and no bias, by drawing ----
 
 MANY = {
-    "score_function": lambda law, g: ct.score_function(cost, law, generator=g),
-    "score_function-2": lambda law, g: ct.score_function(
+    "score_function": lambda law, g: ct.estimators.score_function(cost, law, generator=g),
+    "score_function-2": lambda law, g: ct.estimators.score_function(
         cost, law, num_samples=2, baseline="leave-one-out", generator=g
     ),
-    "unordered_set-2": lambda law, g: ct.unordered_set(cost, law, 2, generator=g),
-    "unordered_set-4": lambda law, g: ct.unordered_set(cost, law, 4, generator=g),
-    "straight_through": lambda law, g: ct.straight_through(law, generator=g) @ COSTS,  # a linear cost
+    "unordered_set-2": lambda law, g: ct.estimators.unordered_set(cost, law, 2, generator=g),
+    "unordered_set-4": lambda law, g: ct.estimators.unordered_set(cost, law, 4, generator=g),
+    "straight_through": lambda law, g: ct.estimators.straight_through(law, generator=g) @ COSTS,  # a linear cost
 }
 
 
@@ -375,9 +377,9 @@ def bent(hot: Tensor) -> Tensor:
 BENT = COSTS**2 / 4
 BENT_GRADIENT = BENT.numpy() @ JACOBIAN
 BIASED = {
-    "straight_through": lambda law, g: ct.straight_through(law, generator=g),
-    "gumbel_softmax": lambda law, g: ct.gumbel_softmax(law, 1.0, generator=g),
-    "gumbel_softmax-hard": lambda law, g: ct.gumbel_softmax(law, 1.0, hard=True, generator=g),
+    "straight_through": lambda law, g: ct.estimators.straight_through(law, generator=g),
+    "gumbel_softmax": lambda law, g: ct.estimators.gumbel_softmax(law, 1.0, generator=g),
+    "gumbel_softmax-hard": lambda law, g: ct.estimators.gumbel_softmax(law, 1.0, hard=True, generator=g),
 }
 
 
@@ -389,7 +391,8 @@ def test_the_biased_are_biased(estimator):
     assert not is_mean(got, BENT_GRADIENT)
     assert np.abs(got.mean(0) - BENT_GRADIENT).max() > 0.1
     exact = gradient(
-        ct.score_function(lambda k: BENT[k], ct.Catnat(scores), num_samples=2, generator=rows.seeded(3)), scores
+        ct.estimators.score_function(lambda k: BENT[k], ct.Catnat(scores), num_samples=2, generator=rows.seeded(3)),
+        scores,
     )
     assert is_mean(exact, BENT_GRADIENT)
 
@@ -397,7 +400,7 @@ def test_the_biased_are_biased(estimator):
 def test_straight_through_has_the_bias_of_the_linearized_cost():
     """Its mean is the expectation of f'(onehot k) times the gradient of p."""
     scores = leaf(REPEATS)
-    got = gradient(bent(ct.straight_through(ct.Catnat(scores), generator=rows.seeded(4))), scores)
+    got = gradient(bent(ct.estimators.straight_through(ct.Catnat(scores), generator=rows.seeded(4))), scores)
     slopes = COSTS.numpy()[:, None] / 2 * COSTS.numpy()  # of bent at every corner
     assert is_mean(got, P @ slopes @ JACOBIAN)
 
@@ -406,7 +409,9 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
     bias, spread = [], []
     for temperature in (2.0, 1.0, 0.3):
         scores = leaf(REPEATS)
-        got = gradient(bent(ct.gumbel_softmax(ct.Catnat(scores), temperature, generator=rows.seeded(5))), scores)
+        got = gradient(
+            bent(ct.estimators.gumbel_softmax(ct.Catnat(scores), temperature, generator=rows.seeded(5))), scores
+        )
         bias.append(np.linalg.norm(got.mean(0) - BENT_GRADIENT))
         spread.append(got.var(0).sum())
     assert bias[0] > 1.3 * bias[1] > 1.3 * 1.3 * bias[2]
@@ -429,9 +434,9 @@ def test_changed_laws_are_estimated_like_any_other(changes):
         scores = leaf(REPEATS)
         law = kind(scores, **changes)
         wanted = gradient(law.probs @ COSTS, scores)[0]
-        np.testing.assert_allclose(gradient(ct.enumerate_exactly(cost, law), scores)[0], wanted, atol=1e-12)
-        np.testing.assert_allclose(gradient(ct.unordered_set(cost, law, K), scores)[0], wanted, atol=1e-10)
+        np.testing.assert_allclose(gradient(ct.estimators.enumerate_exactly(cost, law), scores)[0], wanted, atol=1e-12)
+        np.testing.assert_allclose(gradient(ct.estimators.unordered_set(cost, law, K), scores)[0], wanted, atol=1e-10)
         for estimate in MANY.values():
             assert is_mean(gradient(estimate(law, rows.seeded(6)), scores), wanted)
-        drawn = ct.gumbel_softmax(law, 0.5, hard=True, generator=rows.seeded(7)).argmax(-1)
+        drawn = ct.estimators.gumbel_softmax(law, 0.5, hard=True, generator=rows.seeded(7)).argmax(-1)
         rows.chi_square(drawn, law.probs[0].detach())

@@ -29,22 +29,26 @@ pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 @every_law
 def test_the_largest_entry_has_the_law(name):
     law = LAWS[name](SCORES)
-    soft = ct.gumbel_softmax(law, 0.7, sample_shape=(20_000,), generator=rows.seeded(0))
+    soft = ct.estimators.gumbel_softmax(law, 0.7, sample_shape=(20_000,), generator=rows.seeded(0))
     rows.assert_close(soft.sum(-1), torch.ones(20_000, dtype=torch.float64))
     rows.chi_square(soft.argmax(-1), torch.as_tensor(P))
-    hard = ct.gumbel_softmax(law, 0.7, hard=True, sample_shape=(20_000,), generator=rows.seeded(0))
+    hard = ct.estimators.gumbel_softmax(law, 0.7, hard=True, sample_shape=(20_000,), generator=rows.seeded(0))
     rows.assert_equal(hard, torch.nn.functional.one_hot(soft.argmax(-1), K).double())
-    rows.chi_square(ct.straight_through(law, sample_shape=(20_000,), generator=rows.seeded(0)).argmax(-1), law.probs)
+    rows.chi_square(
+        ct.estimators.straight_through(law, sample_shape=(20_000,), generator=rows.seeded(0)).argmax(-1), law.probs
+    )
 
 
 def test_it_is_the_relaxed_distribution():
     relaxed = ct.RelaxedOneHotCatnat(0.7, SCORES).rsample((4, 3), generator=rows.seeded(0))
-    rows.assert_close(ct.gumbel_softmax(ct.Catnat(SCORES), 0.7, sample_shape=(4, 3), generator=rows.seeded(0)), relaxed)
+    rows.assert_close(
+        ct.estimators.gumbel_softmax(ct.Catnat(SCORES), 0.7, sample_shape=(4, 3), generator=rows.seeded(0)), relaxed
+    )
 
 
 def test_straight_through_is_what_the_distribution_does():
     law = ct.OneHotCatnatStraightThrough(leaf(6))
-    got, wanted = ct.straight_through(law, generator=rows.seeded(0)), law.rsample(generator=rows.seeded(0))
+    got, wanted = ct.estimators.straight_through(law, generator=rows.seeded(0)), law.rsample(generator=rows.seeded(0))
     rows.assert_equal(got.detach(), wanted.detach())
     slope = torch.randn(6, K, dtype=torch.float64, generator=rows.seeded(1))
     rows.assert_equal(*(torch.as_tensor(gradient(value * slope, law.scores)) for value in (got, wanted)))
@@ -55,13 +59,13 @@ def test_gradients_of_the_relaxed_draw():
     heat = torch.tensor([[0.5], [1.5]], dtype=torch.float64, requires_grad=True)
 
     def draw(scores, temperature):
-        return ct.gumbel_softmax(ct.Catnat(scores), temperature, generator=rows.seeded(0))
+        return ct.estimators.gumbel_softmax(ct.Catnat(scores), temperature, generator=rows.seeded(0))
 
     assert torch.autograd.gradcheck(draw, (leaf(2), heat))
     scores = leaf(2)
     slope = torch.randn(2, K, dtype=torch.float64, generator=rows.seeded(1))
     soft, hard = (
-        gradient(ct.gumbel_softmax(ct.Catnat(scores), 0.7, hard=h, generator=rows.seeded(0)) * slope, scores)
+        gradient(ct.estimators.gumbel_softmax(ct.Catnat(scores), 0.7, hard=h, generator=rows.seeded(0)) * slope, scores)
         for h in (False, True)
     )
     np.testing.assert_array_equal(soft, hard)
@@ -69,9 +73,9 @@ def test_gradients_of_the_relaxed_draw():
 
 def test_one_temperature_per_row():
     scores, heat = SCORES.expand(2, -1), torch.tensor([[0.2], [3.0]])
-    got = ct.gumbel_softmax(ct.Catnat(scores), heat, generator=rows.seeded(0))
+    got = ct.estimators.gumbel_softmax(ct.Catnat(scores), heat, generator=rows.seeded(0))
     for row, t in enumerate((0.2, 3.0)):
-        one = ct.gumbel_softmax(ct.Catnat(scores), t, generator=rows.seeded(0))[row]
+        one = ct.estimators.gumbel_softmax(ct.Catnat(scores), t, generator=rows.seeded(0))[row]
         torch.testing.assert_close(got[row], one, rtol=1e-6, atol=1e-12)
 
 
@@ -82,20 +86,20 @@ def test_shapes(name):
             continue
         law = LAWS[name](SCORES.expand(*batch, -1))
         for shape in ((), (4,), (2, 0)):
-            assert ct.gumbel_softmax(law, 0.5, sample_shape=shape).shape == (*shape, *batch, K)
-            assert ct.sample_counts(law, 3, sample_shape=shape).shape == (*shape, *batch, K)
+            assert ct.estimators.gumbel_softmax(law, 0.5, sample_shape=shape).shape == (*shape, *batch, K)
+            assert ct.estimators.sample_counts(law, 3, sample_shape=shape).shape == (*shape, *batch, K)
             # With a generator the draws are ours; torch's own cannot draw nothing.
-            drawn = ct.straight_through(law, sample_shape=shape, generator=rows.seeded(0))
+            drawn = ct.estimators.straight_through(law, sample_shape=shape, generator=rows.seeded(0))
             assert drawn.shape == (*shape, *batch, K)
-        assert ct.enumerate_exactly(cost, law).shape == batch
-        assert ct.unordered_set(cost, law, 2).shape == batch
-        assert ct.score_function(cost, law, num_samples=2, generator=rows.seeded(0)).shape == batch
+        assert ct.estimators.enumerate_exactly(cost, law).shape == batch
+        assert ct.estimators.unordered_set(cost, law, 2).shape == batch
+        assert ct.estimators.score_function(cost, law, num_samples=2, generator=rows.seeded(0)).shape == batch
 
 
 def test_independent_can_be_relaxed():
     law = td.Independent(ct.OneHotCatnat(SCORES.expand(2, 3, -1)), 1)
-    assert ct.gumbel_softmax(law, 0.5).shape == (2, 3, K)
-    assert ct.straight_through(law).shape == (2, 3, K)
+    assert ct.estimators.gumbel_softmax(law, 0.5).shape == (2, 3, K)
+    assert ct.estimators.straight_through(law).shape == (2, 3, K)
 
 
 # ---- sample_counts ----
@@ -103,7 +107,7 @@ def test_independent_can_be_relaxed():
 
 @every_law
 def test_counts_have_the_multinomial_law(name):
-    counts = ct.sample_counts(LAWS[name](SCORES), 3, sample_shape=(20_000,), generator=rows.seeded(0))
+    counts = ct.estimators.sample_counts(LAWS[name](SCORES), 3, sample_shape=(20_000,), generator=rows.seeded(0))
     assert counts.dtype == torch.int64
     assert_multinomial(counts.tolist())
 
@@ -111,7 +115,7 @@ def test_counts_have_the_multinomial_law(name):
 @pytest.mark.parametrize("count", [40, 5000])
 def test_every_count_is_binomial(count):
     """Small and large expected counts: torch draws them by different algorithms."""
-    counts = ct.sample_counts(ct.Catnat(SCORES), count, sample_shape=(20_000,), generator=rows.seeded(1))
+    counts = ct.estimators.sample_counts(ct.Catnat(SCORES), count, sample_shape=(20_000,), generator=rows.seeded(1))
     for k in range(K):
         law = stats.binom.pmf(np.arange(count + 1), count, P[k])
         checks.chi_square(np.bincount(counts[:, k], minlength=count + 1), law)
@@ -121,7 +125,9 @@ def test_every_count_is_binomial(count):
 def test_counts_have_the_right_mean_and_covariance(classes):
     p = ct.catnat(rows.inside(catnat.balanced(classes), "natural", margin=0.3))
     count, repeats = 1000, 4000
-    counts = ct.sample_counts(td.Categorical(probs=p), count, sample_shape=(repeats,), generator=rows.seeded(2))
+    counts = ct.estimators.sample_counts(
+        td.Categorical(probs=p), count, sample_shape=(repeats,), generator=rows.seeded(2)
+    )
     assert (counts.sum(-1) == count).all()
     assert (counts >= 0).all()
     draws, mean = counts.double().numpy(), count * p.numpy()
@@ -132,7 +138,7 @@ def test_counts_have_the_right_mean_and_covariance(classes):
 
 def test_counts_of_very_many_draws():
     count = 2**53
-    counts = ct.sample_counts(ct.Catnat(SCORES), count, sample_shape=(2000,), generator=rows.seeded(3))
+    counts = ct.estimators.sample_counts(ct.Catnat(SCORES), count, sample_shape=(2000,), generator=rows.seeded(3))
     assert (counts.sum(-1) == count).all()
     standard = (counts.double().numpy() - count * P) / np.sqrt(count * P * (1 - P))
     assert is_mean(standard, np.zeros(K))
@@ -142,15 +148,19 @@ def test_counts_of_very_many_draws():
 def test_a_count_per_row():
     totals = torch.tensor([[0], [7], [10**6]])
     law = ct.Catnat(SCORES.expand(3, 4, -1))
-    counts = ct.sample_counts(law, totals, sample_shape=(5,), generator=rows.seeded(0))
+    counts = ct.estimators.sample_counts(law, totals, sample_shape=(5,), generator=rows.seeded(0))
     rows.assert_equal(counts.sum(-1), totals.expand(5, 3, 4))
-    rows.assert_equal(ct.sample_counts(law, totals.int(), generator=rows.seeded(0)).sum(-1), totals.expand(3, 4))
+    rows.assert_equal(
+        ct.estimators.sample_counts(law, totals.int(), generator=rows.seeded(0)).sum(-1), totals.expand(3, 4)
+    )
 
 
 def test_impossible_classes_are_never_counted():
     for p in ([0.0, 0.5, 0.0, 0.0, 0.5, 0.0], [0, 0, 1.0], [1.0, 0, 0], [0.3, 0.0, 0.7]):
         p = torch.tensor(p)
-        counts = ct.sample_counts(td.Categorical(probs=p), 10**9, sample_shape=(100,), generator=rows.seeded(0))
+        counts = ct.estimators.sample_counts(
+            td.Categorical(probs=p), 10**9, sample_shape=(100,), generator=rows.seeded(0)
+        )
         assert (counts[:, p == 0] == 0).all()
         assert (counts[:, p > 0] > 0).all()
 
@@ -158,11 +168,11 @@ def test_impossible_classes_are_never_counted():
 # ---- generators ----
 
 RANDOM = {
-    "gumbel_softmax": lambda law, **how: ct.gumbel_softmax(law, 0.5, **how),
-    "straight_through": lambda law, **how: ct.straight_through(law, **how),
-    "score_function": lambda law, **how: ct.score_function(cost, law, num_samples=2, **how),
-    "unordered_set": lambda law, **how: ct.unordered_set(cost, law, 2, **how),
-    "sample_counts": lambda law, **how: ct.sample_counts(law, 1000, **how),
+    "gumbel_softmax": lambda law, **how: ct.estimators.gumbel_softmax(law, 0.5, **how),
+    "straight_through": lambda law, **how: ct.estimators.straight_through(law, **how),
+    "score_function": lambda law, **how: ct.estimators.score_function(cost, law, num_samples=2, **how),
+    "unordered_set": lambda law, **how: ct.estimators.unordered_set(cost, law, 2, **how),
+    "sample_counts": lambda law, **how: ct.estimators.sample_counts(law, 1000, **how),
 }
 
 
@@ -187,7 +197,7 @@ def test_a_generator_decides_everything(name, function):
 def test_draws_with_a_generator_have_the_law(name):
     seen = []
     law = td.Independent(LAWS[name](SCORES.expand(2, -1)), 1)
-    ct.score_function(
+    ct.estimators.score_function(
         lambda v: seen.append(classes_of(v)) or torch.zeros(10_000), law, num_samples=10_000, generator=rows.seeded(0)
     )
     assert seen[0].shape == (10_000, 2)

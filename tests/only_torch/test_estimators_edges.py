@@ -68,20 +68,22 @@ def test_the_impossible_is_never_drawn(name):
     assert 0 < int(zero.sum()) < 8
     for temperature in (1e-4, 0.5, 100.0):
         for hard in (False, True):
-            drawn = ct.gumbel_softmax(law, temperature, hard=hard, sample_shape=(200,), generator=rows.seeded(0))
+            drawn = ct.estimators.gumbel_softmax(
+                law, temperature, hard=hard, sample_shape=(200,), generator=rows.seeded(0)
+            )
             assert (drawn[..., zero] == 0).all()
-    assert (ct.straight_through(law, sample_shape=(200,), generator=rows.seeded(0))[..., zero] == 0).all()
-    assert (ct.sample_counts(law, 10**6, generator=rows.seeded(0))[..., zero] == 0).all()
+    assert (ct.estimators.straight_through(law, sample_shape=(200,), generator=rows.seeded(0))[..., zero] == 0).all()
+    assert (ct.estimators.sample_counts(law, 10**6, generator=rows.seeded(0))[..., zero] == 0).all()
 
     def watch(values):
         classes = classes_of(values)
         assert not zero[classes].any()
         return classes.double()
 
-    ct.score_function(watch, law, num_samples=200, generator=rows.seeded(0))
-    ct.enumerate_exactly(watch, law)
+    ct.estimators.score_function(watch, law, num_samples=200, generator=rows.seeded(0))
+    ct.estimators.enumerate_exactly(watch, law)
     for k in range(1, 9):
-        ct.unordered_set(watch, law, k, generator=rows.seeded(0))
+        ct.estimators.unordered_set(watch, law, k, generator=rows.seeded(0))
 
 
 @every_closed_law
@@ -98,7 +100,7 @@ def test_the_impossible_counts_nothing(name):
             def by_place(_, zero=zero, shift=shift, ground=ground, value_there=value_there):
                 return torch.where(zero, value_there, ground.view(8, 1) * shift.exp())
 
-            value = ct.enumerate_exactly(by_place, law)
+            value = ct.estimators.enumerate_exactly(by_place, law)
             results.append((value, *torch.autograd.grad(value.sum(), (parameters, shift))))
         for got, wanted in zip(*results, strict=True):
             rows.assert_equal(got, wanted)
@@ -109,9 +111,9 @@ def test_the_impossible_counts_nothing(name):
 def test_asking_only_for_the_possible_keeps_f_differentiable(name):
     """f is log of a parameter that is 0 for impossible classes: asked there, its gradient would be 0 times infinity."""
     for estimate in (
-        ct.enumerate_exactly,
-        lambda f, law: ct.unordered_set(f, law, 8, generator=rows.seeded(0)),
-        lambda f, law: ct.unordered_set(f, law, 6, generator=rows.seeded(0)),
+        ct.estimators.enumerate_exactly,
+        lambda f, law: ct.estimators.unordered_set(f, law, 8, generator=rows.seeded(0)),
+        lambda f, law: ct.estimators.unordered_set(f, law, 6, generator=rows.seeded(0)),
     ):
         law, parameters = closed_laws()[name]()
         chances = law.probs[0].detach().double()
@@ -131,8 +133,8 @@ def test_more_members_than_possible_classes_are_exact(name):
         law, parameters = closed_laws()[name]()
         if k < int((law.probs[0] > 0).sum()):
             continue
-        value = ct.unordered_set(lambda v: classes_of(v).double() ** 2, law, k, generator=rows.seeded(k))
-        wanted = ct.enumerate_exactly(lambda v: classes_of(v).double() ** 2, law)
+        value = ct.estimators.unordered_set(lambda v: classes_of(v).double() ** 2, law, k, generator=rows.seeded(k))
+        wanted = ct.estimators.enumerate_exactly(lambda v: classes_of(v).double() ** 2, law)
         rows.assert_close(value, wanted)
         slopes = (torch.as_tensor(gradient(v, parameters)) for v in (value, wanted))
         torch.testing.assert_close(*(open_entries(name, law, slope) for slope in slopes))
@@ -143,11 +145,11 @@ def test_dead_scores_and_closed_classes_get_no_gradient(name):
     law, parameters = closed_laws()[name]()
     slope = torch.linspace(-1, 2, 8, dtype=torch.float64)
     values = [
-        ct.gumbel_softmax(law, 0.5, generator=rows.seeded(0)) @ slope,
-        ct.straight_through(law, generator=rows.seeded(0)) @ slope,
-        ct.score_function(lambda v: slope[classes_of(v)], law, generator=rows.seeded(0)),
-        ct.unordered_set(lambda v: slope[classes_of(v)], law, 3, generator=rows.seeded(0)),
-        ct.enumerate_exactly(lambda v: slope[classes_of(v)], law),
+        ct.estimators.gumbel_softmax(law, 0.5, generator=rows.seeded(0)) @ slope,
+        ct.estimators.straight_through(law, generator=rows.seeded(0)) @ slope,
+        ct.estimators.score_function(lambda v: slope[classes_of(v)], law, generator=rows.seeded(0)),
+        ct.estimators.unordered_set(lambda v: slope[classes_of(v)], law, 3, generator=rows.seeded(0)),
+        ct.estimators.enumerate_exactly(lambda v: slope[classes_of(v)], law),
     ]
     for value in values:
         got = torch.as_tensor(gradient(value, parameters))
@@ -155,7 +157,7 @@ def test_dead_scores_and_closed_classes_get_no_gradient(name):
         if "logits" in name:
             assert (got[parameters == -math.inf] == 0).all()
         if name.endswith("Catnat"):
-            assert (got[:, ct.saturated(CLOSED)] == 0).all()
+            assert (got[:, ct.geometry.saturated(CLOSED)] == 0).all()
         assert (got != 0).any()
 
 
@@ -169,18 +171,18 @@ def hostile(dtype: torch.dtype) -> Tensor:
 
 
 HOSTILE = {
-    "gumbel_softmax": lambda law, c, g: ct.gumbel_softmax(law, 0.5, generator=g) @ c,
-    "gumbel_softmax-cold": lambda law, c, g: ct.gumbel_softmax(law, 1e-4, generator=g) @ c,
-    "gumbel_softmax-frozen": lambda law, c, g: ct.gumbel_softmax(law, 1e-50, generator=g) @ c,
-    "gumbel_softmax-hot": lambda law, c, g: ct.gumbel_softmax(law, 1e30, generator=g) @ c,
-    "gumbel_softmax-hard": lambda law, c, g: ct.gumbel_softmax(law, 1e-4, hard=True, generator=g) @ c,
-    "straight_through": lambda law, c, g: ct.straight_through(law, generator=g) @ c,
-    "score_function": lambda law, c, g: ct.score_function(
+    "gumbel_softmax": lambda law, c, g: ct.estimators.gumbel_softmax(law, 0.5, generator=g) @ c,
+    "gumbel_softmax-cold": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e-4, generator=g) @ c,
+    "gumbel_softmax-frozen": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e-50, generator=g) @ c,
+    "gumbel_softmax-hot": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e30, generator=g) @ c,
+    "gumbel_softmax-hard": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e-4, hard=True, generator=g) @ c,
+    "straight_through": lambda law, c, g: ct.estimators.straight_through(law, generator=g) @ c,
+    "score_function": lambda law, c, g: ct.estimators.score_function(
         lambda v: c[classes_of(v)], law, num_samples=3, baseline="leave-one-out", generator=g
     ),
-    "unordered_set": lambda law, c, g: ct.unordered_set(lambda v: c[classes_of(v)], law, 3, generator=g),
-    "unordered_set-all": lambda law, c, g: ct.unordered_set(lambda v: c[classes_of(v)], law, 7, generator=g),
-    "enumerate_exactly": lambda law, c, g: ct.enumerate_exactly(lambda v: c[classes_of(v)], law),
+    "unordered_set": lambda law, c, g: ct.estimators.unordered_set(lambda v: c[classes_of(v)], law, 3, generator=g),
+    "unordered_set-all": lambda law, c, g: ct.estimators.unordered_set(lambda v: c[classes_of(v)], law, 7, generator=g),
+    "enumerate_exactly": lambda law, c, g: ct.estimators.enumerate_exactly(lambda v: c[classes_of(v)], law),
 }
 
 
@@ -220,7 +222,7 @@ def test_no_nan_in_the_gradient_of_a_temperature(temperature):
     for kind in ("natural", "sigmoid"):
         heat = torch.tensor(temperature, requires_grad=True)
         law = ct.Catnat(hostile(torch.float32), activation=kind)
-        soft = ct.gumbel_softmax(law, heat, generator=rows.seeded(0))
+        soft = ct.estimators.gumbel_softmax(law, heat, generator=rows.seeded(0))
         assert torch.autograd.grad((soft @ torch.linspace(-1, 2, 7)).sum(), heat)[0].isfinite()
 
 
@@ -228,13 +230,13 @@ def test_large_costs_in_half_precision():
     """Sums and differences of costs leave half precision's range long before the costs do."""
     law = ct.Catnat(torch.zeros(4, 3).half())
     for value in (
-        ct.score_function(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law, num_samples=8),
-        ct.enumerate_exactly(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law),
-        ct.unordered_set(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law, 4),
+        ct.estimators.score_function(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law, num_samples=8),
+        ct.estimators.enumerate_exactly(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law),
+        ct.estimators.unordered_set(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law, 4),
     ):
         rows.assert_equal(value, torch.full((4,), 6e4).half())
     scores = torch.zeros(50, 3).half().requires_grad_()
-    value = ct.score_function(
+    value = ct.estimators.score_function(
         lambda k: (2.0 * (k > 1) - 1).half() * 6e4, ct.Catnat(scores), num_samples=4, baseline="leave-one-out"
     )
     assert value.isfinite().all()
@@ -244,17 +246,17 @@ def test_large_costs_in_half_precision():
 def test_dtypes_of_results():
     half, single = ct.Catnat(torch.zeros(3, 3).half()), ct.Catnat(torch.zeros(3, 3))
     for estimate in (
-        ct.enumerate_exactly,
-        ct.score_function,
-        lambda f, law: ct.unordered_set(f, law, 2),
+        ct.estimators.enumerate_exactly,
+        ct.estimators.score_function,
+        lambda f, law: ct.estimators.unordered_set(f, law, 2),
     ):
         assert estimate(lambda k: k.half(), half).dtype == torch.float16
         assert estimate(lambda k: k.float(), half).dtype == torch.float32
         assert estimate(lambda k: k.double(), single).dtype == torch.float64
         assert estimate(lambda k: k, single).dtype == torch.float32  # whole numbers, and even answers, are costs
         assert estimate(lambda k: k == 2, single).dtype == torch.float32
-    assert ct.gumbel_softmax(half, 0.5).dtype == ct.straight_through(half).dtype == torch.float16
-    assert ct.gumbel_softmax(half, 0.5, hard=True).dtype == torch.float16
+    assert ct.estimators.gumbel_softmax(half, 0.5).dtype == ct.estimators.straight_through(half).dtype == torch.float16
+    assert ct.estimators.gumbel_softmax(half, 0.5, hard=True).dtype == torch.float16
 
 
 # ---- errors ----
@@ -263,53 +265,56 @@ def test_dtypes_of_results():
 def test_what_is_not_categorical():
     normal = td.Normal(torch.zeros(3), 1.0)
     for estimate in (
-        lambda law: ct.gumbel_softmax(law, 0.5),
-        ct.straight_through,
-        lambda law: ct.unordered_set(cost, law, 2),
-        lambda law: ct.enumerate_exactly(cost, law),
-        lambda law: ct.sample_counts(law, 5),
+        lambda law: ct.estimators.gumbel_softmax(law, 0.5),
+        ct.estimators.straight_through,
+        lambda law: ct.estimators.unordered_set(cost, law, 2),
+        lambda law: ct.estimators.enumerate_exactly(cost, law),
+        lambda law: ct.estimators.sample_counts(law, 5),
     ):
         with pytest.raises(TypeError, match="`distribution` is a Normal"):
             estimate(normal)
-    for estimate in (lambda law: ct.unordered_set(cost, law, 2), lambda law: ct.enumerate_exactly(cost, law)):
+    for estimate in (
+        lambda law: ct.estimators.unordered_set(cost, law, 2),
+        lambda law: ct.estimators.enumerate_exactly(cost, law),
+    ):
         with pytest.raises(TypeError, match="base_dist"):
             estimate(td.Independent(ct.Catnat(SCORES.expand(3, -1)), 1))
     with pytest.raises(TypeError, match="sample method of a Normal takes none"):
-        ct.score_function(lambda x: x, normal, generator=rows.seeded(0))
-    assert ct.score_function(lambda x: x, normal).shape == (3,)  # without a generator any law will do
+        ct.estimators.score_function(lambda x: x, normal, generator=rows.seeded(0))
+    assert ct.estimators.score_function(lambda x: x, normal).shape == (3,)  # without a generator any law will do
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, torch.tensor(0.0), torch.tensor([[1.0], [-1.0]])])
 def test_bad_temperatures(temperature):
     with pytest.raises(ValueError, match="`temperature` is"):
-        ct.gumbel_softmax(ct.Catnat(SCORES.expand(2, -1)), temperature)
+        ct.estimators.gumbel_softmax(ct.Catnat(SCORES.expand(2, -1)), temperature)
 
 
 def test_bad_baselines():
     law = ct.Catnat(SCORES.expand(3, -1))
     with pytest.raises(ValueError, match="num_samples=2 or more"):
-        ct.score_function(cost, law, baseline="leave-one-out")
+        ct.estimators.score_function(cost, law, baseline="leave-one-out")
     with pytest.raises(ValueError, match="'loo'"):
-        ct.score_function(cost, law, baseline="loo")
+        ct.estimators.score_function(cost, law, baseline="loo")
     with pytest.raises(TypeError, match="list"):
-        ct.score_function(cost, law, baseline=[1.0])
+        ct.estimators.score_function(cost, law, baseline=[1.0])
     with pytest.raises(ValueError, match=r"\(2,\).*\(1, 3\)"):
-        ct.score_function(cost, law, baseline=torch.zeros(2))
+        ct.estimators.score_function(cost, law, baseline=torch.zeros(2))
     with pytest.raises(ValueError, match=r"\(4, 3\)"):  # it would broadcast, and enlarge the costs
-        ct.score_function(cost, law, baseline=torch.zeros(4, 3))
+        ct.estimators.score_function(cost, law, baseline=torch.zeros(4, 3))
     with pytest.raises(ValueError, match="at least 1"):
-        ct.score_function(cost, law, num_samples=0)
+        ct.estimators.score_function(cost, law, num_samples=0)
     for decay in (-0.1, 1.0, math.nan):
         with pytest.raises(ValueError, match="`decay`"):
-            ct.MovingAverage(decay)
+            ct.estimators.MovingAverage(decay)
 
 
 def test_bad_costs():
     law = ct.Catnat(SCORES.expand(3, -1))
     estimates = (
-        lambda f: ct.score_function(f, law, num_samples=4),
-        lambda f: ct.unordered_set(f, law, 4),
-        lambda f: ct.enumerate_exactly(f, law),
+        lambda f: ct.estimators.score_function(f, law, num_samples=4),
+        lambda f: ct.estimators.unordered_set(f, law, 4),
+        lambda f: ct.estimators.enumerate_exactly(f, law),
     )
     assert_refuses_bad_costs(estimates, cost)
 
@@ -317,18 +322,18 @@ def test_bad_costs():
 @pytest.mark.parametrize("k", [0, -1, 6])
 def test_bad_set_sizes(k):
     with pytest.raises(ValueError, match=f"`k` is {k}, but 1 to 5"):
-        ct.unordered_set(cost, ct.Catnat(SCORES), k)
+        ct.estimators.unordered_set(cost, ct.Catnat(SCORES), k)
     with pytest.raises(ValueError, match=r"2\^k"):
-        ct.unordered_set(cost, ct.Catnat(torch.zeros(20)), 9)
+        ct.estimators.unordered_set(cost, ct.Catnat(torch.zeros(20)), 9)
 
 
 def test_bad_counts():
     law = ct.Catnat(SCORES.expand(3, -1))
     for bad in (-1, 2**53 + 1, torch.tensor([1, 2, -3])):
         with pytest.raises(ValueError, match=r"from 0 to 2\^53"):
-            ct.sample_counts(law, bad)
+            ct.estimators.sample_counts(law, bad)
     with pytest.raises(ValueError, match="batch shape"):
-        ct.sample_counts(law, torch.tensor([1, 2]))
+        ct.estimators.sample_counts(law, torch.tensor([1, 2]))
     for bad in (2.0, True, torch.tensor(2.0)):
         with pytest.raises(TypeError, match="whole number"):
-            ct.sample_counts(law, bad)
+            ct.estimators.sample_counts(law, bad)

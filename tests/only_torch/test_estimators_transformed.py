@@ -24,16 +24,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 # ---- compile and vmap ----
 
 COMPILED = {
-    "gumbel_softmax": lambda s: ct.gumbel_softmax(ct.Catnat(s), torch.ones(()), hard=True),
-    "straight_through": lambda s: ct.straight_through(td.OneHotCategorical(logits=ct.log_catnat(s))),
-    "score_function": lambda s: ct.score_function(
+    "gumbel_softmax": lambda s: ct.estimators.gumbel_softmax(ct.Catnat(s), torch.ones(()), hard=True),
+    "straight_through": lambda s: ct.estimators.straight_through(td.OneHotCategorical(logits=ct.log_catnat(s))),
+    "score_function": lambda s: ct.estimators.score_function(
         lambda v: cost(v).sum(-1),
         td.Independent(ct.OneHotCatnat(s.unsqueeze(-2)), 1),
         num_samples=3,
         baseline="leave-one-out",
     ),
-    "unordered_set": lambda s: ct.unordered_set(cost, ct.Catnat(s), 3),
-    "enumerate_exactly": lambda s: ct.enumerate_exactly(cost, ct.OneHotCatnat(s)),
+    "unordered_set": lambda s: ct.estimators.unordered_set(cost, ct.Catnat(s), 3),
+    "enumerate_exactly": lambda s: ct.estimators.enumerate_exactly(cost, ct.OneHotCatnat(s)),
 }
 
 
@@ -60,10 +60,10 @@ def test_one_graph_and_any_batch(name):
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_a_moving_average_lives_in_a_graph():
-    quick, slow = ct.MovingAverage(0.9), ct.MovingAverage(0.9)
+    quick, slow = ct.estimators.MovingAverage(0.9), ct.estimators.MovingAverage(0.9)
 
     def step(scores):
-        return ct.score_function(
+        return ct.estimators.score_function(
             lambda k: torch.full_like(k, 3.0, dtype=torch.float64), ct.Catnat(scores), baseline=quick
         )
 
@@ -82,21 +82,25 @@ def test_enumeration_under_vmap(name):
     scores = rows.inside(catnat.balanced(K), "natural", 6)
 
     def expected(row):
-        return ct.enumerate_exactly(cost, LAWS[name](row))
+        return ct.estimators.enumerate_exactly(cost, LAWS[name](row))
 
-    wanted = ct.enumerate_exactly(cost, LAWS[name](scores))
+    wanted = ct.estimators.enumerate_exactly(cost, LAWS[name](scores))
     rows.assert_close(torch.func.vmap(expected)(scores), wanted)
     slopes = torch.func.vmap(torch.func.grad(expected))(scores)
     leaves = scores.clone().requires_grad_()
-    np.testing.assert_allclose(slopes, gradient(ct.enumerate_exactly(cost, LAWS[name](leaves)), leaves), rtol=1e-10)
+    np.testing.assert_allclose(
+        slopes, gradient(ct.estimators.enumerate_exactly(cost, LAWS[name](leaves)), leaves), rtol=1e-10
+    )
 
 
 def test_the_others_under_vmap():
     scores = SCORES.expand(REPEATS, -1)
     linear = {
-        "straight_through": lambda s: ct.straight_through(ct.Catnat(s)) @ COSTS,
-        "score_function": lambda s: ct.score_function(cost, ct.Catnat(s, validate_args=False), num_samples=2),
-        "unordered_set": lambda s: ct.unordered_set(cost, ct.Catnat(s), 2),
+        "straight_through": lambda s: ct.estimators.straight_through(ct.Catnat(s)) @ COSTS,
+        "score_function": lambda s: ct.estimators.score_function(
+            cost, ct.Catnat(s, validate_args=False), num_samples=2
+        ),
+        "unordered_set": lambda s: ct.estimators.unordered_set(cost, ct.Catnat(s), 2),
     }
     torch.manual_seed(0)
     for name, estimate in linear.items():

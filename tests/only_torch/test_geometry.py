@@ -15,7 +15,7 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
-from catnat.torch import _dense, _geometry
+from catnat.torch import _dense, geometry
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
@@ -53,7 +53,7 @@ def test_softmax_natural_gradient_is_the_pseudo_inverse(size):
     logits, gradient = normal(4, size), normal(4, size, seed=1)
     gradient -= gradient.mean(-1, keepdim=True)  # as that of every function of the probabilities
     for damping in DAMPINGS:
-        got = pulled_back(lambda x, d=damping: ct.softmax_natural_gradient(x, damping=d), logits, gradient)
+        got = pulled_back(lambda x, d=damping: ct.geometry.softmax_natural_gradient(x, damping=d), logits, gradient)
         for row, g, x in zip(logits.numpy(), gradient.numpy(), got.numpy(), strict=True):
             fisher = softmax_fisher(row)
             wanted = (
@@ -67,7 +67,7 @@ def test_softmax_natural_gradient_is_the_pseudo_inverse(size):
 def test_softmax_natural_gradient_of_cross_entropy():
     """The step to a target has the form (p - t) / p less its mean."""
     logits, target = normal(5, 7).requires_grad_(), normal(5, 7, seed=1).softmax(-1)
-    loss = -(target * ct.softmax_natural_gradient(logits).log_softmax(-1)).sum()
+    loss = -(target * ct.geometry.softmax_natural_gradient(logits).log_softmax(-1)).sum()
     (got,) = torch.autograd.grad(loss, logits)
     ratio = target / logits.detach().softmax(-1)
     rows.assert_close(got, ratio.mean(-1, keepdim=True) - ratio)
@@ -78,9 +78,9 @@ def test_classes_without_probability_do_not_count():
     living = torch.tensor([0, 2, 4])
     gradient = normal(5)
     for damping in DAMPINGS:
-        got = pulled_back(lambda x, d=damping: ct.softmax_natural_gradient(x, damping=d), logits, gradient)
+        got = pulled_back(lambda x, d=damping: ct.geometry.softmax_natural_gradient(x, damping=d), logits, gradient)
         alone = pulled_back(
-            lambda x, d=damping: ct.softmax_natural_gradient(x, damping=d), logits[living], gradient[living]
+            lambda x, d=damping: ct.geometry.softmax_natural_gradient(x, damping=d), logits[living], gradient[living]
         )
         rows.assert_close(got[living], alone)
         assert (got[[1, 3]] == 0).all()
@@ -91,7 +91,7 @@ def test_a_gradient_with_a_sum_is_that_of_normalized_logits():
     projected = gradient - logits.softmax(-1) * gradient.sum(-1, keepdim=True)
     for damping in DAMPINGS:
         got, wanted = (
-            pulled_back(lambda x, d=damping: ct.softmax_natural_gradient(x, damping=d), logits, g)
+            pulled_back(lambda x, d=damping: ct.geometry.softmax_natural_gradient(x, damping=d), logits, g)
             for g in (gradient, projected)
         )
         rows.assert_close(got, wanted)
@@ -103,7 +103,9 @@ def test_a_gradient_with_a_sum_is_that_of_normalized_logits():
 def test_dead_nodes_get_nothing_even_from_other_parts_of_the_loss():
     scores = torch.tensor([4.0, 0.3, -0.2], dtype=torch.float64)  # the root always says yes: node 1 is never reached
     for damping in DAMPINGS:
-        got = pulled_back(lambda s, d=damping: ct.natural_gradient(s, damping=d), scores, torch.ones_like(scores))
+        got = pulled_back(
+            lambda s, d=damping: ct.geometry.natural_gradient(s, damping=d), scores, torch.ones_like(scores)
+        )
         assert got[:2].tolist() == [0.0, 0.0]
         rows.assert_close(got[2], torch.tensor(1 / (0.25 + damping), dtype=torch.float64))
 
@@ -112,7 +114,7 @@ def test_dead_nodes_get_nothing_even_from_other_parts_of_the_loss():
 def test_the_factor_is_bounded(dtype):
     tree, bound = catnat.chain(200), torch.finfo(dtype).tiny ** -0.5
     scores = torch.full((199,), 9.0, dtype=dtype)  # each later node is reached e^-9 times as often
-    got = pulled_back(lambda s: ct.natural_gradient(s, tree, "sigmoid"), scores, torch.ones_like(scores))
+    got = pulled_back(lambda s: ct.geometry.natural_gradient(s, tree, "sigmoid"), scores, torch.ones_like(scores))
     assert got.isfinite().all()
     assert math.isclose(float(got.max()), bound, rel_tol=1e-5)
     assert (got[-1] == 0).all()  # its reach has underflowed
@@ -125,10 +127,10 @@ def test_natural_gradient_in_every_dtype(tree, dtype):
     for activation in rows.ACTIVATIONS.values():
         scores = rows.inside(tree, activation, 5, dtype=dtype)
         gradient = normal(5, tree.num_nodes, dtype=dtype)
-        got = pulled_back(lambda s, a=activation: ct.natural_gradient(s, tree, a), scores, gradient)
+        got = pulled_back(lambda s, a=activation: ct.geometry.natural_gradient(s, tree, a), scores, gradient)
         assert got.dtype == dtype
         limits = torch.finfo(dtype)
-        exact = gradient.double() / ct.fisher_diagonal(scores.double(), tree, activation)
+        exact = gradient.double() / ct.geometry.fisher_diagonal(scores.double(), tree, activation)
         wanted = exact.clamp(-limits.max / 4, limits.max / 4)
         tolerance = max(4 * limits.eps, 1e-4 if dtype.itemsize < 8 else 1e-10)
         torch.testing.assert_close(got.double(), wanted, rtol=tolerance, atol=tolerance)
@@ -137,8 +139,8 @@ def test_natural_gradient_in_every_dtype(tree, dtype):
 @every_dtype
 def test_softmax_natural_gradient_in_every_dtype(dtype):
     logits, gradient = normal(5, 7, dtype=dtype), normal(5, 7, seed=1, dtype=dtype)
-    got = pulled_back(ct.softmax_natural_gradient, logits, gradient)
-    wanted = pulled_back(ct.softmax_natural_gradient, logits.double(), gradient.double())
+    got = pulled_back(ct.geometry.softmax_natural_gradient, logits, gradient)
+    wanted = pulled_back(ct.geometry.softmax_natural_gradient, logits.double(), gradient.double())
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), wanted, rtol=8 * torch.finfo(dtype).eps, atol=1e-5)
 
@@ -146,10 +148,10 @@ def test_softmax_natural_gradient_in_every_dtype(dtype):
 def test_autocast_leaves_the_dtype():
     scores = torch.zeros(3, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
-        assert ct.natural_gradient(scores).dtype == torch.bfloat16
-        assert ct.softmax_natural_gradient(scores).dtype == torch.bfloat16
-        assert ct.kl_step(scores, scores + 1, 0.1).dtype == torch.bfloat16
-        assert ct.fisher_rao_distance(scores, scores).dtype == torch.float32
+        assert ct.geometry.natural_gradient(scores).dtype == torch.bfloat16
+        assert ct.geometry.softmax_natural_gradient(scores).dtype == torch.bfloat16
+        assert ct.geometry.kl_step(scores, scores + 1, 0.1).dtype == torch.bfloat16
+        assert ct.geometry.fisher_rao_distance(scores, scores).dtype == torch.float32
         assert ct.scores_from_logits(scores).dtype == torch.float32
 
 
@@ -161,21 +163,23 @@ def test_the_preconditioner_is_a_constant_of_the_second_derivative():
     def loss(s):
         return -(target * ct.log_catnat(s, tree)).sum()
 
-    factor = torch.diag(1 / ct.fisher_diagonal(scores, tree))
+    factor = torch.diag(1 / ct.geometry.fisher_diagonal(scores, tree))
     hessian = torch.autograd.functional.hessian(loss, scores)
-    got = torch.autograd.functional.hessian(lambda s: loss(ct.natural_gradient(s, tree)), scores)
+    got = torch.autograd.functional.hessian(lambda s: loss(ct.geometry.natural_gradient(s, tree)), scores)
     rows.assert_close(got, factor @ hessian @ factor)
-    functional = torch.func.hessian(lambda s: loss(ct.natural_gradient(s, tree)))(scores)
+    functional = torch.func.hessian(lambda s: loss(ct.geometry.natural_gradient(s, tree)))(scores)
     rows.assert_close(functional, got)
 
 
 def test_forward_mode_has_the_same_factor():
     tree = catnat.balanced(6)
     scores, tangent = rows.inside(tree), normal(5)
-    value, got = torch.func.jvp(lambda s: ct.natural_gradient(s, tree), (scores,), (tangent,))
+    value, got = torch.func.jvp(lambda s: ct.geometry.natural_gradient(s, tree), (scores,), (tangent,))
     rows.assert_equal(value, scores)
-    rows.assert_close(got, tangent / ct.fisher_diagonal(scores, tree))
-    forward, backward = (mode(ct.softmax_natural_gradient)(scores) for mode in (torch.func.jacfwd, torch.func.jacrev))
+    rows.assert_close(got, tangent / ct.geometry.fisher_diagonal(scores, tree))
+    forward, backward = (
+        mode(ct.geometry.softmax_natural_gradient)(scores) for mode in (torch.func.jacfwd, torch.func.jacrev)
+    )
     rows.assert_close(forward, backward)
 
 
@@ -190,7 +194,7 @@ def test_kl_step_in_every_dtype(activation, dtype):
     exact = scores.double().requires_grad_()
     (gradient,) = torch.autograd.grad((ct.catnat(exact, tree, kind) * normal(20, 18)).sum(), exact)
     for kl in (1e-3, torch.linspace(1e-3, 1e-2, 20)):
-        step = ct.kl_step(scores, gradient.to(dtype), kl, tree, kind)
+        step = ct.geometry.kl_step(scores, gradient.to(dtype), kl, tree, kind)
         assert step.dtype == dtype
         assert not step.requires_grad
         found = ct.kl_divergence(exact.detach(), exact.detach() + step.double(), tree, kind)
@@ -203,27 +207,27 @@ def test_small_divergences_in_single_precision():
     tree = catnat.balanced(32)
     scores, gradient = rows.inside(tree, "natural", 50, margin=0.2), normal(50, 31)
     for kl in (1e-5, 1e-7, 1e-9):
-        step = ct.kl_step(scores.float(), gradient.float(), kl, tree).double()
-        found = (ct.fisher_diagonal(scores, tree) * step.square()).sum(-1) / 2
+        step = ct.geometry.kl_step(scores.float(), gradient.float(), kl, tree).double()
+        found = (ct.geometry.fisher_diagonal(scores, tree) * step.square()).sum(-1) / 2
         torch.testing.assert_close(found, torch.full_like(found, kl), rtol=0.03, atol=0)
 
 
 def test_no_direction_no_step():
     scores = torch.tensor([[0.5, 0.1, 0.0], [4.0, 0.3, 9.0], [0.5, 0.1, 0.0], [4.0, 0.0, 0.0]])
     gradient = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1e-30, 0.0, 1e-32], [3.0, 1.0, 1e-20]])
-    step = ct.kl_step(scores, gradient, 0.01)
+    step = ct.geometry.kl_step(scores, gradient, 0.01)
     assert (step[:2] == 0).all()  # no gradient; all dead
     assert (ct.kl_divergence(scores, scores + step)[2:] - 0.01).abs().max() < 1e-4  # however small it is
     assert step[3, :2].tolist() == [0.0, 0.0]
-    assert ct.kl_step(torch.zeros(2, 0), torch.zeros(2, 0), 0.1).shape == (2, 0)
+    assert ct.geometry.kl_step(torch.zeros(2, 0), torch.zeros(2, 0), 0.1).shape == (2, 0)
 
 
 def test_at_an_edge_the_step_is_bounded():
     """A node near its edge cannot move the distribution by much: the step stops at four times its first length."""
     for activation, inside in ((ct.natural(), math.pi - 1e-3), (ct.sigmoid(), 40.0)):
         scores = torch.tensor([inside], dtype=torch.float64)
-        step = ct.kl_step(scores, torch.tensor([-1.0], dtype=torch.float64), 0.1, None, activation)
-        first = math.sqrt(2 * 0.1 / float(ct.fisher_diagonal(scores, None, activation)))
+        step = ct.geometry.kl_step(scores, torch.tensor([-1.0], dtype=torch.float64), 0.1, None, activation)
+        first = math.sqrt(2 * 0.1 / float(ct.geometry.fisher_diagonal(scores, None, activation)))
         assert 0 < float(step) <= 4 * first
         assert float(ct.kl_divergence(scores, scores + step, None, activation)) < 0.1
 
@@ -237,7 +241,7 @@ def test_gradient_descent_by_kl_steps():
         leaf = scores.clone().requires_grad_()
         loss = -(target * ct.log_catnat(leaf)).sum()
         losses.append(loss.item())
-        scores = scores + ct.kl_step(scores, torch.autograd.grad(loss, leaf)[0], 1e-3)
+        scores = scores + ct.geometry.kl_step(scores, torch.autograd.grad(loss, leaf)[0], 1e-3)
     least = float(torch.special.entr(target).sum())
     far = [loss for loss in losses if loss - least > 2e-3]  # nearer than a step it goes to and fro
     assert all(after < before for before, after in itertools.pairwise(far))
@@ -251,27 +255,27 @@ def test_gradient_descent_by_kl_steps():
 def test_distance_in_every_dtype(dtype):
     tree = catnat.balanced(11)
     p, q = rows.inside(tree, "natural", 2, 6, dtype=dtype)
-    got = ct.fisher_rao_distance(p, q, tree)
+    got = ct.geometry.fisher_rao_distance(p, q, tree)
     assert got.dtype == dtype
-    wanted = ct.fisher_rao_distance(p.double(), q.double(), tree)
+    wanted = ct.geometry.fisher_rao_distance(p.double(), q.double(), tree)
     torch.testing.assert_close(got.double(), wanted, rtol=4 * torch.finfo(dtype).eps, atol=1e-6)
 
 
 def test_the_distance_of_opposites_is_pi():
     p, q = torch.tensor([9.0, 0.0, 0.0]), torch.tensor([-9.0, 1.0, 2.0])
-    assert float(ct.fisher_rao_distance(p, q)) == pytest.approx(math.pi)
-    assert float(ct.fisher_rao_distance(p.double(), q.double())) <= math.pi
-    assert float(ct.fisher_rao_distance(torch.zeros(0), torch.zeros(0))) == 0
+    assert float(ct.geometry.fisher_rao_distance(p, q)) == pytest.approx(math.pi)
+    assert float(ct.geometry.fisher_rao_distance(p.double(), q.double())) <= math.pi
+    assert float(ct.geometry.fisher_rao_distance(torch.zeros(0), torch.zeros(0))) == 0
 
 
 def test_the_gradient_of_the_distance():
     for tree in TREES.values():
         p, q = rows.inside(tree, "natural", 2, 2)
         p = p.requires_grad_()
-        distance = ct.fisher_rao_distance(p, p.detach(), tree)
+        distance = ct.geometry.fisher_rao_distance(p, p.detach(), tree)
         (gradient,) = torch.autograd.grad(distance.sum(), p, create_graph=True)
         assert (gradient == 0).all()
-        assert torch.autograd.gradcheck(lambda x, q=q, t=tree: ct.fisher_rao_distance(x, q, t), p)
+        assert torch.autograd.gradcheck(lambda x, q=q, t=tree: ct.geometry.fisher_rao_distance(x, q, t), p)
 
 
 # ---- conversions ----
@@ -382,7 +386,7 @@ def test_a_certain_class_sits_at_the_edge():
 
 
 def through_natural_gradient(scores: Tensor, tree: catnat.Tree, activation: ct.Activation) -> Tensor:
-    return ct.log_catnat(ct.natural_gradient(scores, tree, activation), tree, activation)
+    return ct.log_catnat(ct.geometry.natural_gradient(scores, tree, activation), tree, activation)
 
 
 @every_dtype
@@ -392,10 +396,10 @@ def test_first_order_on_hostile_scores(tree, dtype):
         scores = hostility.hostile(tree, activation, dtype)
         leaf = scores.clone().requires_grad_()
         value = through_natural_gradient(leaf, tree, activation)
-        rows.assert_equal(ct.natural_gradient(scores, tree, activation), scores + 0)
+        rows.assert_equal(ct.geometry.natural_gradient(scores, tree, activation), scores + 0)
         hostility.blame(torch.autograd.grad(value, leaf, hostility.signs(value))[0], scores, "gradient")
         gradient = hostility.signs(scores)
-        step = ct.kl_step(scores, gradient, 1e-2, tree, activation)
+        step = ct.geometry.kl_step(scores, gradient, 1e-2, tree, activation)
         hostility.blame(step, scores, "step")
 
 
@@ -403,7 +407,7 @@ def test_first_order_on_hostile_scores(tree, dtype):
 @every_tree
 def test_distance_between_hostile_scores(tree, dtype):
     def distance(scores, tree, activation):
-        return ct.fisher_rao_distance(scores, scores.flip(0), tree, activation)
+        return ct.geometry.fisher_rao_distance(scores, scores.flip(0), tree, activation)
 
     hostility.check_all({"fisher_rao_distance": distance}, tree, dtype)
 
@@ -443,7 +447,7 @@ def test_softmax_natural_gradient_of_hostile_logits(dtype):
     logits = hostile_logits(9, dtype)
     for damping in DAMPINGS:
         gradient = hostility.signs(logits)
-        got = pulled_back(lambda x, d=damping: ct.softmax_natural_gradient(x, damping=d), logits, gradient)
+        got = pulled_back(lambda x, d=damping: ct.geometry.softmax_natural_gradient(x, damping=d), logits, gradient)
         hostility.blame(got, logits, "gradient")
 
 
@@ -465,10 +469,12 @@ def test_probabilities_with_zeros_and_denormals(tree):
 
 # Functions of (scores, logits, tree, activation).
 FUNCTIONS = {
-    "natural_gradient": lambda s, x, t, a: ct.log_catnat(ct.natural_gradient(s, t, a, damping=1e-3), t, a),
-    "softmax_natural_gradient": lambda s, x, t, a: ct.softmax_natural_gradient(x, damping=1e-3).log_softmax(-1),
-    "kl_step": lambda s, x, t, a: ct.kl_step(s, s.sin(), s.square().sum(-1) * 1e-3, t, a),
-    "fisher_rao_distance": lambda s, x, t, a: ct.fisher_rao_distance(s, 0.9 * s, t, a),
+    "natural_gradient": lambda s, x, t, a: ct.log_catnat(ct.geometry.natural_gradient(s, t, a, damping=1e-3), t, a),
+    "softmax_natural_gradient": lambda s, x, t, a: ct.geometry.softmax_natural_gradient(x, damping=1e-3).log_softmax(
+        -1
+    ),
+    "kl_step": lambda s, x, t, a: ct.geometry.kl_step(s, s.sin(), s.square().sum(-1) * 1e-3, t, a),
+    "fisher_rao_distance": lambda s, x, t, a: ct.geometry.fisher_rao_distance(s, 0.9 * s, t, a),
     "scores_from_logits": lambda s, x, t, a: ct.scores_from_logits(x, t, a),
     "scores_from_probs": lambda s, x, t, a: ct.scores_from_probs(x.softmax(-1), t, a),
 }
@@ -497,7 +503,7 @@ def test_every_function_is_compiled_somewhere():
 
 @pytest.mark.parametrize(("tree", "activation"), COMPILED)
 def test_one_graph_and_any_batch(tree, activation, monkeypatch):
-    monkeypatch.setattr(_geometry, "_ROUNDS", 2)  # each round is traced once more
+    monkeypatch.setattr(geometry, "_ROUNDS", 2)  # each round is traced once more
     for name in COMPILED[tree, activation]:
         same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation])
 
@@ -530,9 +536,9 @@ def test_the_default_tree_inside_a_graph():
 def test_fake_and_meta_tensors():
     assert ct.scores_from_probs(torch.ones(3, 5, device="meta"), catnat.huffman([5, 4, 3, 2, 1])).shape == (3, 4)
     assert ct.scores_from_logits(torch.ones(3, 5, device="meta"), catnat.chain(5)).shape == (3, 4)
-    assert ct.natural_gradient(torch.ones(3, 5, device="meta")).shape == (3, 5)
-    assert ct.fisher_rao_distance(torch.ones(3, 5, device="meta"), torch.ones(5, device="meta")).shape == (3,)
-    assert ct.kl_step(torch.ones(3, 5, device="meta"), torch.ones(3, 5, device="meta"), 0.1).shape == (3, 5)
+    assert ct.geometry.natural_gradient(torch.ones(3, 5, device="meta")).shape == (3, 5)
+    assert ct.geometry.fisher_rao_distance(torch.ones(3, 5, device="meta"), torch.ones(5, device="meta")).shape == (3,)
+    assert ct.geometry.kl_step(torch.ones(3, 5, device="meta"), torch.ones(3, 5, device="meta"), 0.1).shape == (3, 5)
 
 
 # ---- errors ----
@@ -540,35 +546,35 @@ def test_fake_and_meta_tensors():
 
 @pytest.mark.parametrize("damping", [-0.1, math.inf, math.nan])
 def test_damping_is_a_finite_positive_number(damping):
-    for function in (ct.natural_gradient, ct.softmax_natural_gradient):
+    for function in (ct.geometry.natural_gradient, ct.geometry.softmax_natural_gradient):
         with pytest.raises(ValueError, match=r"`damping` is .*at least 0"):
             function(torch.zeros(3), damping=damping)
 
 
 def test_softmax_takes_floating_point_logits():
     with pytest.raises(TypeError, match=r"torch\.as_tensor\(logits\)"):
-        ct.softmax_natural_gradient([0.0, 1.0])
+        ct.geometry.softmax_natural_gradient([0.0, 1.0])
     for bad in (torch.zeros(3, dtype=torch.int64), torch.tensor(0.0)):
         with pytest.raises(TypeError, match="one logit per class"):
-            ct.softmax_natural_gradient(bad)
+            ct.geometry.softmax_natural_gradient(bad)
 
 
 def test_the_divergence_of_a_step_is_positive():
     scores = torch.zeros(2, 3)
     for kl in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="`kl` is"):
-            ct.kl_step(scores, scores, kl)
+            ct.geometry.kl_step(scores, scores, kl)
         with pytest.raises(ValueError, match="every row"):
-            ct.kl_step(scores, scores, torch.tensor([0.1, kl]))
+            ct.geometry.kl_step(scores, scores, torch.tensor([0.1, kl]))
     for kl in (torch.tensor(0.1), torch.ones(3), torch.ones(2, 1)):
         with pytest.raises(ValueError, match=r"batch shape \(2,\)"):
-            ct.kl_step(scores, scores, kl)
+            ct.geometry.kl_step(scores, scores, kl)
     with pytest.raises(ValueError, match=r"`gradient` has shape \(3,\)"):
-        ct.kl_step(scores, torch.zeros(3), 0.1)
+        ct.geometry.kl_step(scores, torch.zeros(3), 0.1)
     with pytest.raises(TypeError, match="gradient"):
-        ct.kl_step(scores, None, 0.1)
+        ct.geometry.kl_step(scores, None, 0.1)
     with pytest.raises(TypeError, match="scores"):
-        ct.kl_step([0.0], scores, 0.1)
+        ct.geometry.kl_step([0.0], scores, 0.1)
 
 
 def test_widths_of_conversions():
@@ -622,10 +628,10 @@ def test_masks_are_those_of_the_pruned_distribution(name, activation):
 
     leaf = scores.clone().requires_grad_()
     (plain,) = torch.autograd.grad(loss(leaf), leaf)
-    (got,) = torch.autograd.grad(loss(ct.natural_gradient(leaf, tree, kind, mask=mask)), leaf)
+    (got,) = torch.autograd.grad(loss(ct.geometry.natural_gradient(leaf, tree, kind, mask=mask)), leaf)
     rows.assert_close(got, torch.linalg.pinv(fisher, rtol=1e-12) @ plain, rtol=1e-8, atol=1e-10)
 
-    step = ct.kl_step(scores, plain, 1e-3, tree, kind, mask=mask)
+    step = ct.geometry.kl_step(scores, plain, 1e-3, tree, kind, mask=mask)
     there = ct.Catnat(scores + step, tree, kind, mask=mask, mask_mode="prune").logits[mask]
     divergence = (probs * (logs(scores) - there)).sum()
     assert math.isclose(float(divergence), 1e-3, rel_tol=0.01)

@@ -165,8 +165,8 @@ DIFFERENTIABLE: dict[str, Function] = {
     "cross_entropy-soft": soft_cross_entropy,
     "cross_entropy-mean": functools.partial(reduced_cross_entropy, "mean"),
     "cross_entropy-sum": functools.partial(reduced_cross_entropy, "sum"),
-    "reach": ct.reach,
-    "fisher_diagonal": ct.fisher_diagonal,
+    "reach": ct.geometry.reach,
+    "fisher_diagonal": ct.geometry.fisher_diagonal,
 }
 DISTRIBUTIONS: dict[str, Function] = {
     **{f"Catnat.{name}": functools.partial(categorical, name) for name in ("log_prob", "entropy", "probs", "logits")},
@@ -276,7 +276,7 @@ def test_a_prior_of_twenty_orders_of_magnitude(dtype):
     tree = catnat.balanced(8).with_prior([1e6, 1.0, 1e-6, 30.0, 1e-12, 1.0, 1e3, 1e9])
     for activation in rows.ACTIVATIONS.values():
         scores = hostile(tree, activation, dtype)
-        for function in (ct.catnat, ct.log_catnat, ct.entropy, kl, ct.reach, cross_entropy):
+        for function in (ct.catnat, ct.log_catnat, ct.entropy, kl, ct.geometry.reach, cross_entropy):
             leaf = scores.clone().requires_grad_()
             value = function(leaf, tree, activation)
             blame(value, scores, "value")
@@ -334,8 +334,8 @@ def test_probabilities_of_hostile_scores_are_probabilities(dtype):
             slack = tree.num_classes * torch.finfo(dtype).eps
             assert (probs.double().sum(-1) - 1).abs().max() < slack
             assert (ct.log_catnat(scores, tree, activation) <= 0).all()
-            assert ((ct.reach(scores, tree, activation).double() - 1) <= slack).all()
-            assert (ct.fisher_diagonal(scores, tree, activation) >= 0).all()
+            assert ((ct.geometry.reach(scores, tree, activation).double() - 1) <= slack).all()
+            assert (ct.geometry.fisher_diagonal(scores, tree, activation) >= 0).all()
             entropy = ct.entropy(scores, tree, activation).double()
             assert (entropy >= 0).all()
             assert (entropy <= math.log(tree.num_classes) * (1 + 4 * torch.finfo(dtype).eps) + 1e-6).all()
@@ -352,7 +352,7 @@ def test_saturated_names_the_nodes_that_answer_with_certainty():
         assert float(inside) <= math.pi < float(outside)
         scores = torch.stack([inside, -inside, outside, -outside]).to(dtype).unsqueeze(-1)
         beyond = torch.tensor([[1e4], [-1e4], [limits.max], [limits.min], [0.0], [limits.tiny]], dtype=dtype)
-        found = ct.saturated(torch.cat([scores, beyond])).flatten().tolist()
+        found = ct.geometry.saturated(torch.cat([scores, beyond])).flatten().tolist()
         assert found == [False, False, True, True, True, True, True, True, False, False]
         probs = ct.catnat(scores)
         assert (probs[2:].sort().values == torch.tensor([0.0, 1.0], dtype=dtype)).all()
@@ -417,9 +417,9 @@ def test_zero_size_batches(tree):
                 (ct.log_catnat, (*batch, K)),
                 (ct.entropy, batch),
                 (ct.mode, batch),
-                (ct.reach, (*batch, K - 1)),
-                (ct.saturated, (*batch, K - 1)),
-                (ct.fisher_diagonal, (*batch, K - 1)),
+                (ct.geometry.reach, (*batch, K - 1)),
+                (ct.geometry.saturated, (*batch, K - 1)),
+                (ct.geometry.fisher_diagonal, (*batch, K - 1)),
                 (ct.sample, batch),
                 (lambda *args: ct.kl_divergence(args[0], *args), batch),
                 (lambda s, *args: ct.sample_without_replacement(s, 1, *args), (*batch, 1)),
@@ -468,9 +468,9 @@ def test_one_class_is_certain(dtype):
                 rows.assert_equal(ct.sample(scores, tree, activation, sample_shape=(4,)), classes.expand(4, *batch))
                 rows.assert_equal(ct.sample_without_replacement(scores, 1, tree, activation), classes.unsqueeze(-1))
                 rows.assert_equal(ct.mode(scores, tree, activation), classes)
-                assert ct.reach(scores, tree, activation).shape == (*batch, 0)
-                assert ct.saturated(scores, tree, activation).shape == (*batch, 0)
-                assert ct.fisher_diagonal(scores, tree, activation).shape == (*batch, 0)
+                assert ct.geometry.reach(scores, tree, activation).shape == (*batch, 0)
+                assert ct.geometry.saturated(scores, tree, activation).shape == (*batch, 0)
+                assert ct.geometry.fisher_diagonal(scores, tree, activation).shape == (*batch, 0)
                 law = ct.Catnat(scores, tree, activation)
                 rows.assert_equal(law.log_prob(law.sample()).detach(), zeros)
                 hot = ct.OneHotCatnatStraightThrough(scores, tree, activation)
@@ -522,7 +522,7 @@ def test_inputs_are_not_written_to():
             ct.sample(scores, tree, activation)
             ct.sample_without_replacement(scores, 1, tree, activation)
             ct.mode(scores, tree, activation)
-            ct.saturated(scores, tree, activation)
+            ct.geometry.saturated(scores, tree, activation)
             rows.assert_equal(scores, before)
 
 

@@ -81,7 +81,7 @@ def test_masks_and_scores_are_broadcast(tree, mode, score_batch, mask_batch, bat
     rows.assert_close(gradient(law.probs, scores), gradient(full.probs, scores))
     if mode == "prune":
         rows.assert_close(law.fisher_diagonal(), full.fisher_diagonal())
-        rows.assert_close(ct.fisher_diagonal(scores, tree, "sigmoid", mask=mask), full.fisher_diagonal())
+        rows.assert_close(ct.geometry.fisher_diagonal(scores, tree, "sigmoid", mask=mask), full.fisher_diagonal())
     for one in range(math.prod(batch)):
         at = np.unravel_index(one, batch)
         row = ct.Catnat(
@@ -155,7 +155,7 @@ def test_a_row_without_valid_class_raises():
         lambda: ct.Catnat(scores[0], valid_classes=torch.zeros(0, dtype=torch.long)),
         lambda: ct.OneHotCatnat(scores, mask=NOTHING),
         lambda: ct.RelaxedOneHotCatnat(0.5, scores, mask=NOTHING),
-        lambda: ct.fisher_diagonal(scores, mask=NOTHING),
+        lambda: ct.geometry.fisher_diagonal(scores, mask=NOTHING),
     ):
         with pytest.raises(ValueError, match=r"no valid class in 1 of \d rows.*validate_mask"):
             build()

@@ -129,7 +129,7 @@ def test_compiled_divergences_and_indices(fresh_compiler):
     def everything(p, q, heat):
         law = ct.Catnat(p, valid_classes=indices, temperature=heat, validate_args=False)
         other = ct.Catnat(q, mask=MASK)
-        fisher = ct.fisher_diagonal(p, valid_classes=indices)
+        fisher = ct.geometry.fisher_diagonal(p, valid_classes=indices)
         return kl_divergence(law, other), law.log_prob(torch.tensor([0, 2, 4])), fisher
 
     p, q = torch.randn(2, 3, 4, dtype=torch.float64, generator=rows.seeded(0))

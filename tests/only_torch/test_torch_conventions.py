@@ -36,8 +36,8 @@ FUNCTIONS = {
     "cross_entropy-smooth": lambda s, *args: ct.cross_entropy(
         s, torch.zeros(len(s), dtype=torch.int64, device=s.device), *args, label_smoothing=0.1
     ),
-    "reach": ct.reach,
-    "fisher_diagonal": ct.fisher_diagonal,
+    "reach": ct.geometry.reach,
+    "fisher_diagonal": ct.geometry.fisher_diagonal,
     "Catnat.log_prob": lambda s, *args: ct.Catnat(s, *args, validate_args=False).log_prob(
         torch.zeros(s.shape[:-1], dtype=torch.int64, device=s.device)
     ),
@@ -47,7 +47,7 @@ FUNCTIONS = {
 }
 DISCRETE = {
     "mode": ct.mode,
-    "saturated": ct.saturated,
+    "saturated": ct.geometry.saturated,
     "sample": ct.sample,
     "sample_without_replacement": lambda s, *args: ct.sample_without_replacement(s, 2, *args),
     "Catnat.sample": lambda s, *args: ct.Catnat(s, *args).sample((2,)),

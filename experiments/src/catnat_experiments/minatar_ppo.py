@@ -91,28 +91,27 @@ class Policy:
         if self.damping is None:
             return scores
         if self.activation is None:
-            return cj.softmax_natural_gradient(scores, damping=self.damping)
-        return cj.natural_gradient(scores, activation=self.activation, damping=self.damping)
+            return cj.geometry.softmax_natural_gradient(scores, damping=self.damping)
+        return cj.geometry.natural_gradient(scores, activation=self.activation, damping=self.damping)
 
     def dead(self, scores: Array) -> Array:
         """Which scores are dead: nodes that answer with certainty, or actions whose probability underflows to 0."""
         if self.activation is None:
             return jax.nn.softmax(scores) == 0
-        return cj.saturated(scores, activation=self.activation)
+        return cj.geometry.saturated(scores, activation=self.activation)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NaturalTail(cj.Activation):
     """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.tail`."""
 
-    def logit(self, x: Array) -> Array:
+    def logit(self, x: Any, xp: Any) -> Any:
         """The log-odds of yes."""
-        result: Array = tail.logit(x, jnp)
-        return result
+        return tail.logit(x, xp)
 
-    def score(self, yes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def inverse(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
         """The inverse."""
-        return tail.score(yes)
+        return tail.score(p)
 
 
 POLICIES: dict[str, Policy] = {
@@ -217,8 +216,8 @@ def aims(policy: Policy, scores: Array, action: Array, advantage: Array, clip: A
     r"""A trust region in closed form: the aims of a batch of scores (batch, nodes).
 
     In score space the natural gradient is one division, and the step whose KL divergence is a given one is known row by
-    row (:func:`catnat.jax.kl_step`). So each visited state gets an aim: its old scores, and from there the natural
-    gradient step of a length that all states share to second order, and that moves them by a mean divergence of
+    row (:func:`catnat.jax.geometry.kl_step`). So each visited state gets an aim: its old scores, and from there the
+    natural gradient step of a length that all states share to second order, and that moves them by a mean divergence of
     ``clip``. The loss (:func:`aim_loss`) is the distance to the aim in the Fisher metric. At the old scores its
     gradient is the policy gradient; where the network has moved as far as the aim, it is zero. Each aim comes from one
     action, so those of like states point in different ways, and the network moves a tenth as far or less: about as far
@@ -228,10 +227,10 @@ def aims(policy: Policy, scores: Array, action: Array, advantage: Array, clip: A
     if activation is None:
         raise ValueError("A trust region in closed form needs a diagonal Fisher matrix: use a tree, not softmax.")
     gradient = jax.grad(lambda scores: -(advantage * policy.law(scores).log_prob(action)).sum())(scores)
-    fisher = cj.fisher_diagonal(scores, activation=activation)
+    fisher = cj.geometry.fisher_diagonal(scores, activation=activation)
     square = jnp.where(fisher > 0, jnp.square(gradient) / jnp.where(fisher > 0, fisher, 1), 0).sum(-1)
     square = jnp.maximum(square, 1e-30)  # an advantage of 0: a divergence must be positive
-    step = cj.kl_step(scores, gradient, clip * square / square.mean(), activation=activation)
+    step = cj.geometry.kl_step(scores, gradient, clip * square / square.mean(), activation=activation)
     return Aim(scores + step, fisher, jnp.broadcast_to(jnp.sqrt(2 * clip / square.mean()), square.shape))
 
 

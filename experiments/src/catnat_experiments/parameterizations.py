@@ -14,6 +14,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +108,7 @@ class Softmax(Parameterization):
         return _dead_scores(self.probs(scores))
 
     def _natural(self, scores: Tensor) -> Tensor:
-        return ct.softmax_natural_gradient(scores, damping=self.damping)
+        return ct.geometry.softmax_natural_gradient(scores, damping=self.damping)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,24 +239,23 @@ class Catnat(Parameterization):
 
     def saturated(self, scores: Tensor) -> Tensor:
         """Where a node answers with certainty."""
-        return ct.saturated(scores, self.tree, self.activation)
+        return ct.geometry.saturated(scores, self.tree, self.activation)
 
     def _natural(self, scores: Tensor) -> Tensor:
-        return ct.natural_gradient(scores, self.tree, self.activation, damping=self.damping)
+        return ct.geometry.natural_gradient(scores, self.tree, self.activation, damping=self.damping)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NaturalTail(ct.Activation):
     """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.tail`."""
 
-    def logit(self, x: Tensor) -> Tensor:
+    def logit(self, x: Any, xp: Any) -> Any:
         """The log-odds of yes."""
-        result: Tensor = tail.logit(x, torch)
-        return result
+        return tail.logit(x, xp)
 
-    def score(self, yes: NDArray[np.float64]) -> NDArray[np.float64]:
+    def inverse(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
         """The inverse."""
-        return tail.score(yes)
+        return tail.score(p)
 
 
 PARAMETERIZATIONS: dict[str, Parameterization] = {

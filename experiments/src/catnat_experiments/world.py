@@ -251,7 +251,7 @@ class WorldModel(nn.Module):
         return logits
 
     def _draw(self, scores: Tensor, generator: torch.Generator) -> Tensor:
-        return ct.straight_through(latent(self.kind, scores), generator=generator).flatten(-2)
+        return ct.estimators.straight_through(latent(self.kind, scores), generator=generator).flatten(-2)
 
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

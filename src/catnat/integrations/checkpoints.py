@@ -1,6 +1,7 @@
 """Checkpoints of softmax models: their last linear layer as a layer of scores, fitted to the features it sees.
 
-It needs PyTorch only. There is no twin for JAX: what is converted is a ``torch.nn.Linear``, by an optimizer of torch's.
+It needs PyTorch only. There is no counterpart for JAX: what is converted is a ``torch.nn.Linear``, by an optimizer of
+torch's.
 """
 
 from __future__ import annotations
@@ -12,16 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 import catnat.torch as ct
-from catnat._builders import balanced
-from catnat._tree import Tree
-from catnat.torch import _functional
-from catnat.torch._activations import resolve
-from catnat.torch._nodes import Nodes
+from catnat import Tree, balanced
+from catnat.torch import extend
 
 __all__ = ["Converted", "score_layer_from_softmax"]
 
 # How much of a fit to keep, between none (a node's best constant) and all of it.
-_SHARES = torch.linspace(1, 0, 21, dtype=torch.float64)
+_FRACTIONS = torch.linspace(1, 0, 21, dtype=torch.float64)
 
 
 class Converted(NamedTuple):
@@ -49,9 +47,9 @@ def score_layer_from_softmax(
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i P(i)\, \mathrm{KL}\bigl(p_i \,\|\, a(s_i)\bigr),
 
-    where :math:`p_i` is softmax's answer at node i and :math:`P(i)` its probability of coming there, so that every node
-    is fitted where it matters. With the sigmoid this is convex. It is exact where the scores are linear in the features
-    after all: with the sigmoid for two classes, and for logits that are equal within each subtree.
+    where :math:`p_i` is softmax's probability of yes at node i and :math:`P(i)` its probability of coming there, so
+    that every node is fitted where it matters. With the sigmoid this is convex. It is exact where the scores are linear
+    in the features after all: with the sigmoid for two classes, and for logits that are equal within each subtree.
 
     Args:
         linear: The last layer of the model, with K outputs.
@@ -75,14 +73,14 @@ def score_layer_from_softmax(
     """
     _check(linear, inputs, steps)
     tree = balanced(linear.out_features) if tree is None else tree
-    activation = resolve(activation)
+    activation = extend.resolve_activation(activation)
     rows = inputs.detach().reshape(-1, linear.in_features).double()
     with torch.no_grad():
         logits = rows @ linear.weight.double().T
         if linear.bias is not None:
             logits = logits + linear.bias.double()
             rows = torch.cat([rows, torch.ones_like(rows).narrow(-1, 0, 1)], -1)
-        wanted = Nodes(ct.scores_from_logits(logits, tree, activation), tree, activation)
+        wanted = extend.Nodes(ct.scores_from_logits(logits, tree, activation), tree, activation)
         # In coordinates with orthonormal columns least squares is a product, and descent is well conditioned.
         columns, sizes, back = torch.linalg.svd(rows, full_matrices=False)
         known = sizes > sizes.max() * 1e-10
@@ -102,25 +100,25 @@ def score_layer_from_softmax(
         return Converted(layer, _divergences(wanted, got.double()).sum().item())
 
 
-def _divergences(wanted: Nodes, scores: Tensor) -> Tensor:
+def _divergences(wanted: extend.Nodes, scores: Tensor) -> Tensor:
     """What every node adds to the mean divergence."""
-    return _functional.node_divergences(wanted, wanted._replace(scores=scores)).mean(0)
+    return extend.node_divergences(wanted, wanted._replace(scores=scores)).mean(0)
 
 
-def _held_back(wanted: Nodes, columns: Tensor, fit: Tensor) -> Tensor:
+def _held_back(wanted: extend.Nodes, columns: Tensor, fit: Tensor) -> Tensor:
     """The least squares fit, node by node so near to a constant score as costs the least.
 
-    Beyond the edges of the natural activation's band an answer is certain. If it is the wrong one, it has no gradient
-    by which descent could mend it.
+    Beyond the edges of the natural activation's band a branch is certain. If it is the wrong one, it has no gradient
+    by which descent could correct it.
     """
     constant = columns.T @ wanted.scores.mean(0).expand(len(columns), -1)
-    candidates = [constant + share * (fit - constant) for share in _SHARES.tolist()]
+    candidates = [constant + fraction * (fit - constant) for fraction in _FRACTIONS.tolist()]
     costs = torch.stack([_divergences(wanted, columns @ candidate) for candidate in candidates])
     best = costs.argmin(0)
     return torch.stack(candidates).gather(0, best.expand(1, len(fit), -1)).squeeze(0)
 
 
-def _descended(wanted: Nodes, columns: Tensor, fit: Tensor, steps: int) -> Tensor:
+def _descended(wanted: extend.Nodes, columns: Tensor, fit: Tensor, steps: int) -> Tensor:
     scale = len(columns) ** 0.5  # for coordinates of the size of scores
     place = (fit / scale).requires_grad_()
     optimizer = torch.optim.LBFGS(

@@ -1,6 +1,6 @@
 """The categorical distributions of distrax, with scores on a tree in place of logits.
 
-They are subclasses of distrax's own, so that what asks for a ``distrax.Categorical`` takes them, and thin: every answer
+They are subclasses of distrax's own, so that what expects a ``distrax.Categorical`` takes them, and thin: everything
 is that of a :class:`catnat.jax.Catnat`. Divergences are registered with TensorFlow Probability, as distrax does it.
 """
 
@@ -25,20 +25,19 @@ from tensorflow_probability.substrates import (  # type: ignore[import-untyped, 
 )
 
 import catnat.jax as cj
-from catnat import _checks
-from catnat._tree import Tree
-from catnat.jax import _laws
+from catnat import Tree
+from catnat.jax import extend
 
 __all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough"]
 
 
-class _OfLaw:
+class _OnTree:
     """What they have in common: all but the form of a value."""
 
-    _law: cj.Catnat
+    _leaves: cj.Catnat
     _dtype: Any
 
-    @_checks.explains(**_checks.NOT_SCORES)
+    @extend.explains(**extend.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
@@ -49,53 +48,53 @@ class _OfLaw:
         **options: Any,
     ) -> None:
         distrax.Distribution.__init__(self)  # a Categorical would want logits
-        self._law = cj.Catnat(scores, tree, activation, **options)
+        self._catnat = cj.Catnat(scores, tree, activation, **options)
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
             raise ValueError(f"`dtype` is {dtype}, but a dtype for values is needed: whole or floating-point numbers.")
         self._dtype = dtype
 
     @property
     def distribution(self) -> cj.Catnat:
-        """The same law as a distribution of :mod:`catnat.jax`."""
-        return self._law
+        """The same distribution as a distribution of :mod:`catnat.jax`."""
+        return self._catnat
 
     @property
     def scores(self) -> Float[Array, "*batch nodes"]:
         """The scores."""
-        return self._law.scores
+        return self._catnat.scores
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The shape of independent variables."""
-        return self._law.batch_shape
+        return self._catnat.batch_shape
 
     @property
     def num_categories(self) -> int:
         """The number of classes."""
-        return self._law.num_classes
+        return self._catnat.num_classes
 
     @property
     def logits(self) -> Float[Array, "*batch classes"]:
         """The log-probability of every class, O(K); finite."""
-        return self._law.logits
+        return self._catnat.logits
 
     @property
     def probs(self) -> Float[Array, "*batch classes"]:
         """The probability of every class, O(K); exactly 0 where it is."""
-        return self._law.probs
+        return self._catnat.probs
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats."""
-        return self._law.entropy()
+        return self._catnat.entropy()
 
     def __getitem__(self, index: Any) -> Any:
         rows = tuple(where[index] for where in np.indices(self.batch_shape))  # of the batch, never of the classes
         new = type(self).__new__(type(self))
-        new._law, new._dtype = jax.tree.map(lambda array: array[rows], self._law), self._dtype
+        new._leaves, new._dtype = jax.tree.map(lambda array: array[rows], self._catnat), self._dtype
         return new
 
 
-class Catnat(_OfLaw, distrax.Categorical):  # type: ignore[misc] # distrax has no types
+class Catnat(_OnTree, distrax.Categorical):  # type: ignore[misc] # distrax has no types
     r"""``distrax.Categorical`` with scores on a tree: a value is a class.
 
     ``sample`` and ``log_prob`` read only the paths they need. As in distrax a value that is no class has the
@@ -121,12 +120,12 @@ class Catnat(_OfLaw, distrax.Categorical):  # type: ignore[misc] # distrax has n
     """
 
     def _sample_n(self, key: PRNGKeyArray, n: int) -> Shaped[Array, "n *batch"]:
-        return self._law.sample((n,), key=key).astype(self._dtype)
+        return self._catnat.sample((n,), key=key).astype(self._dtype)
 
     def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of classes; -inf for what is none."""
         classes, exist = self._classes(value)
-        return jnp.where(exist, self._law.log_prob(classes), -jnp.inf)
+        return jnp.where(exist, self._catnat.log_prob(classes), -jnp.inf)
 
     def prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The probability of classes, exactly 0 where it is; O(K)."""
@@ -144,10 +143,10 @@ class Catnat(_OfLaw, distrax.Categorical):  # type: ignore[misc] # distrax has n
 
     def mode(self) -> Shaped[Array, "*batch"]:
         """The most probable class."""
-        return self._law.mode.astype(self._dtype)
+        return self._catnat.mode.astype(self._dtype)
 
 
-class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # distrax has no types
+class OneHotCatnat(_OnTree, distrax.OneHotCategorical):  # type: ignore[misc] # distrax has no types
     """``distrax.OneHotCategorical`` with scores on a tree: a value is a one-hot vector.
 
     Args:
@@ -166,7 +165,7 @@ class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # d
     """
 
     def _sample_n(self, key: PRNGKeyArray, n: int) -> Shaped[Array, "n *batch classes"]:
-        return self._one_hot(self._law.sample((n,), key=key))
+        return self._one_hot(self._catnat.sample((n,), key=key))
 
     def log_prob(self, value: Shaped[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of one-hot vectors; -inf for other vectors, where distrax would give any number."""
@@ -178,7 +177,7 @@ class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # d
             )
         classes = value.argmax(-1)
         exist = (value == jax.nn.one_hot(classes, self.num_categories, dtype=value.dtype)).all(-1)
-        return jnp.where(exist, self._law.log_prob(classes), -jnp.inf)
+        return jnp.where(exist, self._catnat.log_prob(classes), -jnp.inf)
 
     def mean(self) -> Float[Array, "*batch classes"]:
         """The probabilities."""
@@ -191,7 +190,7 @@ class OneHotCatnat(_OfLaw, distrax.OneHotCategorical):  # type: ignore[misc] # d
 
     def mode(self) -> Shaped[Array, "*batch classes"]:
         """The most probable class, one-hot."""
-        return self._one_hot(self._law.mode)
+        return self._one_hot(self._catnat.mode)
 
     def _one_hot(self, classes: Int[Array, "..."]) -> Shaped[Array, "... classes"]:
         return jax.nn.one_hot(classes, self.num_categories, dtype=self._dtype)
@@ -229,18 +228,18 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 # ---- divergences ----
 
 
-def _between_catnats(p: _OfLaw, q: _OfLaw, *_: Any, **__: Any) -> Array:
-    return p._law.kl_divergence(q._law)
+def _between_catnats(p: _OnTree, q: _OnTree, *_: Any, **__: Any) -> Array:
+    return p._catnat.kl_divergence(q._catnat)
 
 
 def _between_categoricals(p: Any, q: Any, *_: Any, **__: Any) -> Array:
     """KL(p || q) over all classes, where one of them is distrax's or TensorFlow Probability's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits_parameter(), -1) for each in (p, q))
-    probs = p.probs if isinstance(p, _OfLaw) else jnp.exp(p_logs)
-    return _laws.divergence(probs, p_logs, q_logs, q._law.mask if isinstance(q, _OfLaw) else None)
+    probs = p.probs if isinstance(p, _OnTree) else jnp.exp(p_logs)
+    return extend.divergence(probs, p_logs, q_logs, q._catnat.mask if isinstance(q, _OnTree) else None)
 
 
-tfp.distributions.RegisterKL(_OfLaw, _OfLaw)(_between_catnats)
+tfp.distributions.RegisterKL(_OnTree, _OnTree)(_between_catnats)
 for _other in (distrax.Categorical, tfp.distributions.Categorical, tfp.distributions.OneHotCategorical):
-    tfp.distributions.RegisterKL(_OfLaw, _other)(_between_categoricals)
-    tfp.distributions.RegisterKL(_other, _OfLaw)(_between_categoricals)
+    tfp.distributions.RegisterKL(_OnTree, _other)(_between_categoricals)
+    tfp.distributions.RegisterKL(_other, _OnTree)(_between_categoricals)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import catnat.jax as cj
-from catnat import _saving
+from catnat.jax import extend
 
 __all__ = ["tree_deserialise_leaves", "tree_serialise_leaves"]
 
@@ -74,7 +74,7 @@ def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: 
                 "`like` as the model that was saved."
             )
         for layer, names in zip(layers, saved.tolist(), strict=True):
-            _saving.check_names(names, layer.tree, layer.activation)
+            extend.check_names(names, layer.tree, layer.activation)
         return eqx.tree_deserialise_leaves(file, like, **options)
 
 
@@ -84,7 +84,7 @@ def _layers(pytree: Any) -> list[Any]:
 
 
 def _names(pytree: Any) -> list[tuple[str, str]]:
-    return [_saving.names(layer.tree, layer.activation) for layer in _layers(pytree)]
+    return [extend.names(layer.tree, layer.activation) for layer in _layers(pytree)]
 
 
 def _read_names(file: IO[bytes]) -> NDArray[np.str_]:

@@ -21,8 +21,8 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 import catnat.jax as cj
-from catnat import _checks, _saving
-from catnat._tree import Tree
+from catnat import Tree
+from catnat.jax import extend
 
 __all__ = ["CatnatHead", "Fingerprint", "ScoreLayer"]
 
@@ -68,12 +68,12 @@ class _OfRows(nnx.Module):
         self.weight = nnx.Param(layer.weight)
         self.bias = nnx.data(None) if layer.bias is None else nnx.Param(layer.bias)
         self.fingerprint = Fingerprint(
-            {name: jnp.zeros((), jnp.float32) for name in _saving.names(self.tree, self.activation)}
+            {name: jnp.zeros((), jnp.float32) for name in extend.names(self.tree, self.activation)}
         )
 
     def _parameters(self) -> tuple[Array, Array | None]:
         """The arrays in the dtype to compute in, if they belong to this tree and activation."""
-        _saving.check_names(self.fingerprint.get_value(), self.tree, self.activation)
+        extend.check_names(self.fingerprint.get_value(), self.tree, self.activation)
         weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
         return self._cast(weight), None if bias is None else self._cast(bias)
 
@@ -107,8 +107,8 @@ class ScoreLayer(_OfRows):
         (2, 9)
     """
 
-    @_checks.needs(rngs=_NEEDS_RNGS)
-    @_checks.explains(**_OF_CATNAT_JAX)
+    @extend.needs(rngs=_NEEDS_RNGS)
+    @extend.explains(**_OF_CATNAT_JAX)
     def __init__(
         self,
         in_features: int,
@@ -175,8 +175,8 @@ class CatnatHead(_OfRows):
         (8,)
     """
 
-    @_checks.needs(rngs=_NEEDS_RNGS)
-    @_checks.explains(**_OF_CATNAT_JAX)
+    @extend.needs(rngs=_NEEDS_RNGS)
+    @extend.explains(**_OF_CATNAT_JAX)
     def __init__(
         self,
         in_features: int,

@@ -24,12 +24,8 @@ from numpyro.distributions.util import (  # type: ignore[import-untyped, import-
 )
 
 import catnat.jax as cj
-from catnat import _checks
-from catnat._activations import EdgeWarning
-from catnat._tree import Tree
-from catnat.jax import _dense, _laws, _plan
-from catnat.jax._activations import resolve
-from catnat.jax._nodes import Nodes, ask
+from catnat import EdgeWarning, Tree
+from catnat.jax import extend
 
 __all__ = ["Catnat", "CatnatTransform"]
 
@@ -69,9 +65,9 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     pytree_data_fields = ("distribution",)
 
     distribution: cj.Catnat
-    """The same law as a distribution of :mod:`catnat.jax`."""
+    """The same distribution as a distribution of :mod:`catnat.jax`."""
 
-    @_checks.explains(**_checks.NOT_SCORES)
+    @extend.explains(**extend.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
@@ -149,7 +145,7 @@ def _between_catnats(p: Catnat, q: Catnat) -> Array:
 def _between_categoricals(p: Any, q: Any) -> Array:
     """KL(p || q) over all classes, where one of them is NumPyro's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
-    return _laws.divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
+    return extend.divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
 
 
 # ---- the bijection ----
@@ -197,8 +193,8 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
 
     def __init__(self, tree: Tree, activation: cj.Activation | str = "natural") -> None:
         if not isinstance(tree, Tree):
-            _checks.not_a_tree(tree)
-        self.tree, self.activation = tree, resolve(activation)
+            extend.not_a_tree(tree)
+        self.tree, self.activation = tree, extend.resolve_activation(activation)
         if isinstance(self.activation, cj.natural) and self.activation.boundary == "reflect":
             raise ValueError(
                 '`activation` is natural(boundary="reflect"), which takes every value at many scores and so has no '
@@ -209,7 +205,7 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
             self._tables(jnp.result_type(float))
 
     def _tables(self, dtype: Any) -> Any:
-        return _plan.node_tables(self.tree, self.activation, dtype)
+        return extend.node_constants(self.tree, self.activation, dtype)
 
     @property
     def domain(self) -> constraints.Constraint:
@@ -235,7 +231,7 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     ) -> Float[Array, "*batch"]:
         """The logarithm of the determinant, from the scores alone; finite."""
         x = jnp.asarray(x)
-        return _nan_where_lost(x, _log_det(ask(x, self.tree, self.activation)))
+        return _nan_where_lost(x, _log_det(extend.prepare(x, self.tree, self.activation)))
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """K for K-1 on the last axis."""
@@ -268,16 +264,16 @@ def _nan_where_lost(scores: Array, values: Array) -> Array:
 
 
 @jax.jit
-def _log_det(nodes: Nodes) -> Array:
-    questions = nodes.all()
+def _log_det(nodes: extend.Nodes) -> Array:
+    node_scores = nodes.all()
 
-    def log_answers(scores: Array) -> Any:
-        return questions._replace(scores=scores).log_answers(floored=False)
+    def branch_log_probs(scores: Array) -> Any:
+        return node_scores._replace(scores=scores).branch_log_probs(floored=False)
 
-    (no, yes), (no_slope, yes_slope) = jax.jvp(log_answers, (nodes.scores,), (jnp.ones_like(nodes.scores),))
-    # a' = a (1 - a) times the slope of the log-odds; that is 0 at a dead node, whose answers are far enough down.
+    (no, yes), (no_slope, yes_slope) = jax.jvp(branch_log_probs, (nodes.scores,), (jnp.ones_like(nodes.scores),))
+    # a' = a (1 - a) times the slope of the log-odds; that is 0 at a saturated node, whose branches are far enough down.
     slope = yes_slope - no_slope
     alive = slope > 0
     log_slope = jnp.where(alive, jnp.log(jnp.where(alive, slope, 1)), 0)
-    reach = _dense.path_sums(no, yes, nodes.tree, to="nodes")
+    reach = extend.path_sums(no, yes, nodes.tree, to="nodes")
     return (reach + no + yes + log_slope).sum(-1)

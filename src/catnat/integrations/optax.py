@@ -1,7 +1,8 @@
 """The natural gradient as a transformation of optax, for scores that are themselves the parameters.
 
-Where scores come out of a network, the gradient to replace is that of the scores, on its way back to the weights: use
-:func:`catnat.jax.natural_gradient` inside the loss. A transformation sees only the gradient of the parameters.
+Where scores come out of a network, the gradient to replace is that of the scores, in the backward pass to the weights:
+use
+:func:`catnat.jax.geometry.natural_gradient` inside the loss. A transformation sees only the gradient of the parameters.
 """
 
 from __future__ import annotations
@@ -17,12 +18,8 @@ except ImportError as error:
 from jax import Array
 from jaxtyping import Float
 
-from catnat import _checks
-from catnat._tree import Tree
-from catnat.jax import Activation, _plan
-from catnat.jax._activations import resolve
-from catnat.jax._geometry import check_damping, natural_factor
-from catnat.jax._nodes import ask
+from catnat import Tree
+from catnat.jax import Activation, extend
 
 __all__ = ["scale_by_fisher"]
 
@@ -36,7 +33,7 @@ def scale_by_fisher(
 
     Every parameter must be an array of scores, (..., K-1) on the last axis: tables of a policy, mixture weights, the
     scores of a graph. Give the other parameters of a model another transformation, by ``optax.partition`` or
-    ``optax.masked``. Dead scores get 0. The result is what a loss of
+    ``optax.masked``. Saturated scores get 0. The result is what a loss of
     ``natural_gradient(scores, tree, activation, damping=damping)`` would give.
 
     Args:
@@ -56,9 +53,9 @@ def scale_by_fisher(
         [-0.199 -0.397  0.   ]
     """
     if tree is not None and not isinstance(tree, Tree):
-        _checks.not_a_tree(tree)
-    activation = resolve(activation)
-    check_damping(damping)
+        extend.not_a_tree(tree)
+    activation = extend.resolve_activation(activation)
+    extend.check_damping(damping)
 
     def scaled(gradient: Float[Array, "*batch nodes"], scores: Float[Array, "*batch nodes"]) -> Array:
         if gradient.shape != scores.shape:
@@ -66,8 +63,8 @@ def scale_by_fisher(
                 f"A gradient has shape {gradient.shape}, but its scores have {scores.shape}: they must be the same. "
                 "Pass the parameters that the gradients were taken of."
             )
-        factor = natural_factor(ask(scores, tree, activation), damping)
-        return _plan.saturate(factor * gradient.astype(factor.dtype), gradient.dtype)
+        factor = extend.natural_factor(extend.prepare(scores, tree, activation), damping)
+        return extend.saturate(factor * gradient.astype(factor.dtype), gradient.dtype)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:

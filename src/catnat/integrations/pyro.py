@@ -1,8 +1,8 @@
 """Pyro: categorical distributions with scores on a tree, and the tree as a bijection onto the simplex.
 
-The distributions are Pyro's own classes with the laws of :mod:`catnat.torch`. One word stands for two things there.
-The *argument* ``mask`` gives the valid classes, and the attribute ``valid_classes`` tells them. The *method* ``mask``
-is Pyro's: it leaves whole variables out of a model.
+The distributions are Pyro's own classes with the distributions of :mod:`catnat.torch`. One word stands for two things
+there. The *argument* ``mask`` gives the valid classes, and the attribute ``valid_classes`` tells them. The *method*
+``mask`` is Pyro's: it leaves whole variables out of a model.
 """
 
 from __future__ import annotations
@@ -21,12 +21,8 @@ from torch import Size, Tensor
 from torch.distributions import Transform, constraints
 
 import catnat.torch as ct
-from catnat import _checks
-from catnat._activations import EdgeWarning
-from catnat._tree import Tree
-from catnat.torch import _dense, _plan
-from catnat.torch._activations import resolve
-from catnat.torch._nodes import Nodes, Questions, ask
+from catnat import EdgeWarning, Tree
+from catnat.torch import extend
 
 __all__ = ["Catnat", "CatnatTransform", "OneHotCatnat", "OneHotCatnatStraightThrough"]
 
@@ -46,8 +42,8 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
         activation: "natural", "sigmoid", or an activation object.
         mask: The valid classes, as for :class:`catnat.torch.Catnat`.
         mask_mode: "prune" or "renormalize", as for :class:`catnat.torch.Catnat`.
-        temperature: The law is p^(1/T) / Z, as for :class:`catnat.torch.Catnat`.
-        unimix: The share of the uniform law, as for :class:`catnat.torch.Catnat`.
+        temperature: The distribution is p^(1/T) / Z, as for :class:`catnat.torch.Catnat`.
+        unimix: The fraction of the uniform distribution, as for :class:`catnat.torch.Catnat`.
         validate_args: Whether to check values, by default as Pyro is set, and masks, by default always.
 
     Example:
@@ -156,8 +152,8 @@ class CatnatTransform(Transform):
     def __init__(self, tree: Tree, activation: ct.Activation | str = "natural", *, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         if not isinstance(tree, Tree):
-            _checks.not_a_tree(tree)
-        self.tree, self.activation = tree, resolve(activation)
+            extend.not_a_tree(tree)
+        self.tree, self.activation = tree, extend.resolve_activation(activation)
         if isinstance(self.activation, ct.natural) and self.activation.boundary == "reflect":
             raise ValueError(
                 '`activation` is natural(boundary="reflect"), which takes every value at many scores and so has no '
@@ -165,17 +161,17 @@ class CatnatTransform(Transform):
             )
         with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
             warnings.simplefilter("ignore", EdgeWarning)
-            self._tables()
+            self._constants_of_nodes()
 
-    def _tables(self) -> Any:
-        return _plan.node_tables(self.tree, self.activation, torch.get_default_device(), torch.get_default_dtype())
+    def _constants_of_nodes(self) -> Any:
+        return extend.node_constants(self.tree, self.activation, torch.get_default_device(), torch.get_default_dtype())
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def domain(self) -> constraints.Constraint:
         """All real vectors, or with the natural activation those inside every node's band."""
         if not isinstance(self.activation, ct.natural):
             return constraints.real_vector
-        lower, _, upper, *_ = self._tables()
+        lower, _, upper, *_ = self._constants_of_nodes()
         return constraints.independent(constraints.interval(lower, upper), 1)
 
     def _call(self, x: Float[Tensor, "*batch nodes"]) -> Float[Tensor, "*batch classes"]:
@@ -189,7 +185,7 @@ class CatnatTransform(Transform):
         self, x: Float[Tensor, "*batch nodes"], y: Float[Tensor, "*batch classes"] | None
     ) -> Float[Tensor, "*batch"]:
         """The logarithm of the determinant, from the scores alone; finite."""
-        return _plan.saturate(_log_det(ask(x, self.tree, self.activation)), _plan.returned_dtype(x))
+        return extend.saturate(_log_det(extend.prepare(x, self.tree, self.activation)), extend.returned_dtype(x))
 
     def forward_shape(self, shape: Size) -> Size:
         """K for K-1 on the last axis."""
@@ -223,29 +219,29 @@ class CatnatTransform(Transform):
         return f"CatnatTransform({self.tree!r}, {self.activation!r})"
 
 
-def _log_det(nodes: Nodes) -> Tensor:
-    questions = nodes.all()
-    no, yes = questions.log_answers(floored=False)
-    reach = _dense.path_sums(no, yes, nodes.tree, to="nodes")
-    return (reach + _log_slope(questions, no, yes)).sum(-1)
+def _log_det(nodes: extend.Nodes) -> Tensor:
+    node_scores = nodes.all()
+    no, yes = node_scores.branch_log_probs(floored=False)
+    reach = extend.path_sums(no, yes, nodes.tree, to="nodes")
+    return (reach + _log_slope(node_scores, no, yes)).sum(-1)
 
 
-def _log_slope(questions: Questions, no: Tensor, yes: Tensor) -> Tensor:
+def _log_slope(node_scores: extend.NodeScores, no: Tensor, yes: Tensor) -> Tensor:
     """The logarithm of a' at every node, from those of 1 - a and of a.
 
     By formula where there is one: forward differentiation, which does for an activation of the user's own, takes ten
-    times as long, and HMC asks for this at every step.
+    times as long, and HMC needs this at every step.
     """
-    activation, tables = questions.activation, questions.tables
+    activation, constants = node_scores.kernel.activation, node_scores.constants
     if type(activation) is ct.sigmoid:  # a' = c a (1 - a)
-        return no + yes + torch.as_tensor(tables[0], dtype=no.dtype, device=no.device).log()
+        return no + yes + torch.as_tensor(constants.scale, dtype=no.dtype, device=no.device).log()
     if type(activation) is ct.natural:  # a' = 2 r sin z cos z, with r the angle per score
-        return (no + yes) / 2 + torch.as_tensor(2 * tables[-1], dtype=no.dtype, device=no.device).log()
+        return (no + yes) / 2 + torch.as_tensor(2 * constants.rate, dtype=no.dtype, device=no.device).log()
 
     def log_odds(scores: Tensor) -> Tensor:
-        no, yes = questions._replace(scores=scores).log_answers(floored=False)
+        no, yes = node_scores._replace(scores=scores).branch_log_probs(floored=False)
         return yes - no
 
-    slope = torch.func.jvp(log_odds, (questions.scores,), (torch.ones_like(questions.scores),))[1]
-    alive = slope > 0  # where it is not, the answers are far enough down
+    slope = torch.func.jvp(log_odds, (node_scores.scores,), (torch.ones_like(node_scores.scores),))[1]
+    alive = slope > 0  # where it is not, the branches are far enough down
     return no + yes + torch.where(alive, slope, torch.ones_like(slope)).log()

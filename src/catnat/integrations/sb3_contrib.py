@@ -26,11 +26,10 @@ except ImportError as error:
 from jaxtyping import Shaped
 
 import catnat.torch as ct
-from catnat import _checks
-from catnat._forest import Forest
-from catnat._tree import Tree
+from catnat import Forest, Tree
 from catnat.integrations._masks import boolean
 from catnat.integrations.stable_baselines3 import ByTree, OnTree
+from catnat.torch import extend
 
 __all__ = [
     "MaskableCatnatCnnPolicy",
@@ -45,7 +44,7 @@ __all__ = [
 
 
 class MaskedByTree(ByTree, MaskableDistribution):
-    """The same with masks, which build the law anew from its scores."""
+    """The same with masks, which build the distribution anew from its scores."""
 
     def __init__(
         self,
@@ -55,14 +54,14 @@ class MaskedByTree(ByTree, MaskableDistribution):
     ) -> None:
         super().__init__(tree, activation)
         if mask_mode is not None:
-            _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
+            extend.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
         self.mask_mode = mask_mode
 
     def apply_masking(self, masks: Shaped[Any, "..."] | None) -> None:
         """Rule out the actions where ``masks`` is False or 0, or none if it is None, whatever was masked before."""
-        scores = self.law.scores
+        scores = self.catnat.scores
         if masks is None:
-            self._hold(self._law(scores))
+            self._hold(self._leaves(scores))
             return
         valid = boolean(masks, "masks", scores.device)
         shape = (*scores.shape[:-1], self.tree.num_classes)
@@ -72,7 +71,7 @@ class MaskedByTree(ByTree, MaskableDistribution):
                 "True where it is valid. Those of several variables are concatenated."
             )
         mode = {} if self.mask_mode is None else {"mask_mode": self.mask_mode}
-        self._hold(self._law(scores, mask=valid.reshape(shape), **mode))
+        self._hold(self._leaves(scores, mask=valid.reshape(shape), **mode))
 
 
 class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
@@ -99,7 +98,8 @@ class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
 class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDistribution):
     """sb3-contrib's ``MaskableMultiCategoricalDistribution`` on trees, without a loop over variables.
 
-    ``distributions`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the law of all variables.
+    ``distributions`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the distribution of all
+    variables.
 
     Args:
         tree: The trees of the variables, a :class:`catnat.Forest`.
@@ -111,15 +111,15 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
         >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
         >>> actions = MaskableMultiCatnatDistribution(catnat.Forest([3, 2])).proba_distribution(torch.zeros(1, 3))
         >>> actions.apply_masking([True, False, True, False, True])  # those of both variables, one after the other
-        >>> actions.law.probs
+        >>> actions.distribution.probs
         tensor([[0.5000, 0.0000, 0.5000, 0.0000, 1.0000]])
     """
 
     _takes = Forest
     distributions: Any
 
-    def _hold(self, law: ct.Catnat | ct.MultiCatnat) -> None:
-        super()._hold(law)
+    def _hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
+        super()._hold(catnat)
         self.distributions = self.distribution  # where sb3-contrib keeps them
 
 
@@ -147,8 +147,8 @@ class MaskedOnTree(OnTree):
         self.mask_mode = mask_mode  # before the constructor that calls `_build`
         super().__init__(*args, **kwargs)
 
-    def _law_options(self) -> dict[str, Any]:
-        return super()._law_options() | {"mask_mode": self.mask_mode}
+    def _options(self) -> dict[str, Any]:
+        return super()._options() | {"mask_mode": self.mask_mode}
 
 
 class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):

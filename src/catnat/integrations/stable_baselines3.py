@@ -2,7 +2,7 @@
 
 They are SB3's own actor-critic policies with another distribution of actions: ``Discrete`` actions are a
 :class:`catnat.torch.Catnat`, ``MultiDiscrete`` actions a :class:`catnat.torch.MultiCatnat`, all variables at once.
-:mod:`catnat.integrations.sb3_contrib` has their maskable twins.
+:mod:`catnat.integrations.sb3_contrib` has their maskable counterparts.
 """
 
 from __future__ import annotations
@@ -34,11 +34,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import catnat.torch as ct
-from catnat import _checks
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
-from catnat.torch._activations import resolve
+from catnat import Forest, Tree, balanced
+from catnat.torch import extend
 
 __all__ = [
     "CatnatCnnPolicy",
@@ -56,9 +53,9 @@ _Self = TypeVar("_Self", bound="ByTree")
 
 
 class ByTree(Distribution):
-    """What SB3 asks of a distribution of actions, answered by a law on a tree, or on a forest of them."""
+    """What SB3 needs of a distribution of actions, on a tree, or on a forest of them."""
 
-    law: ct.Catnat | ct.MultiCatnat
+    catnat: ct.Catnat | ct.MultiCatnat
     """The distribution of :mod:`catnat.torch` that the last scores gave."""
     _takes: ClassVar[type[Tree | Forest]] = Tree
 
@@ -67,7 +64,7 @@ class ByTree(Distribution):
             _not_its_tree(tree, self._takes)
         # The next constructor is that of SB3's own class: it wants the number of actions, or the list of them.
         super().__init__(list(tree.sizes) if isinstance(tree, Forest) else tree.num_classes)  # type: ignore[call-arg]
-        self.tree, self.activation = tree, resolve(activation)
+        self.tree, self.activation = tree, extend.resolve_activation(activation)
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
         """The layer that makes the scores, one for every inner node."""
@@ -77,39 +74,41 @@ class ByTree(Distribution):
 
     def proba_distribution(self: _Self, action_logits: Float[Tensor, "batch nodes"]) -> _Self:
         """Set the scores. The argument's name is SB3's."""
-        self._hold(self._law(action_logits))
+        self._hold(self._leaves(action_logits))
         return self
 
-    def _law(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
-        law: ct.Catnat | ct.MultiCatnat
+    def _leaves(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
+        catnat: ct.Catnat | ct.MultiCatnat
         if isinstance(self.tree, Forest):
-            law = ct.MultiCatnat(scores, self.tree, self.activation, **options)
+            catnat = ct.MultiCatnat(scores, self.tree, self.activation, **options)
         else:
-            law = ct.Catnat(scores, self.tree, self.activation, **options)
-        law._validate_args = False  # actions are the law's own draws: to check each of them takes as long as to draw it
-        return law
+            catnat = ct.Catnat(scores, self.tree, self.activation, **options)
+        catnat._validate_args = (
+            False  # actions are the distribution's own draws: to check each of them takes as long as to draw it
+        )
+        return catnat
 
-    def _hold(self, law: ct.Catnat | ct.MultiCatnat) -> None:
-        """Keep the law, and put it where SB3 looks for it: its divergence reads several variables from a list."""
-        self.law = law
-        self.distribution = [law] if isinstance(law, ct.MultiCatnat) else law
+    def _hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
+        """Keep the distribution where SB3 looks for it: its divergence reads several variables from a list."""
+        self.catnat = catnat
+        self.distribution = [catnat] if isinstance(catnat, ct.MultiCatnat) else catnat
 
     def log_prob(self, actions: Int[Tensor, "..."]) -> Float[Tensor, "batch"]:
         """The log-probability of actions."""
-        return self.law.log_prob(actions)
+        return self.catnat.log_prob(actions)
 
     def entropy(self) -> Float[Tensor, "batch"]:
         """The entropy in nats, from the log-probabilities that an update has computed already, with their floor."""
-        logits = self.law.logits
+        logits = self.catnat.logits
         return -(logits.exp() * logits).sum(-1)
 
     def sample(self) -> Int[Tensor, "..."]:
         """Draw actions."""
-        return self.law.sample()
+        return self.catnat.sample()
 
     def mode(self) -> Int[Tensor, "..."]:
         """The most probable actions."""
-        return self.law.mode
+        return self.catnat.mode
 
 
 class CatnatDistribution(ByTree, CategoricalDistribution):
@@ -134,7 +133,7 @@ class CatnatDistribution(ByTree, CategoricalDistribution):
 class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
     """SB3's ``MultiCategoricalDistribution`` on trees, without a loop over variables.
 
-    ``distribution`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the law of all variables.
+    ``distribution`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the distribution of all variables.
 
     Args:
         tree: The trees of the variables, a :class:`catnat.Forest`.
@@ -153,7 +152,7 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
 
 def _not_its_tree(given: object, needed: type[Tree | Forest]) -> NoReturn:
     if needed is Tree:
-        _checks.not_a_tree(given)
+        extend.not_a_tree(given)
     raise TypeError(
         f"`tree` is {given!r}, but a catnat.Forest is needed, with a tree for every variable: catnat.Forest([3, 5]) "
         "for variables of 3 and of 5 actions."
@@ -193,7 +192,7 @@ class OnTree(BasePolicy):
     ) -> None:
         self._check_arguments(args, kwargs, activation)
         # Before SB3's own constructor, which calls `_build`.
-        self.tree, self.activation = tree_of(action_space, tree), resolve(activation)
+        self.tree, self.activation = tree_of(action_space, tree), extend.resolve_activation(activation)
         super().__init__(observation_space, action_space, *args, **kwargs)
         if isinstance(observation_space, spaces.Dict) and self.features_extractor_class is FlattenExtractor:
             raise ValueError(
@@ -245,16 +244,16 @@ class OnTree(BasePolicy):
             )
         return super().load_state_dict(state_dict, strict, assign)
 
-    def _law_options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         """What the distribution is built from, and is saved with the policy."""
         return {"tree": self.tree, "activation": self.activation}
 
     def _build(self, lr_schedule: Any) -> None:
-        self.action_dist = self._distributions[isinstance(self.tree, Forest)](**self._law_options())
+        self.action_dist = self._distributions[isinstance(self.tree, Forest)](**self._options())
         super()._build(lr_schedule)  # type: ignore[misc] # SB3's next class has it
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return super()._get_constructor_parameters() | self._law_options()
+        return super()._get_constructor_parameters() | self._options()
 
 
 class CatnatPolicy(OnTree, ActorCriticPolicy):
@@ -323,7 +322,7 @@ def _forest_over(sizes: tuple[int, ...], trees: Any) -> Forest:
             f"`tree` is {trees!r}, but MultiDiscrete actions need a tree for every variable: a list of them, or a "
             "catnat.Forest."
         )
-    forest = trees if isinstance(trees, Forest) else Forest(sizes if trees is None else _checks.listed(trees, "tree"))
+    forest = trees if isinstance(trees, Forest) else Forest(sizes if trees is None else extend.listed(trees, "tree"))
     if forest.sizes != sizes:
         raise ValueError(f"`tree` is over {forest.sizes} classes, but there are {sizes} actions: one leaf each.")
     return forest

@@ -18,8 +18,7 @@ from torch import Size, Tensor, nn
 from torch import distributions as td
 
 import catnat.torch as ct
-from catnat import _checks
-from catnat.torch import _plan
+from catnat.torch import extend
 
 __all__ = ["DrawnGraphs", "EdgeDistribution", "EdgeSampler", "all_pairs", "edge_scores"]
 
@@ -77,7 +76,7 @@ def edge_scores(
     if not yes.is_floating_point():
         yes = yes.to(torch.get_default_dtype())
     outside = ~((yes >= 0) & (yes <= 1))
-    if not torch.compiler.is_compiling() and _plan.is_true(outside.any()):
+    if not torch.compiler.is_compiling() and extend.is_true(outside.any()):
         raise ValueError(
             f"`probs` holds {yes[outside][0].item()}, but edge probabilities are numbers from 0 to 1. If these are "
             "logits, pass torch.sigmoid(logits)."
@@ -94,12 +93,12 @@ def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> N
         return
     first, second = candidates.unbind()
     outside = (candidates < 0) | (candidates >= num_nodes)
-    if _plan.is_true(outside.any()):
+    if extend.is_true(outside.any()):
         raise ValueError(
             f"`candidates` holds {int(candidates[outside][0])}, but {num_nodes} nodes are numbered 0 .. "
             f"{num_nodes - 1}: correct the pair, or `num_nodes`."
         )
-    if undirected and _plan.is_true((first == second).any()):
+    if undirected and extend.is_true((first == second).any()):
         raise ValueError(
             f"`candidates` joins node {int(first[first == second][0])} to itself, but with undirected=True every "
             "candidate is drawn in both directions, and a self loop has one: leave self loops out. A layer such as "
@@ -107,7 +106,7 @@ def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> N
         )
     low, high = (torch.minimum(first, second), torch.maximum(first, second)) if undirected else (first, second)
     pair, times = (low.long() * num_nodes + high).unique(return_counts=True)
-    if _plan.is_true((times > 1).any()):
+    if extend.is_true((times > 1).any()):
         again = int(pair[times > 1][0])
         hint = " Keep one direction: candidates[:, candidates[0] < candidates[1]]." if undirected else ""
         raise ValueError(
@@ -117,11 +116,11 @@ def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> N
 
 
 def _check_kind_of_candidates(candidates: Tensor) -> None:
-    _plan.check_tensor(candidates, "candidates")
+    extend.check_tensor(candidates, "candidates")
     if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim != 2 or candidates.shape[0] != 2:
         turn = " Transpose it: candidates.t()." if candidates.ndim == 2 and candidates.shape[1] == 2 else ""
         raise ValueError(
-            f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but whole numbers of "
+            f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but integers of "
             "shape (2, E) are needed: one column (from, to) for every edge that there may be, as in `edge_index`."
             f"{turn} A boolean matrix of allowed pairs becomes one by matrix.nonzero().t()."
         )
@@ -192,7 +191,7 @@ class DrawnGraphs:
     def stack(self, x: Shaped[Tensor, "*#graphs nodes features"]) -> Shaped[Tensor, "all_nodes features"]:
         """Features of the nodes of one graph, or of each, as features of all nodes."""
         nodes, graphs = self.distribution.num_nodes, self.drawn.shape[:-1]
-        if x.ndim < 2 or x.shape[-2] != nodes or not _checks.broadcasts(x.shape[:-2], graphs):
+        if x.ndim < 2 or x.shape[-2] != nodes or not extend.broadcasts(x.shape[:-2], graphs):
             raise ValueError(
                 f"`x` has shape {tuple(x.shape)}, but a graph has {nodes} nodes: features ({nodes}, F) are needed, the "
                 f"same for all graphs, or ({', '.join(map(str, (*graphs, nodes)))}, F), for each of them."
@@ -220,10 +219,11 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
 
     A value is a vector of 0 and 1, one for each candidate. ``log_prob``, ``entropy`` and the KL divergence are those of
     the whole graph, sums over the candidates. It is a ``torch.distributions.Independent`` of
-    :class:`catnat.torch.Catnat` with two classes, so :func:`catnat.torch.score_function` takes it.
+    :class:`catnat.torch.Catnat` with two classes, so :func:`catnat.torch.estimators.score_function` takes it.
 
     Args:
-        scores: One score per candidate on the last axis. Axes before it are a batch: a law of its own for every row.
+        scores: One score per candidate on the last axis. Axes before it are a batch: a distribution of its own for
+            every row.
         candidates: The edges that there may be, (2, E), as in ``edge_index``: from, to. What must not be an edge, such
             as self loops, is left out. :func:`all_pairs` makes them.
         num_nodes: The number of nodes.
@@ -259,7 +259,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         undirected: bool = False,
         validate_args: bool | None = None,
     ) -> None:
-        _plan.check_tensor(scores, "scores")
+        extend.check_tensor(scores, "scores")
         if not scores.is_floating_point() or scores.ndim == 0:
             raise TypeError(
                 f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with "
@@ -274,9 +274,9 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
             )
         self.scores, self.candidates, self.num_nodes, self.undirected = scores, candidates, num_nodes, undirected
         # Sums over many edges would not fit half precision: all is computed in float32 at least.
-        computed = _plan.to_computing_dtype(scores).unsqueeze(-1)
-        law = ct.Catnat(computed, activation=activation, validate_args=validate_args)
-        super().__init__(law, 1, validate_args=validate_args)
+        computed = extend.to_computing_dtype(scores).unsqueeze(-1)
+        edges = ct.Catnat(computed, activation=activation, validate_args=validate_args)
+        super().__init__(edges, 1, validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EdgeDistribution:
         """The same distribution with its batch shape expanded."""
@@ -302,8 +302,8 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         return self.base_dist.mode
 
     def saturated(self) -> Bool[Tensor, "*batch candidates"]:
-        """Which edges are dead: certain to be there or not, and without a gradient."""
-        return ct.saturated(self.scores.unsqueeze(-1), activation=self.activation).squeeze(-1)
+        """Which edges are saturated: certain to be there or not, and without a gradient."""
+        return ct.geometry.saturated(self.scores.unsqueeze(-1), activation=self.activation).squeeze(-1)
 
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
@@ -315,11 +315,11 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         """The log-probability of graphs, given by which candidates are edges; finite."""
         self._check_width(value)
         value = value.long() if value.dtype == torch.bool else value
-        return _plan.saturate(self.base_dist.log_prob(value).sum(-1), self._dtype)
+        return extend.saturate(self.base_dist.log_prob(value).sum(-1), self._dtype)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy of the graph in nats."""
-        return _plan.saturate(self.base_dist.entropy().sum(-1), self._dtype)
+        return extend.saturate(self.base_dist.entropy().sum(-1), self._dtype)
 
     def draw(self, num_graphs: int = 1, *, keep: Keep = "all", generator: torch.Generator | None = None) -> DrawnGraphs:
         """Draw graphs, for the layers of PyTorch Geometric.
@@ -334,18 +334,18 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
                 ``log_prob``.
             generator: The random generator; torch's default one if not given.
         """
-        _checks.one_of(keep, "keep", ("all", "drawn"))
+        extend.one_of(keep, "keep", ("all", "drawn"))
         return self.graphs(self.sample((_count(num_graphs, "num_graphs"),), generator=generator), keep=keep)
 
     def graphs(self, drawn: Shaped[Tensor, "*samples_and_batch candidates"], *, keep: Keep = "all") -> DrawnGraphs:
-        """The graphs of given draws, such as those that :func:`catnat.torch.score_function` hands to its cost.
+        """The graphs of given draws, such as :func:`catnat.torch.estimators.score_function` hands to its cost.
 
         That cost must not pass a straight-through gradient as well: keep the drawn edges, or detach the weights.
         """
-        _checks.one_of(keep, "keep", ("all", "drawn"))
+        extend.one_of(keep, "keep", ("all", "drawn"))
         self._check_width(drawn)
         wrong = (drawn != 0) & (drawn != 1)
-        if not torch.compiler.is_compiling() and _plan.is_true(wrong.any()):
+        if not torch.compiler.is_compiling() and extend.is_true(wrong.any()):
             raise ValueError(
                 f"`drawn` holds {drawn[wrong][0].item()}, but 0 or 1 is needed for every candidate, as `sample` gives "
                 "it. Other numbers would be weights of edges that nobody drew."
@@ -365,10 +365,10 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
 
     @property
     def _dtype(self) -> torch.dtype:
-        return _plan.returned_dtype(self.scores)
+        return extend.returned_dtype(self.scores)
 
     def _check_width(self, value: Tensor) -> None:
-        _plan.check_tensor(value, "value")
+        extend.check_tensor(value, "value")
         if value.shape[value.ndim - 1 - len(self.batch_shape) :] != (*self.batch_shape, *self.event_shape):
             needed = ", ".join(map(str, (*self.batch_shape, *self.event_shape)))
             raise ValueError(
@@ -384,12 +384,12 @@ def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
             f"`p` has {p.event_shape[0]} {'un' if p.undirected else ''}directed candidates and `q` has "
             f"{q.event_shape[0]} {'un' if q.undirected else ''}directed ones, but they must be the same."
         )
-    if not torch.compiler.is_compiling() and _plan.is_true((p.candidates != q.candidates).any()):
+    if not torch.compiler.is_compiling() and extend.is_true((p.candidates != q.candidates).any()):
         raise ValueError(
             "`p` and `q` have different candidates, or the same in another order, but edges are compared one by one: "
             "give both the same `candidates`."
         )
-    return _plan.saturate(td.kl_divergence(p.base_dist, q.base_dist).sum(-1), torch.promote_types(p._dtype, q._dtype))
+    return extend.saturate(td.kl_divergence(p.base_dist, q.base_dist).sum(-1), torch.promote_types(p._dtype, q._dtype))
 
 
 # ---- the module ----
@@ -446,7 +446,7 @@ class EdgeSampler(nn.Module):
         inside = (probs > 0) & (probs < 1)
         scores = edge_scores(torch.where(inside, probs, 0.5), activation)
         self.scores = nn.Parameter(scores.to(device, dtype or torch.get_default_dtype()))
-        if not _plan.is_true((inside & ~self.distribution().saturated().cpu()).all()):
+        if not extend.is_true((inside & ~self.distribution().saturated().cpu()).all()):
             raise ValueError(
                 f"`initial_probs` is {initial_probs}, but probabilities strictly between 0 and 1 are needed, and not "
                 f"so near them that {self.scores.dtype} cannot tell: such an edge would never learn. One that must not "
@@ -454,7 +454,7 @@ class EdgeSampler(nn.Module):
             )
 
     def distribution(self) -> EdgeDistribution:
-        """The distribution of the graph: probabilities, entropy, log-probabilities of given graphs, dead edges."""
+        """The distribution of the graph: probabilities, entropy, log-probabilities of given graphs, saturated edges."""
         return EdgeDistribution(
             self.scores,
             self.candidates,

@@ -42,19 +42,15 @@ from torchrl.modules.distributions import (  # type: ignore[import-untyped, impo
 )
 
 import catnat.torch as ct
-from catnat import _checks
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
+from catnat import Forest, Tree, balanced
 from catnat.integrations._masks import boolean
-from catnat.torch._activations import resolve
-from catnat.torch._distributions import check_not_nan
+from catnat.torch import extend
 
 __all__ = ["OneHotCatnat", "catnat_actor"]
 
 
 class OneHotCatnat(ct.OneHotCatnat):
-    """:class:`catnat.torch.OneHotCatnat` with whole numbers as values, which TorchRL's one-hot action specs ask for.
+    """:class:`catnat.torch.OneHotCatnat` with integers as values, which TorchRL's one-hot action specs need.
 
     Example:
         >>> import torch
@@ -133,11 +129,14 @@ def _as_its_layer(network: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
     layer = network
     while isinstance(layer, nn.Sequential) and len(layer):
         layer = layer[-1]
-    tree, activation = given["tree"], None if given["activation"] is None else resolve(given["activation"])
+    tree, activation = (
+        given["tree"],
+        None if given["activation"] is None else extend.resolve_activation(given["activation"]),
+    )
     if tree is not None and not isinstance(tree, Tree):
-        _checks.not_a_tree(tree)
+        extend.not_a_tree(tree)
     if not isinstance(layer, ct.ScoreLayer):
-        return given | {"activation": activation or resolve("sigmoid")}
+        return given | {"activation": activation or extend.resolve_activation("sigmoid")}
     for name, wanted in (("tree", tree), ("activation", activation)):
         own = getattr(layer, name)
         if wanted is not None and wanted != own:
@@ -178,7 +177,7 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
         )
     sizes = tuple(action_spec.nvec.reshape(-1, action_spec.nvec.shape[-1])[0].tolist())
     given = arguments.get("trees", sizes)
-    trees = given if isinstance(given, Forest) else Forest(_checks.listed(given, "trees"))
+    trees = given if isinstance(given, Forest) else Forest(extend.listed(given, "trees"))
     if trees.sizes != sizes:
         raise ValueError(f"`trees` have {trees.sizes} classes, but `action_spec` has {sizes} actions: one leaf each.")
     return arguments | {"trees": trees}
@@ -191,7 +190,7 @@ def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any)
     distribution notices it when it draws.
     """
     if arguments.get("validate_args") is not False:
-        check_not_nan(scores)
+        extend.check_not_nan(scores)
     if mask_key is not None:
         arguments["mask"] = _found_mask(mask_key, arguments["mask"], scores)
     return distribution(scores, **arguments)
@@ -204,7 +203,7 @@ def _found_mask(mask_key: Any, mask: Tensor | None, scores: Tensor) -> Tensor:
             f"There is no mask under the key {mask_key!r}: correct `mask_key`, or let the environment write it at "
             "every reset and step."
         )
-    if not _checks.broadcasts(mask.shape[:-1], scores.shape[:-1]):
+    if not extend.broadcasts(mask.shape[:-1], scores.shape[:-1]):
         raise ValueError(
             f"The mask under the key {mask_key!r} has shape {tuple(mask.shape)}, but the scores have "
             f"{tuple(scores.shape)}: a row of the mask for every row of scores is needed, (*batch, number of actions)."

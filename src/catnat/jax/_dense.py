@@ -16,29 +16,29 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from catnat._forest import Forest
-from catnat._tree import Tree
-from catnat.jax import _plan
+from catnat._tree import Tree, first_leaf
+from catnat.jax import _constants
 
 # Up to here a matrix product beats walking the levels.
 MOST_MATMUL_CLASSES = 64
 # Other trees of up to this many levels are summed level by level: each level is a part of the program.
 MOST_LEVELS = 64
-# Beyond this far below the largest, a heated logarithm stands for probability 0 in every dtype.
+# Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
 _FAR_BELOW = 1e9
 
 
 def path_sums(no: Array, yes: Array, tree: Tree | Forest, to: str) -> Array:
-    """Sum ``no`` or ``yes``, as answered, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
+    """Sum ``no`` or ``yes``, by the branch, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
     if tree.num_nodes == 0:
         return jnp.zeros((*no.shape[:-1], tree.num_classes), no.dtype) if to == "leaves" else no
-    # The barrier: what makes the answers is computed once, and not again inside every sum that reads them.
+    # The barrier: what makes the branches is computed once, and not again inside every sum that reads them.
     no, yes = lax.optimization_barrier((no, yes))
     if tree.num_classes <= MOST_MATMUL_CLASSES:
-        matrix = _plan.path_matrix(tree, to, no.dtype)
+        matrix = _constants.path_matrix(tree, to, no.dtype)
         return jnp.matmul(jnp.concatenate([no, yes], -1), matrix, precision=lax.Precision.HIGHEST)
-    if isinstance(tree, Tree) and tree.shape == "balanced":
+    if isinstance(tree, Tree) and tree.kind == "balanced":
         return _sums_by_level(no, yes, tree, to)
-    if tree.shape == "chain":
+    if tree.kind == "chain":
         return _sums_along_chain(no, yes, to)
     if isinstance(tree, Tree) and tree.depth <= MOST_LEVELS:
         return _sums_by_table(no, yes, tree, to)
@@ -62,9 +62,9 @@ def log_masses(logs: Array, tree: Tree) -> tuple[Array, Array]:
         return logs[..., :0], logs[..., :0]
     limit = float(jnp.finfo(logs.dtype).max) / 4
     logs = jnp.clip(logs, -limit, limit)  # the derivatives of an infinite sum would be NaN
-    if tree.shape == "balanced":
+    if tree.kind == "balanced":
         no, yes = _log_masses_by_level(logs, tree)
-    elif tree.shape == "chain":
+    elif tree.kind == "chain":
         no, yes = _log_tails(logs)[..., 1:], logs[..., :-1]
     else:
         no, yes = _log_masses_by_jumping(logs, tree)
@@ -79,15 +79,15 @@ def log_add(first: Array, second: Array) -> Array:
     return larger + jnp.log1p(jnp.exp(smaller - larger))
 
 
-def heated(logs: Array, temperature: float | Array) -> Array:
+def apply_temperature(logs: Array, temperature: float | Array) -> Array:
     """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
 
-    Nothing overflows on the way, or on the way back, however small or large the temperature is.
+    Nothing overflows in either pass, however small or large the temperature is.
     """
-    # No law is colder than that, and its inverse is finite.
-    heat = jnp.maximum(jnp.asarray(temperature, logs.dtype), float(jnp.finfo(logs.dtype).tiny) ** 0.5)
+    # So its inverse is finite.
+    tau = jnp.maximum(jnp.asarray(temperature, logs.dtype), float(jnp.finfo(logs.dtype).tiny) ** 0.5)
     below = logs - lax.stop_gradient(logs.max(-1, keepdims=True))
-    return jnp.maximum(below, -_FAR_BELOW * lax.stop_gradient(heat)) / heat
+    return jnp.maximum(below, -_FAR_BELOW * lax.stop_gradient(tau)) / tau
 
 
 # ---- balanced ----
@@ -95,27 +95,27 @@ def heated(logs: Array, temperature: float | Array) -> Array:
 
 def _level_sizes(tree: Tree) -> list[int]:
     """The number of nodes on every level; on the last one the other places are leaves already."""
-    return [1 << level for level in range(tree.depth - 1)] + [tree.num_classes - tree.leaf_level // 2]
+    return [1 << level for level in range(tree.depth - 1)] + [tree.num_classes - first_leaf(tree) // 2]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _sums_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
     """Down the levels: a level's sums, each plus its no and its yes, alternate to make the next level's."""
     sizes, axis = _level_sizes(tree), no.ndim - 1
-    answers = list(zip(lax.split(no, sizes, axis), lax.split(yes, sizes, axis), strict=True))
-    levels = [jnp.zeros_like(answers[0][0])]
-    for no_level, yes_level in answers[:-1]:
+    branches = list(zip(lax.split(no, sizes, axis), lax.split(yes, sizes, axis), strict=True))
+    levels = [jnp.zeros_like(branches[0][0])]
+    for no_level, yes_level in branches[:-1]:
         levels.append(_alternate(levels[-1] + no_level, levels[-1] + yes_level))
     last = levels.pop()
     nodes, leaves = last[..., : sizes[-1]], last[..., sizes[-1] :]
     if to == "nodes":
         return jnp.concatenate([*levels, nodes], -1)
-    no_level, yes_level = answers[-1]
+    no_level, yes_level = branches[-1]
     return jnp.concatenate([_alternate(nodes + no_level, nodes + yes_level), leaves], -1)
 
 
-# A rule of its own for the way back: the transpose of these steps adds up pairs of neighbours, keeps all sums side by
-# side, and reads the two sides of every node from them. That of the steps above is half as fast on a CPU, where the
+# A rule of its own for the backward pass: the transpose of these steps adds up pairs of neighbours, keeps all sums side
+# by side, and reads the two sides of every node from them. That of the steps above is half as fast on a CPU, where the
 # compiler would compute the sums of pairs again for every level above them.
 @_sums_by_level.defjvp
 def _slopes_of_sums_by_level(
@@ -139,7 +139,7 @@ def _sums_of_edges_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array
 
 def _log_masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
     """Up the levels: pairs of neighbours are the two sides of the nodes above."""
-    deepest = 2 * tree.num_classes - tree.leaf_level
+    deepest = 2 * tree.num_classes - first_leaf(tree)
     pairs, shallower = logs[..., :deepest], logs[..., deepest:]
     levels = []
     while pairs.shape[-1] > 1:
@@ -189,11 +189,11 @@ def _log_tails(logs: Array) -> Array:
 def _sums_by_table(no: Array, yes: Array, tree: Tree, to: str) -> Array:
     """Down the levels: nodes are numbered breadth first, so a level's edges stand side by side."""
     edges, _ = _edges_and_parents(tree, above_root=None)
-    levels = tree._levels
+    levels = tree.levels
     sizes = [level.stop - level.start for level in levels]
-    answers = zip(lax.split(no, sizes, no.ndim - 1), lax.split(yes, sizes, no.ndim - 1), strict=True)
+    branches = zip(lax.split(no, sizes, no.ndim - 1), lax.split(yes, sizes, no.ndim - 1), strict=True)
     nodes, below = [jnp.zeros_like(no[..., :1])], []
-    for level, following, (no_level, yes_level) in zip(levels, [*levels[1:], None], answers, strict=True):
+    for level, following, (no_level, yes_level) in zip(levels, [*levels[1:], None], branches, strict=True):
         below.append(_alternate(nodes[-1] + no_level, nodes[-1] + yes_level))
         if following is not None:
             nodes.append(_take(below[-1], edges[following] - 2 * level.start))
@@ -229,14 +229,14 @@ def _log_masses_by_jumping(logs: Array, tree: Tree) -> tuple[Array, Array]:
         terms = jnp.exp(sums - _take(top, ancestors))
         sums = jnp.log(jnp.exp(sums - top).at[..., ancestors].add(terms)) + top
         ancestors = _take(ancestors, ancestors)
-    children = _plan.children(tree)
+    children = _constants.children(tree)
     return _take(sums, children[0::2]), _take(sums, children[1::2])
 
 
 def _edges_and_parents(tree: Tree | Forest, above_root: int | None) -> tuple[Array, Array]:
     """The edge above every id and the parent of every id; above a root there is ``above_root``, or itself."""
     # The barrier: the compiler would otherwise evaluate all that follows from the table, slowly, and keep the results.
-    edges = lax.optimization_barrier(jnp.asarray(_plan.edges(tree)))
+    edges = lax.optimization_barrier(jnp.asarray(_constants.edges(tree)))
     root = edges == 2 * tree.num_nodes
     top = jnp.arange(len(edges), dtype=edges.dtype) if above_root is None else above_root
     return edges, jnp.where(root, top, edges >> 1)

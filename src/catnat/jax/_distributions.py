@@ -1,9 +1,9 @@
 """Distributions: the categorical family, parameterized by scores on a tree, as pytrees.
 
 The arrays of a distribution are its leaves; the tree, the activation and the other options are static. So it goes in
-and out of ``jit``, ``vmap`` and ``scan``. Names are those of the PyTorch twin, which NumPyro and Distrax mostly share;
-draws take ``sample_shape`` and a ``key``. ``probs``, ``logits`` and ``mode`` compute all classes whenever they are
-asked for; a compiler does so once.
+and out of ``jit``, ``vmap`` and ``scan``. Names are those of the PyTorch counterpart, which NumPyro and Distrax mostly
+share; draws take ``sample_shape`` and a ``key``. ``probs``, ``logits`` and ``mode`` compute all classes whenever they
+are needed; a compiler does so once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _dense, _functional, _laws, _masks, _plan
-from catnat.jax._activations import Activation
-from catnat.jax._laws import Law
-from catnat.jax._nodes import Nodes, ask
+from catnat.activations import Activation
+from catnat.jax import _dense, _functional, _inputs, _leaves, _masks
+from catnat.jax._leaves import Leaves
+from catnat.jax._nodes import Nodes, prepare
 
 _Self = TypeVar("_Self", bound="OfScores")
 
@@ -33,7 +33,7 @@ as_data = functools.partial(dataclasses.dataclass, frozen=True, eq=False, init=F
 
 
 class OfScores:
-    """What all distributions have in common: frozen data, pytrees, and a law that their answers come from."""
+    """What all distributions have in common: frozen data, pytrees, and leaves that all is read from."""
 
     scores: Array
     activation: Activation
@@ -58,9 +58,9 @@ class OfScores:
         raise NotImplementedError
 
     @property
-    def _law(self) -> Law:
-        nodes = Nodes(_plan.to_computing_dtype(self.scores), self._trees, self.activation)
-        return Law(nodes, self.mask, self.temperature, self.mask_mode, self.unimix)
+    def _leaves(self) -> Leaves:
+        nodes = Nodes(_inputs.to_computing_dtype(self.scores), self._trees, self.activation)
+        return Leaves(nodes, self.mask, self.temperature, self.mask_mode, self.unimix)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -80,12 +80,12 @@ class OfScores:
     @property
     def probs(self) -> Float[Array, "*batch classes"]:
         """The probability of every class, O(K)."""
-        return self._law.probs().astype(self.scores.dtype)
+        return self._leaves.probs().astype(self.scores.dtype)
 
     @property
     def logits(self) -> Float[Array, "*batch classes"]:
         """The log-probability of every class, O(K); finite."""
-        return _plan.saturate(self._law.leaves(), self.scores.dtype)
+        return _inputs.saturate(self._leaves.leaf_log_probs(), self.scores.dtype)
 
     def expand(self: _Self, batch_shape: Sequence[int]) -> _Self:
         """The same distribution with its batch shape expanded."""
@@ -128,16 +128,16 @@ class OfClasses(OfScores):
     @property
     def mode(self) -> Shaped[Array, "..."]:
         """The most probable value."""
-        return self._law.mode()
+        return self._leaves.mode()
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Shaped[Array, "..."]:
         """Draw values, sample shape + batch shape + event shape; see :func:`catnat.jax.sample`.
 
-        Scores are not checked: one that is NaN is answered with no, or, where there is a mask, read as 0, so that no
+        Scores are not checked: one that is NaN takes the branch no, or, where there is a mask, read as 0, so that no
         masked class is drawn.
         """
-        return self._law.draw(_checks.shape_of_samples(sample_shape), key)
+        return self._leaves.draw(_checks.shape_of_samples(sample_shape), key)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
         """Classes have no derivative: this raises, and says what there is instead."""
@@ -145,7 +145,7 @@ class OfClasses(OfScores):
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of ``value``; axes of samples may stand before the batch."""
-        return _plan.saturate(self._law.log_prob(self._classes(value)), self.scores.dtype)
+        return _inputs.saturate(self._leaves.log_prob(self._classes(value)), self.scores.dtype)
 
     def _classes(self, value: Array) -> Array:
         """The classes that a value stands for, which exist."""
@@ -153,7 +153,7 @@ class OfClasses(OfScores):
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats."""
-        return _plan.saturate(self._law.entropy(), self.scores.dtype)
+        return _inputs.saturate(self._leaves.entropy(), self.scores.dtype)
 
     def kl_divergence(self, other: OfClasses) -> Float[Array, "*batch"]:
         """The divergence KL(self || other) from another distribution of the same values.
@@ -166,9 +166,9 @@ class OfClasses(OfScores):
         mine, others = self._shape_of_values, other._shape_of_values
         if mine != others:
             raise ValueError(f"`other` has values of {others}, but those of {mine} are needed: they must be the same.")
-        divergence = self._law.kl_divergence(other._law)
+        divergence = self._leaves.kl_divergence(other._leaves)
         dtype = jnp.promote_types(self.scores.dtype, other.scores.dtype)
-        return jnp.where(jnp.isinf(divergence), divergence.astype(dtype), _plan.saturate(divergence, dtype))
+        return jnp.where(jnp.isinf(divergence), divergence.astype(dtype), _inputs.saturate(divergence, dtype))
 
     @property
     def _shape_of_values(self) -> str:
@@ -177,12 +177,12 @@ class OfClasses(OfScores):
         return f"{classes} classes and shape {self.event_shape}"
 
     def fisher_diagonal(self) -> Float[Array, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.fisher_diagonal`.
+        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.geometry.fisher_diagonal`.
 
-        It exists for the law of a tree, pruned or not. A mixture, a temperature and a renormalized law have full
-        Fisher matrices, for which this raises.
+        It exists for the distribution of a tree, pruned or not. A mixture, a temperature and a renormalized
+        distribution have full Fisher matrices, for which this raises.
         """
-        return _plan.saturate(self._law.fisher_diagonal(), self.scores.dtype)
+        return _inputs.saturate(self._leaves.fisher_diagonal(), self.scores.dtype)
 
 
 @as_data
@@ -211,7 +211,7 @@ class _OfOneTree(OfScores):
         temperature: float | Float[Array, "*#batch"] | None = 1.0,
         unimix: float = 0.0,
     ) -> None:
-        nodes = ask(scores, tree, activation, num_classes)
+        nodes = prepare(scores, tree, activation, num_classes)
         self._set(**_checked(scores, nodes, mask, valid_classes, mask_mode, temperature, unimix))
 
     @property
@@ -230,14 +230,14 @@ def _checked(
 ) -> dict[str, Any]:
     """The fields of a distribution on one tree."""
     mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
-    return {"tree": nodes.tree, **fields_of(scores, _laws.law(nodes, mask, mask_mode, temperature, unimix))}
+    return {"tree": nodes.tree, **fields_of(scores, _leaves.from_options(nodes, mask, mask_mode, temperature, unimix))}
 
 
-def fields_of(scores: Array, law: Law) -> dict[str, Any]:
+def fields_of(scores: Array, leaves: Leaves) -> dict[str, Any]:
     """The fields of a distribution but for its tree or forest; ``scores`` keep their dtype."""
-    wide = jnp.broadcast_to(jnp.asarray(scores), law.nodes.scores.shape)
-    options = {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
-    return {"scores": wide, "activation": law.nodes.activation, "mask": law.valid, **options}
+    wide = jnp.broadcast_to(jnp.asarray(scores), leaves.nodes.scores.shape)
+    options = {"mask_mode": leaves.mask_mode, "temperature": leaves.temperature, "unimix": leaves.unimix}
+    return {"scores": wide, "activation": leaves.nodes.activation, "mask": leaves.valid, **options}
 
 
 class Catnat(OfClasses, _OfOneTree):
@@ -261,8 +261,9 @@ class Catnat(OfClasses, _OfOneTree):
             their sum over the valid classes, O(K); the conditional distribution, as masked logits give it. "prune": a
             node of which one side is masked is passed over; what is left is a tree again, its Fisher matrix is
             diagonal, draws are O(depth), and zero scores mean the prior over the valid classes.
-        temperature: The law is p^(1/T) / Z, O(K); a number, or an array of the batch shape. None is 1.
-        unimix: The share u of the uniform law over the valid classes, (1 - u) p + u / K, after the temperature.
+        temperature: The distribution is p^(1/T) / Z, O(K); a number, or an array of the batch shape. None is 1.
+        unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, after the
+            temperature.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -277,7 +278,7 @@ class Catnat(OfClasses, _OfOneTree):
 
 
 class OneHotCatnat(OfClasses, _OfOneTree):
-    """The one-hot twin of :class:`Catnat`: its values are one-hot vectors.
+    """The one-hot counterpart of :class:`Catnat`: its values are one-hot vectors.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
@@ -287,8 +288,8 @@ class OneHotCatnat(OfClasses, _OfOneTree):
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
         mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
-        temperature: The law is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
-        unimix: The share of the uniform law, as for :class:`Catnat`.
+        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
+        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -318,7 +319,7 @@ class OneHotCatnat(OfClasses, _OfOneTree):
         """The most probable class, one-hot."""
         return self._one_hot(super().mode)
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def sample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
@@ -331,14 +332,14 @@ class OneHotCatnat(OfClasses, _OfOneTree):
     def _classes(self, value: Array) -> Array:
         value = _check_width(value, self.num_classes)
         vertices = ((value == 0) | (value == 1)).all() & (value.sum(-1) == 1).all()
-        if _plan.is_true(~vertices):
+        if _inputs.is_true(~vertices):
             raise ValueError("`value` holds rows that are not one-hot: each needs a single 1, and 0 everywhere else.")
         return value.argmax(-1)
 
 
 def _check_width(value: Array, num_classes: int) -> Array:
     """Values with an entry per class on the last axis."""
-    value = _plan.check_array(value, "value")
+    value = _inputs.check_array(value, "value")
     if value.shape[-1:] != (num_classes,):
         raise ValueError(
             f"`value` has shape {value.shape}, but vectors with one entry per class are needed: (..., {num_classes})."
@@ -359,7 +360,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
         [0.5   0.125 0.125]
     """
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
@@ -380,7 +381,7 @@ class RelaxedOneHotCatnat(_OfOneTree):
         mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
         valid_classes: The mask as indices, as for :class:`Catnat`.
         mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
-        unimix: The share of the uniform law, as for :class:`Catnat`.
+        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -389,7 +390,7 @@ class RelaxedOneHotCatnat(_OfOneTree):
         (6, 4)
     """
 
-    temperature: Float[Array, "*batch"]  # not the law's
+    temperature: Float[Array, "*batch"]  # not the distribution's
 
     @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
@@ -405,54 +406,54 @@ class RelaxedOneHotCatnat(_OfOneTree):
         mask_mode: Literal["renormalize", "prune"] = "renormalize",
         unimix: float = 0.0,
     ) -> None:
-        nodes = ask(scores, tree, activation, num_classes)
+        nodes = prepare(scores, tree, activation, num_classes)
         self._set(**_checked(scores, nodes, mask, valid_classes, mask_mode, None, unimix))
-        heat = _laws.checked_temperature(temperature, _plan.to_computing_dtype(self.scores))
-        self._set(temperature=heat)
+        tau = _leaves.checked_temperature(temperature, _inputs.to_computing_dtype(self.scores))
+        self._set(temperature=tau)
 
     @property
-    def _law(self) -> Law:
-        return dataclasses.replace(super()._law, temperature=None)
+    def _leaves(self) -> Leaves:
+        return dataclasses.replace(super()._leaves, temperature=None)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
         """One entry per class."""
         return (self.num_classes,)
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def sample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
         """Draw points of the simplex that pass no gradient."""
         return lax.stop_gradient(self.rsample(sample_shape, key=key))
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
         """Draw points of the simplex that pass gradients to the scores and the temperature."""
-        return _relaxed_draw(self._law, self.temperature, _checks.shape_of_samples(sample_shape), key).astype(
+        return _relaxed_draw(self._leaves, self.temperature, _checks.shape_of_samples(sample_shape), key).astype(
             self.scores.dtype
         )
 
     def log_prob(self, value: Float[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
         """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
         value = _check_width(value, self.num_classes)
-        return _plan.saturate(_relaxed_density(self._law, self.temperature, value), self.scores.dtype)
+        return _inputs.saturate(_relaxed_density(self._leaves, self.temperature, value), self.scores.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
-def _relaxed_draw(law: Law, temperature: Array, sample_shape: tuple[int, ...], key: Array) -> Array:
-    noisy = _laws.gumbel_noise_on(law.leaves(), law.valid, sample_shape, key)
-    return jax.nn.softmax(_dense.heated(noisy, temperature[..., None]), -1)
+def _relaxed_draw(leaves: Leaves, temperature: Array, sample_shape: tuple[int, ...], key: Array) -> Array:
+    noisy = _leaves.gumbel_noise_on(leaves.leaf_log_probs(), leaves.valid, sample_shape, key)
+    return jax.nn.softmax(_dense.apply_temperature(noisy, temperature[..., None]), -1)
 
 
 @jax.jit
-def _relaxed_density(law: Law, temperature: Array, value: Array) -> Array:
+def _relaxed_density(leaves: Leaves, temperature: Array, value: Array) -> Array:
     logs = jnp.log(jnp.maximum(value.astype(temperature.dtype), float(jnp.finfo(temperature.dtype).tiny)))
-    terms = jax.nn.log_softmax(law.leaves() - temperature[..., None] * logs, -1) - logs
+    terms = jax.nn.log_softmax(leaves.leaf_log_probs() - temperature[..., None] * logs, -1) - logs
     count = jnp.asarray(logs.shape[-1], logs.dtype)
-    if law.valid is not None:
-        count = law.valid.sum(-1).astype(logs.dtype)
-        terms = jnp.where(law.valid, terms, 0)
+    if leaves.valid is not None:
+        count = leaves.valid.sum(-1).astype(logs.dtype)
+        terms = jnp.where(leaves.valid, terms, 0)
     return jax.scipy.special.gammaln(count) + (count - 1) * jnp.log(temperature) + terms.sum(-1)

@@ -1,4 +1,4 @@
-"""The geometry of the scores: who is reached, who is dead, and the diagonal of the Fisher matrix."""
+"""The geometry of the scores: reach probabilities, saturated nodes, and the diagonal of the Fisher matrix."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from catnat._tree import Tree
-from catnat.jax import _dense, _masks, _plan
-from catnat.jax._activations import Activation
-from catnat.jax._nodes import Nodes, ask
+from catnat.activations import Activation
+from catnat.jax import _dense, _inputs, _masks
+from catnat.jax._nodes import Nodes, prepare
 from catnat.jax._pruning import pruned
 
 
@@ -31,11 +31,11 @@ def reach(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import reach
+        >>> from catnat.jax.geometry import reach
         >>> print(reach(jnp.zeros(3)).round(4))
         [1.  0.5 0.5]
     """
-    return reached(ask(scores, tree, activation, num_classes)).astype(_plan.returned_dtype(scores))
+    return reached(prepare(scores, tree, activation, num_classes)).astype(_inputs.returned_dtype(scores))
 
 
 def saturated(
@@ -45,7 +45,7 @@ def saturated(
     *,
     num_classes: int | None = None,
 ) -> Bool[Array, "*batch nodes"]:
-    """Which nodes are dead: they answer with certainty, and their score gets no gradient.
+    """Which nodes are saturated: one branch has probability 0, and the score gets no gradient.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -55,17 +55,17 @@ def saturated(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import saturated
+        >>> from catnat.jax.geometry import saturated
         >>> print(saturated(jnp.array([0.0, 4.0, -3.0])))
         [False  True False]
     """
-    return _saturated(ask(scores, tree, activation, num_classes))
+    return _saturated(prepare(scores, tree, activation, num_classes))
 
 
 @jax.jit
 def _saturated(nodes: Nodes) -> Array:
-    questions = nodes.all()
-    return questions.activation._saturated(questions.scores, questions.tables)
+    node_scores = nodes.all()
+    return node_scores.kernel.saturated(node_scores.scores, node_scores.constants)
 
 
 def fisher_diagonal(
@@ -90,20 +90,20 @@ def fisher_diagonal(
         activation: "natural", "sigmoid", or an activation object.
         num_classes: The number of classes K, to be checked against the scores and the tree.
         mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.jax.Catnat`. A score that
-            is not asked for has the entry 0.
+            of an inactive node has the entry 0.
         valid_classes: The mask as indices; see :class:`catnat.jax.Catnat`.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import fisher_diagonal
+        >>> from catnat.jax.geometry import fisher_diagonal
         >>> print(fisher_diagonal(jnp.array([1.0, 0.0, 0.0])).round(4))
         [0.25   0.0651 0.1849]
     """
-    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
-    return _plan.saturate(information(nodes), _plan.returned_dtype(scores))
+    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes)
+    return _inputs.saturate(information(nodes), _inputs.returned_dtype(scores))
 
 
-def asked(
+def prepare_masked(
     scores: Array,
     tree: Tree | None,
     activation: Activation | str,
@@ -112,7 +112,7 @@ def asked(
     valid_classes: Array | None,
 ) -> Nodes:
     """Checked nodes, pruned if there is a mask."""
-    nodes = ask(scores, tree, activation, num_classes)
+    nodes = prepare(scores, tree, activation, num_classes)
     mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
     if mask is None:
         return nodes
@@ -122,7 +122,7 @@ def asked(
 @jax.jit
 def reached(nodes: Nodes) -> Array:
     """:func:`reach` of prepared nodes, in the dtype they compute in."""
-    return jnp.exp(_dense.path_sums(*nodes.all().log_answers(floored=False), nodes.tree, to="nodes"))
+    return jnp.exp(_dense.path_sums(*nodes.all().branch_log_probs(floored=False), nodes.tree, to="nodes"))
 
 
 @jax.jit

@@ -14,11 +14,11 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _dense, _paths, _plan
-from catnat.jax._activations import Activation
-from catnat.jax._nodes import Nodes, Rows, ask
+from catnat.activations import Activation
+from catnat.jax import _constants, _dense, _inputs, _paths
+from catnat.jax._nodes import LazyNodes, Nodes, prepare
 
-# Up to here all classes are computed even where only some are asked for: a few large operations beat many small ones.
+# Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
 
 
@@ -31,11 +31,11 @@ def catnat(
     num_classes: int | None = None,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
-    r"""The probability of every class, the twin of ``jax.nn.softmax``.
+    r"""The probability of every class, the counterpart of ``jax.nn.softmax``.
 
     .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
 
-    Probabilities are exactly 0 where a clamped natural activation answers with certainty.
+    Probabilities are exactly 0 where a clamped natural activation is certain.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
@@ -52,7 +52,7 @@ def catnat(
     """
     if axis != -1:
         return jnp.moveaxis(catnat(jnp.moveaxis(scores, axis, -1), tree, activation, num_classes=num_classes), -1, axis)
-    return probs(ask(scores, tree, activation, num_classes)).astype(_plan.returned_dtype(scores))
+    return probs(prepare(scores, tree, activation, num_classes)).astype(_inputs.returned_dtype(scores))
 
 
 @_checks.explains(dim="It is called `axis`.")
@@ -64,7 +64,7 @@ def log_catnat(
     num_classes: int | None = None,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
-    r"""The log-probability of every class, the twin of ``jax.nn.log_softmax``; always finite.
+    r"""The log-probability of every class, the counterpart of ``jax.nn.log_softmax``; always finite.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
@@ -88,13 +88,13 @@ def log_catnat(
         return jnp.moveaxis(
             log_catnat(jnp.moveaxis(scores, axis, -1), tree, activation, num_classes=num_classes), -1, axis
         )
-    return _plan.saturate(log_probs(ask(scores, tree, activation, num_classes)), _plan.returned_dtype(scores))
+    return _inputs.saturate(log_probs(prepare(scores, tree, activation, num_classes)), _inputs.returned_dtype(scores))
 
 
 @functools.partial(jax.jit, static_argnames="floored")
 def log_probs(nodes: Nodes, *, floored: bool = True) -> Array:
     """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
-    return _dense.path_sums(*nodes.all().log_answers(floored=floored), nodes.tree, to="leaves")
+    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
 
 
 @jax.jit
@@ -131,9 +131,9 @@ def log_prob(
         >>> print(jnp.exp(log_prob(jnp.zeros((5, 3)), jnp.array([0, 1, 2, 3, 0]))).round(4))
         [0.25 0.25 0.25 0.25 0.25]
     """
-    nodes = ask(scores, tree, activation, num_classes)
+    nodes = prepare(scores, tree, activation, num_classes)
     classes = check_classes(classes, nodes.tree.num_classes)
-    return _plan.saturate(log_prob_unchecked(nodes, classes), _plan.returned_dtype(scores))
+    return _inputs.saturate(log_prob_unchecked(nodes, classes), _inputs.returned_dtype(scores))
 
 
 @jax.jit
@@ -156,7 +156,7 @@ def log_prob_unchecked(nodes: Nodes, classes: Array) -> Array:
     return jnp.moveaxis(found.reshape((*batch, *shape[:extra], *event)), behind, before)
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def sample(
     scores: Float[Array, "*batch nodes"],
     tree: Tree | None = None,
@@ -169,7 +169,7 @@ def sample(
     """Draw classes by walking down from the root, one uniform number a level.
 
     The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
-    probability 0 is never drawn. Scores are not checked: one that is NaN is answered with no.
+    probability 0 is never drawn. Scores are not checked: one that is NaN takes the branch no.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -185,18 +185,18 @@ def sample(
         >>> sample(jnp.zeros((2, 9)), sample_shape=(3,), key=jax.random.key(0)).shape
         (3, 2)
     """
-    return draw(ask(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), key)
+    return draw(prepare(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), key)
 
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
-def draw(nodes: Nodes | Rows, sample_shape: tuple[int, ...], key: Array) -> Array:
+def draw(nodes: Nodes | LazyNodes, sample_shape: tuple[int, ...], key: Array) -> Array:
     """:func:`sample` of prepared arguments."""
     drawn = _paths.descend(lax.stop_gradient(nodes), math.prod(sample_shape), key)
     drawn = jnp.moveaxis(drawn, len(nodes.batch), 0)
     return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def sample_without_replacement(
     scores: Float[Array, "*batch nodes"],
     k: int,
@@ -208,8 +208,8 @@ def sample_without_replacement(
 ) -> Int[Array, "*batch k"]:
     r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
 
-    The order has the Plackett-Luce law, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel maxima
-    are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
+    The order has the Plackett-Luce distribution, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel
+    maxima are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -225,7 +225,7 @@ def sample_without_replacement(
         >>> sample_without_replacement(jnp.zeros((4, 99)), 10, key=jax.random.key(0)).shape
         (4, 10)
     """
-    nodes = ask(scores, tree, activation, num_classes)
+    nodes = prepare(scores, tree, activation, num_classes)
     if not 0 <= k <= nodes.tree.num_classes:
         most = nodes.tree.num_classes
         raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
@@ -263,7 +263,7 @@ def mode(
         >>> print(mode(jnp.array([0.2, 1.0, 0.0])))  # most go right at the root, and split evenly there
         1
     """
-    return log_probs(ask(scores, tree, activation, num_classes), floored=False).argmax(-1)
+    return log_probs(prepare(scores, tree, activation, num_classes), floored=False).argmax(-1)
 
 
 def entropy(
@@ -289,17 +289,17 @@ def entropy(
         >>> print(entropy(jnp.zeros(3)).round(4))
         1.3863
     """
-    return _plan.saturate(
-        node_entropies(ask(scores, tree, activation, num_classes)).sum(-1), _plan.returned_dtype(scores)
+    return _inputs.saturate(
+        node_entropies(prepare(scores, tree, activation, num_classes)).sum(-1), _inputs.returned_dtype(scores)
     )
 
 
 @jax.jit
 def node_entropies(nodes: Nodes) -> Array:
-    """What every node adds to the entropy: that of its answer, times the probability of reaching it."""
-    no, yes = nodes.all().log_answers(floored=False)
-    answers = -(jnp.exp(yes) * yes + jnp.exp(no) * no)
-    return jnp.exp(_dense.path_sums(no, yes, nodes.tree, to="nodes")) * answers
+    """What every node adds to the entropy: that of its branch, times the probability of reaching it."""
+    no, yes = nodes.all().branch_log_probs(floored=False)
+    branches = -(jnp.exp(yes) * yes + jnp.exp(no) * no)
+    return jnp.exp(_dense.path_sums(no, yes, nodes.tree, to="nodes")) * branches
 
 
 def kl_divergence(
@@ -329,19 +329,19 @@ def kl_divergence(
         >>> print(kl_divergence(jnp.ones(3), jnp.ones(3)))
         0.0
     """
-    p = ask(p_scores, tree, activation, num_classes)
-    divergence = node_divergences(p, ask(q_scores, p.tree, activation)).sum(-1)
-    dtype = jnp.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
-    return _plan.saturate(divergence, dtype)
+    p = prepare(p_scores, tree, activation, num_classes)
+    divergence = node_divergences(p, prepare(q_scores, p.tree, activation)).sum(-1)
+    dtype = jnp.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores))
+    return _inputs.saturate(divergence, dtype)
 
 
 @jax.jit
 def node_divergences(p: Nodes, q: Nodes) -> Array:
-    """What every node adds to KL(p || q): that of its answer, times the probability of reaching it under p."""
-    p_no, p_yes = p.all().log_answers(floored=False)
-    q_no, q_yes = q.all().log_answers(floored=True)
-    answers = jnp.exp(p_yes) * (p_yes - q_yes) + jnp.exp(p_no) * (p_no - q_no)
-    return jnp.exp(_dense.path_sums(p_no, p_yes, p.tree, to="nodes")) * answers
+    """What every node adds to KL(p || q): that of its branch, times the probability of reaching it under p."""
+    p_no, p_yes = p.all().branch_log_probs(floored=False)
+    q_no, q_yes = q.all().branch_log_probs(floored=True)
+    branches = jnp.exp(p_yes) * (p_yes - q_yes) + jnp.exp(p_no) * (p_no - q_no)
+    return jnp.exp(_dense.path_sums(p_no, p_yes, p.tree, to="nodes")) * branches
 
 
 def cross_entropy(
@@ -371,9 +371,9 @@ def cross_entropy(
         activation: "natural", "sigmoid", or an activation object.
         num_classes: The number of classes K, to be checked against the scores and the tree.
         weight: A factor per class.
-        ignore_index: A class index whose targets count nothing.
+        ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (of class indices: weighted by the weights of the targets) or "sum".
-        label_smoothing: The share of the target spread evenly over all classes.
+        label_smoothing: The fraction of the target spread evenly over all classes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -383,7 +383,7 @@ def cross_entropy(
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     _checks.label_smoothing(label_smoothing)
-    nodes, target = ask(scores, tree, activation, num_classes), _plan.check_array(target, "target")
+    nodes, target = prepare(scores, tree, activation, num_classes), _inputs.check_array(target, "target")
     if weight is not None:
         _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
     if jnp.issubdtype(target.dtype, jnp.floating) and target.ndim < nodes.scores.ndim:
@@ -401,7 +401,7 @@ def cross_entropy(
         losses = losses.sum()
     if reduction == "mean":
         losses = losses / jnp.where(total == 0, 1, total)
-    return _plan.saturate(losses, _plan.returned_dtype(scores))
+    return _inputs.saturate(losses, _inputs.returned_dtype(scores))
 
 
 def _losses_of_probs(nodes: Nodes, target: Array, weight: Array | None, smoothing: float) -> tuple[Array, Array]:
@@ -430,7 +430,7 @@ def _losses_of_classes(
         )
     counts = target != ignore_index
     classes = check_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
-    weights = counts.astype(dtype) * (1 if weight is None else _plan.look_up(weight.astype(dtype), classes))
+    weights = counts.astype(dtype) * (1 if weight is None else _constants.look_up(weight.astype(dtype), classes))
     if smoothing == 0:
         return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
     every = log_probs(nodes)
@@ -454,11 +454,11 @@ def walks(tree: Tree | Forest) -> bool:
 
 def check_classes(classes: Array, num_classes: int) -> Array:
     """Class indices that exist, in the dtype of indices."""
-    classes = _plan.check_array(classes, "classes")
+    classes = _inputs.check_array(classes, "classes")
     if not jnp.issubdtype(classes.dtype, jnp.integer):
         raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")
     outside = (classes < 0) | (classes >= num_classes)
-    if _plan.is_true(outside.any()):
+    if _inputs.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
             "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."

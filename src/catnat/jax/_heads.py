@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from catnat import _checks
 from catnat._tree import Tree
-from catnat.jax import _functional, _paths, _plan, _topk
-from catnat.jax._activations import Activation
+from catnat.activations import Activation
+from catnat.jax import _constants, _functional, _inputs, _paths, _topk
 from catnat.jax._distributions import Catnat
 from catnat.jax._modules import OfRows
-from catnat.jax._nodes import Rows
+from catnat.jax._nodes import LazyNodes
 from catnat.jax._topk import TopK
 
 
@@ -68,9 +68,9 @@ class CatnatHead(OfRows):
     the bias starts at zero.
 
     **Many devices** can share the rows. Inside ``jax.shard_map``, with the rows split over an axis of the mesh and the
-    input on all of its devices, give the axis to the loss as ``axis_name``. Every device answers the questions whose
-    rows it holds, and one sum of B numbers over the axis gives the log-probabilities; on the way back, one of B x d
-    gives the gradient of the input. The other methods need all rows; under ``jit`` alone the compiler fetches them.
+    input on all of its devices, give the axis to the loss as ``axis_name``. Every device computes the nodes whose
+    rows it holds, and one sum of B numbers over the axis gives the log-probabilities; in the backward pass, one of B x
+    d gives the gradient of the input. The other methods need all rows; under ``jit`` alone the compiler fetches them.
 
     Args:
         in_features: The size d of the input.
@@ -78,7 +78,7 @@ class CatnatHead(OfRows):
         activation: "sigmoid" (the default: it was ahead in large classifiers), "natural", or an activation object.
         bias: Whether to add a bias.
         class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
-        ignore_index: A target that counts nothing.
+        ignore_index: A target that is ignored.
         dtype: The dtype of the parameters; JAX's default one if not given.
         key: The random key of the initial weights.
 
@@ -93,7 +93,7 @@ class CatnatHead(OfRows):
         >>> head.sample(features, key=jax.random.key(1)).shape
         (8,)
 
-        Rows split over all devices:
+        LazyNodes split over all devices:
 
         >>> from jax.sharding import AxisType, PartitionSpec as P
         >>> count = jax.device_count()
@@ -111,7 +111,7 @@ class CatnatHead(OfRows):
 
     _static: ClassVar[tuple[str, ...]] = (*OfRows._static, "class_weights", "ignore_index")
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def __init__(
         self,
         in_features: int,
@@ -156,17 +156,17 @@ class CatnatHead(OfRows):
             target: The classes.
             axis_name: Inside ``shard_map``, the axis of devices that share the rows.
         """
-        rows, target = self._rows(input, axis_name), _plan.check_array(target, "target")
+        rows, target = self._rows(input, axis_name), _inputs.check_array(target, "target")
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = _functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
         found = _path_log_prob(rows, classes, axis_name) * counts
         weights = counts.astype(found.dtype)
         if self.class_weights is not None:
-            weights = weights * _plan.look_up(np.asarray(self.class_weights, found.dtype), classes)
+            weights = weights * _constants.look_up(np.asarray(self.class_weights, found.dtype), classes)
         total = weights.sum()
         loss = -(found * weights).sum() / jnp.where(total == 0, 1, total)
-        return HeadOutput(_plan.saturate(found, self._dtype(input)), _plan.saturate(loss, self._dtype(input)))
+        return HeadOutput(_inputs.saturate(found, self._dtype(input)), _inputs.saturate(loss, self._dtype(input)))
 
     def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
         """The scores of all nodes, O(d K)."""
@@ -201,9 +201,9 @@ class CatnatHead(OfRows):
         """
         rows, classes = self._rows(input, axis_name), _functional.check_classes(classes, self.tree.num_classes)
         _checks.classes_of_rows(classes.shape, input.shape)
-        return _plan.saturate(_path_log_prob(rows, classes, axis_name), self._dtype(input))
+        return _inputs.saturate(_path_log_prob(rows, classes, axis_name), self._dtype(input))
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def sample(
         self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Int[Array, "*samples_and_batch"]:
@@ -220,12 +220,12 @@ class CatnatHead(OfRows):
         Args:
             input: Features.
             k: How many classes.
-            max_nodes: Stop, with the best classes found, when this many nodes of a row have been asked. The first way
+            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read. The first way
                 down, to k classes, is always gone.
         """
         _checks.how_many(k, self.tree.num_classes)
         found = _topk.topk(self._rows(input), k, max_nodes)
-        return found._replace(values=_plan.saturate(found.values, self._dtype(input)))
+        return found._replace(values=_inputs.saturate(found.values, self._dtype(input)))
 
     def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
         """The most probable class; see :meth:`topk`."""
@@ -240,8 +240,8 @@ class CatnatHead(OfRows):
         """
         return Catnat(self.scores(input), self.tree, self.activation, **options)
 
-    def _rows(self, input: Array, axis_name: str | None = None) -> Rows:
-        input = _plan.check_array(input, "input")
+    def _rows(self, input: Array, axis_name: str | None = None) -> LazyNodes:
+        input = _inputs.check_array(input, "input")
         held, in_features = self.weight.shape
         _checks.features(input.shape, input.dtype, jnp.issubdtype(input.dtype, jnp.floating), in_features)
         if held * (1 if axis_name is None else lax.axis_size(axis_name)) < self.tree.num_nodes:
@@ -250,15 +250,15 @@ class CatnatHead(OfRows):
                 "rows, give the loss and log_prob_of their `axis_name`; the other methods need all rows."
             )
         first = 0 if axis_name is None else lax.axis_index(axis_name) * held
-        return Rows(input, self.weight, self.bias, first, self.tree, self.activation)
+        return LazyNodes(input, self.weight, self.bias, first, self.tree, self.activation)
 
     def _dtype(self, input: Array) -> Any:
         """That of the scores."""
-        return jnp.promote_types(_plan.returned_dtype(input), self.weight.dtype)
+        return jnp.promote_types(_inputs.returned_dtype(input), self.weight.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="axis_name")
-def _path_log_prob(rows: Rows, classes: Array, axis_name: str | None) -> Array:
+def _path_log_prob(rows: LazyNodes, classes: Array, axis_name: str | None) -> Array:
     """The log-probability of classes, batch or batch + any axes."""
     found = _paths.path_log_prob(rows, classes)
     return found if axis_name is None else lax.psum(found, axis_name)

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _plan
+from catnat.jax import _constants, _inputs
 
 
 def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:
@@ -52,13 +52,13 @@ def valid_classes(mask: Array, classes: Tree | Forest) -> Array:
     """
     valid = _as_boolean(mask, classes.num_classes)
     left = _left(valid, classes)
-    if _plan.is_true(~left.all()):
+    if _inputs.is_true(~left.all()):
         raise ValueError(
             f"`mask` leaves no valid class in {int((~left).sum())} of {left.size} rows, but a distribution needs at "
             "least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* class?)"
         )
     if isinstance(classes, Forest):
-        return valid | ~left[..., _plan.forest_table(classes, "variable_of_class")]
+        return valid | ~left[..., _constants.forest_table(classes, "variable_of_class")]
     return valid | ~left[..., None]
 
 
@@ -70,7 +70,7 @@ def _left(valid: Array, classes: int | Tree | Forest) -> Array:
 
 def _as_boolean(mask: Array, num_classes: int) -> Array:
     """A checked mask (..., K), True for valid classes."""
-    mask = _plan.check_array(mask, "mask")
+    mask = _inputs.check_array(mask, "mask")
     if mask.dtype != bool or mask.ndim == 0:
         _checks.not_a_mask(mask.dtype, mask.shape, num_classes, "mask.astype(bool)")
     _checks.width_of_mask(mask.shape[-1], num_classes)
@@ -78,13 +78,13 @@ def _as_boolean(mask: Array, num_classes: int) -> Array:
 
 
 def _from_indices(indices: Array, num_classes: int) -> Array:
-    indices = _plan.check_array(indices, "valid_classes")
+    indices = _inputs.check_array(indices, "valid_classes")
     if not jnp.issubdtype(indices.dtype, jnp.integer) or indices.ndim == 0:
         _checks.not_indices(indices.dtype, indices.shape)
     if not jnp.issubdtype(indices.dtype, jnp.signedinteger) or indices.dtype.itemsize < 4:
         indices = indices.astype(int)  # a small dtype could not hold what it is compared with
     outside = (indices < -1) | (indices >= num_classes)
-    if _plan.is_true(outside.any()):
+    if _inputs.is_true(outside.any()):
         raise ValueError(
             f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 fills "
             "up rows with fewer valid classes."
@@ -96,7 +96,7 @@ def _from_indices(indices: Array, num_classes: int) -> Array:
 
 def stack(values: Array, forest: Forest, fill: float | bool) -> Array:
     """Values of all classes of a forest, (..., sum of K), one variable a row: (..., N, largest K)."""
-    table, empty = _plan.stacking(forest)
+    table, empty = _constants.stacking(forest)
     return jnp.where(empty, fill, values.at[..., table].get(mode="promise_in_bounds"))
 
 
@@ -104,4 +104,4 @@ def unstack(values: Array, forest: Forest) -> Array:
     """The inverse of :func:`stack`."""
     *batch, variables, largest = values.shape
     flat = values.reshape(*batch, variables * largest)
-    return flat.at[..., _plan.unstacking(forest)].get(mode="promise_in_bounds")
+    return flat.at[..., _constants.unstacking(forest)].get(mode="promise_in_bounds")

@@ -15,8 +15,8 @@ from jaxtyping import Float, PRNGKeyArray
 from catnat import _checks, _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
-from catnat.jax import _functional, _plan
-from catnat.jax._activations import Activation, resolve
+from catnat.activations import Activation, resolve
+from catnat.jax import _functional, _inputs
 from catnat.jax._distributions import Catnat
 
 _Self = TypeVar("_Self", bound="OfRows")
@@ -181,7 +181,7 @@ class ScoreLayer(OfRows):
         (9, 128)
     """
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def __init__(
         self,
         in_features: int,
@@ -196,7 +196,7 @@ class ScoreLayer(OfRows):
 
     def __call__(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
         """The scores."""
-        features = _plan.check_array(features, "features")
+        features = _inputs.check_array(features, "features")
         _checks.width_of_features(features.shape, self.weight.shape[-1])
         return self._scores(features)
 

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from catnat import _checks
 from catnat._forest import Forest, as_forest, check_width
 from catnat._tree import Tree
-from catnat.jax import _laws, _plan
-from catnat.jax._activations import Activation, resolve
+from catnat.activations import Activation, resolve
+from catnat.jax import _constants, _inputs, _leaves
 from catnat.jax._distributions import OfClasses, as_data, fields_of
 from catnat.jax._nodes import Nodes
 
@@ -32,8 +32,8 @@ class MultiCatnat(OfClasses):
         activation: "natural", "sigmoid", or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
         mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
-        temperature: The law is p^(1/T) / Z for every variable, as for :class:`Catnat`.
-        unimix: The share of every variable's uniform law, as for :class:`Catnat`.
+        temperature: The distribution is p^(1/T) / Z for every variable, as for :class:`Catnat`.
+        unimix: The fraction of every variable's uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -66,14 +66,14 @@ class MultiCatnat(OfClasses):
         unimix: float = 0.0,
     ) -> None:
         forest = as_forest(trees)
-        scores = _plan.check_scores(scores)
+        scores = _inputs.check_scores(scores)
         check_width(scores.shape[-1], forest)
         if mask is not None:
-            mask = _plan.check_array(mask, "mask")
+            mask = _inputs.check_array(mask, "mask")
             if mask.dtype != bool:
                 raise TypeError(f"`mask` has dtype {mask.dtype}, but with several variables it must be boolean.")
-        nodes = Nodes(_plan.to_computing_dtype(scores), forest, resolve(activation))
-        self._set(forest=forest, **fields_of(scores, _laws.law(nodes, mask, mask_mode, temperature, unimix)))
+        nodes = Nodes(_inputs.to_computing_dtype(scores), forest, resolve(activation))
+        self._set(forest=forest, **fields_of(scores, _leaves.from_options(nodes, mask, mask_mode, temperature, unimix)))
 
     @property
     def _trees(self) -> Forest:
@@ -85,15 +85,15 @@ class MultiCatnat(OfClasses):
         return (len(self.forest.trees),)
 
     def _classes(self, value: Array) -> Array:
-        value, sizes = _plan.check_array(value, "value"), jnp.asarray(self.forest.sizes)
+        value, sizes = _inputs.check_array(value, "value"), jnp.asarray(self.forest.sizes)
         if not jnp.issubdtype(value.dtype, jnp.integer) or value.shape[-1:] != self.event_shape:
             raise ValueError(
                 f"`value` has dtype {value.dtype} and shape {value.shape}, but one class index per variable is needed "
-                f"on the last axis: whole numbers (..., {len(self.forest.trees)})."
+                f"on the last axis: integers (..., {len(self.forest.trees)})."
             )
         value = value.astype(int)
         outside = (value < 0) | (value >= sizes)
-        if _plan.is_true(outside.any()):
+        if _inputs.is_true(outside.any()):
             raise ValueError(
                 f"`value` holds {int(value[outside][0])} for a variable that has no such class: those of the variables "
                 f"are below {_checks.shown(self.forest.sizes)}."
@@ -108,11 +108,11 @@ class MultiCatnat(OfClasses):
 
     def one_hot(self, value: Int[Array, "*any variables"]) -> Float[Array, "*any classes"]:
         """The one-hot vectors of a value's variables, concatenated."""
-        places = value + _plan.forest_table(self.forest, "first_classes")
+        places = value + _constants.forest_table(self.forest, "first_classes")
         zeros = jnp.zeros((*value.shape[:-1], self.forest.num_classes), self.scores.dtype)
         return jnp.put_along_axis(zeros, places, 1, -1, inplace=False)
 
-    @_plan.takes_key
+    @_inputs.takes_key
     def rsample_one_hot(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:

@@ -1,4 +1,4 @@
-"""The nodes of a tree with all that is needed to answer their questions: scores, constants, and what a mask leaves."""
+"""The nodes of a tree with all that their probabilities need: scores, constants, and what a mask leaves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jax import Array, lax
 
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _plan
-from catnat.jax._activations import Activation, Answers, Tables
+from catnat.activations import Activation
+from catnat.jax import _constants, _inputs
+from catnat.jax._kernels import Branches, Kernel, kernel_for
 
 
 class Masses(NamedTuple):
@@ -22,55 +23,55 @@ class Masses(NamedTuple):
 
     no: Array
     yes: Array
-    reach: Array | None  # the share of the row's mass below each node; for isotropic scaling only
+    reach: Array | None  # the fraction of the row's mass below each node; for isotropic scaling only
 
     def map(self, function: Callable[[Array], Array]) -> Masses:
         """``function`` of every array."""
         return Masses(function(self.no), function(self.yes), None if self.reach is None else function(self.reach))
 
-    def asked(self) -> Array:
+    def active(self) -> Array:
         """Where both sides are left."""
         return jnp.minimum(self.no, self.yes) > 0
 
-    def tables(self, activation: Activation) -> Tables:
-        """Centring and scaling for the prior restricted to the valid classes; of any finite value where not asked."""
-        asked = self.asked()  # no side may be empty
-        return activation._tables_of(jnp.where(asked, self.no, 1), jnp.where(asked, self.yes, 1), self.reach)
+    def constants(self, kernel: Kernel) -> Any:
+        """Centring and scaling for the prior restricted to the valid classes; of any finite value where not active."""
+        active = self.active()  # no side may be empty
+        return kernel.constants_from_masses(jnp.where(active, self.no, 1), jnp.where(active, self.yes, 1), self.reach)
 
 
-class Questions(NamedTuple):
-    """Some questions, each with its score and constants.
+class NodeScores(NamedTuple):
+    """Some nodes, each with its score and constants.
 
-    With a mask, a question may have only one answer left. It is not asked, and its score counts nothing.
+    With a mask, a node may have only one branch left. It is not active, and its score is ignored.
     """
 
     scores: Array
-    activation: Activation
-    tables: Tables
+    kernel: Kernel
+    constants: Any
     masses: Masses | None
 
-    def log_answers(self, *, floored: bool) -> Answers:
+    def branch_log_probs(self, *, floored: bool) -> Branches:
         """The log-probabilities of no and of yes, floored or not; 0 for both where only one is left.
 
         The one that is left has probability 1. The other leads to masked classes only, whose paths nobody needs.
         """
-        no, yes = self.activation._log_answers(self.scores, self.tables, floored=floored)
+        no, yes = self.kernel.branch_log_probs(self.scores, self.constants, floored=floored)
         if self.masses is None:
             return no, yes
-        asked = self.masses.asked()
-        return jnp.where(asked, no, 0), jnp.where(asked, yes, 0)
+        active = self.masses.active()
+        return jnp.where(active, no, 0), jnp.where(active, yes, 0)
 
     def yes(self) -> Array:
         """The probability of yes, exactly 0 and 1 where it is."""
-        yes = self.activation._yes(self.scores, self.tables)
+        yes = self.kernel.yes_probs(self.scores, self.constants)
         if self.masses is None:
             return yes
-        return jnp.where(self.masses.asked(), yes, jnp.sign(self.masses.yes))
+        return jnp.where(self.masses.active(), yes, jnp.sign(self.masses.yes))
 
     def information(self) -> Array:
-        """The Fisher information of each score, given that its question is reached."""
-        information = self.activation._information(self.scores, self.tables)
-        return information if self.masses is None else jnp.where(self.masses.asked(), information, 0)
+        """The Fisher information of each score, given that its node is reached."""
+        information = self.kernel.information(self.scores, self.constants)
+        return information if self.masses is None else jnp.where(self.masses.active(), information, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,28 +93,33 @@ class Nodes:
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the answers."""
+        """The dtype of the log-probabilities."""
         return self.scores.dtype
 
     def holds(self, index: Array) -> Array:
         """Whether ``index`` is a node; -1 is none."""
         return index >= 0
 
-    def all(self) -> Questions:
-        """Every question of the tree."""
-        if self.masses is not None:
-            return Questions(self.scores, self.activation, self.masses.tables(self.activation), self.masses)
-        tables = _plan.node_tables(self.tree, self.activation, self.scores.dtype)
-        return Questions(self.scores, self.activation, tables, None)
+    @property
+    def kernel(self) -> Kernel:
+        """How the activation is computed."""
+        return kernel_for(self.activation)
 
-    def at(self, index: Array) -> Questions:
-        """The questions at the nodes ``index``, whose leading axes are the scores' batch."""
+    def all(self) -> NodeScores:
+        """Every node of the tree."""
+        if self.masses is not None:
+            return NodeScores(self.scores, self.kernel, self.masses.constants(self.kernel), self.masses)
+        constants = _constants.node_constants(self.tree, self.activation, self.scores.dtype)
+        return NodeScores(self.scores, self.kernel, constants, None)
+
+    def at(self, index: Array) -> NodeScores:
+        """The nodes ``index``, whose leading axes are the scores' batch."""
         scores = _gather(self.scores, index)
         if self.masses is not None:
             masses = self.masses.map(lambda mass: _gather(mass, index))
-            return Questions(scores, self.activation, masses.tables(self.activation), masses)
-        tables = _plan.node_tables_at(index, self.tree, self.activation, self.scores.dtype)
-        return Questions(scores, self.activation, tables, None)
+            return NodeScores(scores, self.kernel, masses.constants(self.kernel), masses)
+        constants = _constants.node_constants_at(index, self.tree, self.activation, self.scores.dtype)
+        return NodeScores(scores, self.kernel, constants, None)
 
     def expand(self, batch: Sequence[int]) -> Nodes:
         """The same nodes with the batch shape expanded."""
@@ -133,8 +139,8 @@ jax.tree_util.register_dataclass(Nodes, data_fields=["scores", "masses"], meta_f
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """All nodes of a tree, whose scores are made where a question is asked: an input times the node's row of weights.
+class LazyNodes:
+    """All nodes of a tree, whose scores are made where they are read: an input times the node's row of weights.
 
     What walks down paths takes it in place of :class:`Nodes`. Where rows are split between devices, these are the rows
     from ``first`` on. A pytree of its arrays; the tree and the activation are static.
@@ -154,35 +160,40 @@ class Rows:
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the answers."""
+        """The dtype of the log-probabilities."""
         return jnp.promote_types(jnp.promote_types(self.input.dtype, self.weight.dtype), jnp.float32)
 
     def holds(self, index: Array) -> Array:
         """Whether ``index`` is a node whose row is here."""
         return (index >= self.first) & (index < self.first + len(self.weight))
 
-    def at(self, index: Array) -> Questions:
-        """The questions at the nodes ``index``, whose leading axes are the input's batch; of any score if not here."""
+    @property
+    def kernel(self) -> Kernel:
+        """How the activation is computed."""
+        return kernel_for(self.activation)
+
+    def at(self, index: Array) -> NodeScores:
+        """The nodes ``index``, whose leading axes are the input's batch; of any score if not here."""
         here = jnp.clip(index - self.first, 0, len(self.weight) - 1)
         more = tuple(range(len(self.batch), index.ndim))
-        scores = (_plan.look_up(self.weight, here) * jnp.expand_dims(self.input, more)).sum(-1)
+        scores = (_constants.look_up(self.weight, here) * jnp.expand_dims(self.input, more)).sum(-1)
         if self.bias is not None:
-            scores = scores + _plan.look_up(self.bias, here)
-        scores = _plan.to_computing_dtype(scores)
-        tables = _plan.node_tables_at(index, self.tree, self.activation, scores.dtype)
-        return Questions(scores, self.activation, tables, None)
+            scores = scores + _constants.look_up(self.bias, here)
+        scores = _inputs.to_computing_dtype(scores)
+        constants = _constants.node_constants_at(index, self.tree, self.activation, scores.dtype)
+        return NodeScores(scores, self.kernel, constants, None)
 
 
 jax.tree_util.register_dataclass(
-    Rows, data_fields=["input", "weight", "bias", "first"], meta_fields=["tree", "activation"]
+    LazyNodes, data_fields=["input", "weight", "bias", "first"], meta_fields=["tree", "activation"]
 )
 
 
-def ask(
+def prepare(
     scores: Array, tree: Tree | Forest | None, activation: Activation | str, num_classes: int | None = None
 ) -> Nodes:
     """Checked nodes, from what the user passes."""
-    return Nodes(*_plan.prepare(scores, tree, activation, num_classes))
+    return Nodes(*_inputs.check(scores, tree, activation, num_classes))
 
 
 def _gather(values: Array, index: Array) -> Array:

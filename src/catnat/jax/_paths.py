@@ -1,4 +1,4 @@
-"""One path at a time, O(depth): the questions on the way to a class, and descents from the root.
+"""One path at a time, O(depth): the nodes on the way to a class, and descents from the root.
 
 Balanced trees are walked by heap arithmetic, other trees by tables of edges or children.
 """
@@ -13,40 +13,40 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from catnat._forest import Forest
-from catnat._tree import Tree
-from catnat.jax import _plan
-from catnat.jax._nodes import Nodes, Questions, Rows
+from catnat._tree import Tree, first_leaf
+from catnat.jax import _constants
+from catnat.jax._nodes import LazyNodes, Nodes, NodeScores
 
 # The path to a class in a deeper tree (a chain, say) is not followed: sums along all paths at once take fewer steps.
 MOST_WALKED_LEVELS = 64
 
 
-def path_log_prob(nodes: Nodes | Rows, classes: Array) -> Array:
+def path_log_prob(nodes: Nodes | LazyNodes, classes: Array) -> Array:
     """The log-probability of ``classes``, batch + (n,), or batch + (n, N) in a forest, reading their paths only."""
     index, bits = path(classes, nodes.tree)
-    return sum_of_answers(nodes.at(jnp.maximum(index, 0)), nodes.holds(index), bits, floored=True)
+    return sum_branches(nodes.at(jnp.maximum(index, 0)), nodes.holds(index), bits, floored=True)
 
 
-def sum_of_answers(questions: Questions, on_path: Array, bits: Array, *, floored: bool) -> Array:
-    """The sum over the last axis of the log-probabilities of answering ``bits``, where the question is ``on_path``."""
-    no, yes = questions.log_answers(floored=floored)
+def sum_branches(node_scores: NodeScores, on_path: Array, bits: Array, *, floored: bool) -> Array:
+    """The sum over the last axis of the log-probabilities of the branches ``bits``, where the node is ``on_path``."""
+    no, yes = node_scores.branch_log_probs(floored=floored)
     return jnp.where(on_path, jnp.where(bits == 1, yes, no), 0).sum(-1)
 
 
 def path(classes: Array, tree: Tree | Forest) -> tuple[Array, Array]:
-    """The nodes on the path to each class and the bits answered there, on a new last axis; -1 for no node."""
-    if isinstance(tree, Tree) and tree.shape == "balanced":
-        heap = classes + tree.leaf_level
+    """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
+    if isinstance(tree, Tree) and tree.kind == "balanced":
+        heap = classes + first_leaf(tree)
         heap = jnp.where(heap >= 2 * tree.num_classes, heap - tree.num_classes, heap)
         ladder = heap[..., None] >> jnp.arange(tree.depth, -1, -1, dtype=heap.dtype)
         return ladder[..., :-1] - 1, ladder[..., 1:] & 1
-    edges, above_root = _plan.edges(tree), 2 * tree.num_nodes
+    edges, above_root = _constants.edges(tree), 2 * tree.num_nodes
     ids = classes + tree.num_nodes
     if isinstance(tree, Forest):
-        ids = ids + _plan.forest_table(tree, "first_classes")
+        ids = ids + _constants.forest_table(tree, "first_classes")
 
     def step(at: Array, _: None) -> tuple[Array, Array]:
-        edge = _plan.look_up(edges, at).astype(at.dtype)
+        edge = _constants.look_up(edges, at).astype(at.dtype)
         return jnp.where(edge == above_root, at, edge >> 1), edge
 
     _, climbed = lax.scan(step, ids, None, length=tree.depth)
@@ -68,11 +68,11 @@ class HeapWalk:
         return jnp.ones(shape, int)
 
     def node(self, at: Array) -> Array:
-        """The node to ask; at a leaf any will do, since its answer changes nothing."""
+        """The node to read; at a leaf any will do, since its branch changes nothing."""
         return jnp.minimum(at, self.tree.num_nodes) - 1
 
     def step(self, at: Array, bits: Array) -> Array:
-        """The position below, on the side of the answer; a leaf stays where it is."""
+        """The position below, on the side of the branch; a leaf stays where it is."""
         return jnp.where(self.at_leaf(at), at, 2 * at + bits)
 
     def at_leaf(self, at: Array) -> Array:
@@ -80,7 +80,7 @@ class HeapWalk:
 
     def classes(self, at: Array) -> Array:
         """The classes of leaves."""
-        classes = at - self.tree.leaf_level
+        classes = at - first_leaf(self.tree)
         return jnp.where(classes < 0, classes + self.tree.num_classes, classes)
 
 
@@ -92,7 +92,7 @@ class TableWalk:
 
     def start(self, shape: Sequence[int]) -> Array:
         if isinstance(self.tree, Forest):
-            roots = _plan.forest_table(self.tree, "roots")
+            roots = _constants.forest_table(self.tree, "roots")
             return jnp.broadcast_to(jnp.asarray(roots, int), (*shape, len(roots)))
         return jnp.zeros(shape, int)
 
@@ -100,7 +100,7 @@ class TableWalk:
         return jnp.minimum(at, self.tree.num_nodes - 1)
 
     def step(self, at: Array, bits: Array) -> Array:
-        below = _plan.look_up(_plan.children(self.tree), 2 * self.node(at) + bits)
+        below = _constants.look_up(_constants.children(self.tree), 2 * self.node(at) + bits)
         return jnp.where(self.at_leaf(at), at, below)
 
     def at_leaf(self, at: Array) -> Array:
@@ -108,18 +108,18 @@ class TableWalk:
 
     def classes(self, at: Array) -> Array:
         leaves = at - self.tree.num_nodes
-        return leaves - _plan.forest_table(self.tree, "first_classes") if isinstance(self.tree, Forest) else leaves
+        return leaves - _constants.forest_table(self.tree, "first_classes") if isinstance(self.tree, Forest) else leaves
 
 
 def walk_of(tree: Tree | Forest) -> HeapWalk | TableWalk:
     """How to walk down this tree."""
-    return HeapWalk(tree) if isinstance(tree, Tree) and tree.shape == "balanced" else TableWalk(tree)
+    return HeapWalk(tree) if isinstance(tree, Tree) and tree.kind == "balanced" else TableWalk(tree)
 
 
-def descend(nodes: Nodes | Rows, count: int, key: Array) -> Array:
+def descend(nodes: Nodes | LazyNodes, count: int, key: Array) -> Array:
     """Draw ``count`` classes for every row, batch + (count,), or batch + (count, N) in a forest.
 
-    At each node the answer is yes if a uniform number is below a.
+    At each node the branch is yes if a uniform number is below a.
     """
     walk = walk_of(nodes.tree)
     at = walk.start((*nodes.batch, count))
@@ -134,7 +134,7 @@ def descend(nodes: Nodes | Rows, count: int, key: Array) -> Array:
     return walk.classes(lax.fori_loop(1, nodes.tree.depth, step, step(0, at)))
 
 
-def descend_without_replacement(nodes: Nodes | Rows, count: int, key: Array) -> Array:
+def descend_without_replacement(nodes: Nodes | LazyNodes, count: int, key: Array) -> Array:
     """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
 
     The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
@@ -148,14 +148,14 @@ def descend_without_replacement(nodes: Nodes | Rows, count: int, key: Array) -> 
     best = -log_exponential(first, shape, dtype)
     for level in range(nodes.tree.depth):
         side, other = jax.random.split(jax.random.fold_in(key, level))
-        no, yes = nodes.at(walk.node(at)).log_answers(floored=False)
+        no, yes = nodes.at(walk.node(at)).branch_log_probs(floored=False)
         wins = jax.random.uniform(side, at.shape, dtype) < jnp.exp(yes)
         winner, loser = log_prob + jnp.where(wins, yes, no), log_prob + jnp.where(wins, no, yes)
         truncated = loser - jnp.logaddexp(loser - best, log_exponential(other, at.shape, dtype))
         leaf = walk.at_leaf(at)
         sides = [
             (walk.step(at, wins), jnp.where(leaf, log_prob, winner), best),
-            # A leaf has no other side: its twin must never be chosen.
+            # A leaf has no other side: its copy must never be chosen.
             (walk.step(at, ~wins), loser, jnp.where(leaf, -jnp.inf, truncated)),
         ]
         at, log_prob, best = (jnp.concatenate(pair, -1) for pair in zip(*sides, strict=True))

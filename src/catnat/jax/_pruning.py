@@ -1,6 +1,6 @@
 """Pruning: what a mask leaves of a tree is a tree again, another one in every row.
 
-A question of which one side is masked is not asked. Centring and scaling are those of the prior restricted to the valid
+A node of which one side is masked is not active. Centring and scaling are those of the prior restricted to the valid
 classes, so that zero scores mean that prior.
 """
 
@@ -14,8 +14,8 @@ from jax import Array
 
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _dense, _plan
-from catnat.jax._activations import sigmoid
+from catnat.activations import sigmoid
+from catnat.jax import _constants, _dense
 from catnat.jax._nodes import Masses, Nodes
 
 
@@ -23,19 +23,19 @@ from catnat.jax._nodes import Masses, Nodes
 def pruned(nodes: Nodes, valid: Array) -> Nodes:
     """The same nodes with only the ``valid`` classes (..., K) left."""
     dtype, tree = nodes.scores.dtype, nodes.tree
-    no, yes = _dense.leaf_sums(valid.astype(dtype) * _plan.leaf_weights(tree, dtype), tree)
+    no, yes = _dense.leaf_sums(valid.astype(dtype) * _constants.leaf_weights(tree, dtype), tree)
     reach = _share_below(no + yes, tree) if nodes.activation.scaling == "isotropic" else None
     left = dataclasses.replace(nodes, masses=Masses(no, yes, reach))
     return left.expand(jnp.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1]))
 
 
 def _share_below(below: Array, tree: Tree | Forest) -> Array:
-    roots = below[..., _plan.forest_table(tree, "root_of_node")] if isinstance(tree, Forest) else below[..., :1]
+    roots = below[..., _constants.forest_table(tree, "root_of_node")] if isinstance(tree, Forest) else below[..., :1]
     return below / roots
 
 
 def weighed(weights: Array, tree: Tree | Forest) -> Nodes:
-    """Nodes whose law is proportional to ``weights`` (..., K): zero scores on a tree with that prior, row by row.
+    """Nodes with probabilities proportional to ``weights`` (..., K): zero scores on a tree with that prior, by row.
 
     A class of weight 0 is pruned, so that it is never drawn.
     """

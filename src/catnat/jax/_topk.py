@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
-from catnat.jax._nodes import Rows
+from catnat.jax._nodes import LazyNodes
 from catnat.jax._paths import HeapWalk, TableWalk, walk_of
 
-# A step of the search asks all nodes of so many levels below a place. It ends at so many places.
+# A step of the search reads all nodes of so many levels below a place. It ends at so many places.
 _LEVELS = 5
 _BLOCK = 2**_LEVELS
 # Places that are kept before the search turns from the most probable ones to the last ones found.
@@ -35,11 +35,11 @@ class TopK(NamedTuple):
     proven: Bool[Array, "*batch"]
     """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
     visited: Int[Array, "*batch"]
-    """How many of the K-1 nodes were asked."""
+    """How many of the K-1 nodes were read."""
 
 
 class _State(NamedTuple):
-    """Leaves found and nodes in question, with the log-probability of reaching each; -inf for none."""
+    """Leaves found and nodes still open, with the log-probability of reaching each; -inf for none."""
 
     leaves: Array  # the k most probable ones, in their order
     leaf_log_prob: Array
@@ -53,14 +53,14 @@ class _State(NamedTuple):
 
 
 class _Search(NamedTuple):
-    rows: Rows  # of one input
+    rows: LazyNodes  # of one input
     walk: HeapWalk | TableWalk
     k: int
     max_nodes: int
 
     def start(self) -> _State:
-        """The root is in question, and nothing is found."""
-        # Beyond _MOST_PLACES the node asked is one of the last _BLOCK, and the places below it are written behind them:
+        """The root is open, and nothing is found."""
+        # Beyond _MOST_PLACES the node read is one of the last _BLOCK, and the places below it are written behind them:
         # less than two blocks further. One way down is at most depth / _LEVELS + 1 such steps.
         size = _MOST_PLACES + 2 * _BLOCK * (2 + self.rows.tree.depth // _LEVELS)
         nothing = functools.partial(jnp.full, fill_value=-jnp.inf, dtype=self.rows.dtype)
@@ -76,12 +76,12 @@ class _Search(NamedTuple):
         )
 
     def going(self, state: _State) -> Array:
-        """Whether something is in question, and may still be asked; until k leaves are found it always may."""
+        """Whether something is open, and may still be read; until k leaves are found it always may."""
         may = (state.visited < self.max_nodes) | jnp.isneginf(state.leaf_log_prob[-1])
         return may & (state.bounds() > -jnp.inf).any()
 
     def deeper(self, state: _State) -> _State:
-        """Ask the questions of some levels below the most probable node.
+        """Compute the nodes of some levels below the most probable node.
 
         First, and whenever too many places are kept, it is that of the last places found. So leaves are reached soon,
         and the number of places stays bounded.
@@ -90,7 +90,7 @@ class _Search(NamedTuple):
         height = (place + 1).max(initial=0, where=bounds > -jnp.inf)
         down = (height > _MOST_PLACES) | jnp.isneginf(state.leaf_log_prob[-1])
         chosen = jnp.where(place >= jnp.where(down, height - _BLOCK, 0), bounds, -jnp.inf).argmax()
-        at, log_prob, asked = self.below(state.nodes[chosen], bounds[chosen], state.leaf_log_prob[-1])
+        at, log_prob, read = self.below(state.nodes[chosen], bounds[chosen], state.leaf_log_prob[-1])
         is_leaf = self.walk.at_leaf(at)
         leaves = jnp.concatenate([state.leaves, at])
         found = jnp.concatenate([state.leaf_log_prob, jnp.where(is_leaf, log_prob, -jnp.inf)])
@@ -101,30 +101,30 @@ class _Search(NamedTuple):
             leaf_log_prob,
             lax.dynamic_update_slice(state.nodes, at, (height,)),
             lax.dynamic_update_slice(bounds.at[chosen].set(-jnp.inf), new, (height,)),
-            state.visited + asked,
+            state.visited + read,
         )
 
     def below(self, node: Array, log_prob: Array, least: Array) -> tuple[Array, Array, Array]:
-        """The places some levels below a node, their log-probabilities, and how many nodes were asked on the way."""
+        """The places some levels below a node, their log-probabilities, and how many nodes were read on the way."""
         levels = [node[None]]
         for _ in range(_LEVELS):
             levels.append(jnp.concatenate([self.walk.step(levels[-1], jnp.asarray(bit)) for bit in (0, 1)]))
-        answers = self.rows.at(self.walk.node(jnp.concatenate(levels[:-1]))).log_answers(floored=True)
-        reached, asked, start = log_prob[None], jnp.zeros((), int), 0
+        branches = self.rows.at(self.walk.node(jnp.concatenate(levels[:-1]))).branch_log_probs(floored=True)
+        reached, read, start = log_prob[None], jnp.zeros((), int), 0
         for at in levels[:-1]:
-            no, yes = (answer[start : start + len(at)] for answer in answers)
+            no, yes = (branch[start : start + len(at)] for branch in branches)
             leaf = self.walk.at_leaf(at)
-            # A leaf stays, and has no other side. What is less probable than k leaves is not asked.
-            asks = ~leaf & (reached > least)
+            # A leaf stays, and has no other side. What is less probable than k leaves is not read.
+            reads = ~leaf & (reached > least)
             sides = jnp.where(leaf, 0, no), jnp.where(leaf, -jnp.inf, yes)
-            reached = jnp.where(leaf | asks, reached, -jnp.inf)
+            reached = jnp.where(leaf | reads, reached, -jnp.inf)
             reached = jnp.concatenate([reached + side for side in sides])
-            asked, start = asked + asks.sum(), start + len(at)
-        return levels[-1], reached, asked
+            read, start = read + reads.sum(), start + len(at)
+        return levels[-1], reached, read
 
 
 @functools.partial(jax.jit, static_argnames=("k", "max_nodes"))
-def topk(rows: Rows, k: int, max_nodes: int | None) -> TopK:
+def topk(rows: LazyNodes, k: int, max_nodes: int | None) -> TopK:
     """The k most probable classes of every input, and whether that is proven."""
     rows = lax.stop_gradient(rows)
     if rows.tree.num_nodes == 0:

@@ -18,25 +18,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from catnat._forest import Forest
-from catnat._tree import Tree
-from catnat.torch import _plan
+from catnat._tree import Tree, first_leaf
+from catnat.torch import _constants, _inputs
 
 # Up to here a matrix product beats walking the levels.
 MOST_MATMUL_CLASSES = 64
-# Beyond this far below the largest, a heated logarithm stands for probability 0 in every dtype.
+# Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
 _FAR_BELOW = 1e9
 
 
 def path_sums(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
-    """Sum ``no`` or ``yes``, as answered, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
-    if tree.num_nodes == 0:  # nothing to ask: empty sums, still part of the graph
+    """Sum ``no`` or ``yes``, by the branch, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
+    if tree.num_nodes == 0:  # no nodes: empty sums, still part of the graph
         return no.sum(-1, keepdim=True).expand(*no.shape[:-1], tree.num_classes) if to == "leaves" else no
     if _small(no, tree):
-        on_no, on_yes = _plan.path_matrices(tree, to, no.device, no.dtype)
+        on_no, on_yes = _constants.path_matrices(tree, to, no.device, no.dtype)
         return torch.addmm(no @ on_no, yes, on_yes) if no.ndim == 2 else no @ on_no + yes @ on_yes
-    if isinstance(tree, Tree) and tree.shape == "balanced":
+    if isinstance(tree, Tree) and tree.kind == "balanced":
         return _sums_by_level(no, yes, tree, to)
-    if tree.shape == "chain":
+    if tree.kind == "chain":
         return _sums_along_chain(no, yes, to)
     return _sums_by_jumping(no, yes, tree, to)
 
@@ -46,11 +46,11 @@ def leaf_sums(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     if tree.num_nodes == 0:
         return values.narrow(-1, 0, 0), values.narrow(-1, 0, 0)
     if _small(values, tree):
-        on_no, on_yes = _plan.path_matrices(tree, "leaves", values.device, values.dtype)
+        on_no, on_yes = _constants.path_matrices(tree, "leaves", values.device, values.dtype)
         return values @ on_no.T, values @ on_yes.T
-    if isinstance(tree, Tree) and tree.shape == "balanced":
+    if isinstance(tree, Tree) and tree.kind == "balanced":
         return _leaf_sums_by_level(values, tree)
-    if tree.shape == "chain":
+    if tree.kind == "chain":
         later = values.flip(-1).cumsum(-1).flip(-1)
         return later.narrow(-1, 1, tree.num_nodes), values.narrow(-1, 0, tree.num_nodes)
     return _leaf_sums_by_jumping(values, tree)
@@ -65,9 +65,9 @@ def log_masses(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
         return logs.narrow(-1, 0, 0), logs.narrow(-1, 0, 0)
     limit = torch.finfo(logs.dtype).max / 4
     logs = logs.clamp(-limit, limit)  # the derivatives of an infinite sum would be NaN
-    if tree.shape == "balanced":
+    if tree.kind == "balanced":
         no, yes = _leaf_sums_by_level(logs, tree, log_add)
-    elif tree.shape == "chain":
+    elif tree.kind == "chain":
         no, yes = _log_tails(logs).narrow(-1, 1, tree.num_nodes), logs.narrow(-1, 0, tree.num_nodes)
     else:
         no, yes = _log_masses_by_jumping(logs, tree)
@@ -82,30 +82,30 @@ def log_add(first: Tensor, second: Tensor) -> Tensor:
     return larger + F.softplus(smaller - larger)
 
 
-def chosen_leaf(answers: Tensor, tree: Tree) -> Tensor:
-    """The class whose whole path agrees with ``answers``, 1 for yes and 0 for no at every node."""
-    if _small(answers, tree):
-        weights, bias = _plan.agreement(tree, answers.device, answers.dtype)
-        return (answers @ weights + bias).argmax(-1)
-    return path_sums(-answers, answers - 1, tree, to="leaves").argmax(-1)
+def chosen_leaf(branches: Tensor, tree: Tree) -> Tensor:
+    """The class whose whole path agrees with ``branches``, 1 for yes and 0 for no at every node."""
+    if _small(branches, tree):
+        weights, bias = _constants.agreement(tree, branches.device, branches.dtype)
+        return (branches @ weights + bias).argmax(-1)
+    return path_sums(-branches, branches - 1, tree, to="leaves").argmax(-1)
 
 
-def heated(logs: Tensor, temperature: float | Tensor) -> Tensor:
+def apply_temperature(logs: Tensor, temperature: float | Tensor) -> Tensor:
     """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
 
-    Nothing overflows on the way, or on the way back, however small or large the temperature is.
+    Nothing overflows in either pass, however small or large the temperature is.
     """
-    heat = torch.as_tensor(temperature, dtype=logs.dtype, device=logs.device)
-    heat = heat.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # no law is colder than that, and its inverse is finite
+    tau = torch.as_tensor(temperature, dtype=logs.dtype, device=logs.device)
+    tau = tau.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # its inverse is finite
     below = logs - logs.amax(-1, keepdim=True).detach()
-    return torch.maximum(below, -_FAR_BELOW * heat.detach()) / heat
+    return torch.maximum(below, -_FAR_BELOW * tau.detach()) / tau
 
 
 def _small(values: Tensor, tree: Tree | Forest) -> bool:
     """Whether a matrix product may do it: small enough, and exact (no TF32, bfloat16 or autocast behind our back)."""
     if tree.num_classes > MOST_MATMUL_CLASSES or torch.compiler.is_compiling():
         return False
-    return (values.dtype == torch.float64 or _full_precision()) and not _plan.autocasts(values.device)
+    return (values.dtype == torch.float64 or _full_precision()) and not _inputs.autocasts(values.device)
 
 
 def _full_precision() -> bool:
@@ -121,16 +121,16 @@ def _full_precision() -> bool:
 
 def _sums_by_level(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
     """Down the levels: a level's sums, each plus its no and its yes, alternate to make the next level's."""
-    last = tree.num_classes - tree.leaf_level // 2  # nodes on the last level; its other places are leaves already
+    last = tree.num_classes - first_leaf(tree) // 2  # nodes on the last level; its other places are leaves already
     sizes = [1 << level for level in range(tree.depth - 1)] + [last]
-    answers = list(zip(no.split(sizes, -1), yes.split(sizes, -1), strict=True))
+    branches = list(zip(no.split(sizes, -1), yes.split(sizes, -1), strict=True))
     levels = [torch.zeros_like(no.narrow(-1, 0, 1))]
-    for no_level, yes_level in answers[:-1]:
+    for no_level, yes_level in branches[:-1]:
         levels.append(_alternate(levels[-1] + no_level, levels[-1] + yes_level))
     nodes, leaves = levels.pop().tensor_split([last], -1)
     if to == "nodes":
         return torch.cat([*levels, nodes], -1)
-    no_level, yes_level = answers[-1]
+    no_level, yes_level = branches[-1]
     deep = _alternate(nodes + no_level, nodes + yes_level)
     return deep if leaves.shape[-1] == 0 else torch.cat([deep, leaves], -1)
 
@@ -139,7 +139,7 @@ def _leaf_sums_by_level(
     values: Tensor, tree: Tree, add: Callable[[Tensor, Tensor], Tensor] = torch.add
 ) -> tuple[Tensor, Tensor]:
     """Up the levels: pairs of neighbours are the two sides of the nodes above."""
-    deepest = 2 * tree.num_classes - tree.leaf_level
+    deepest = 2 * tree.num_classes - first_leaf(tree)
     pairs, shallower = values.tensor_split([deepest], -1)
     levels = []
     while pairs.shape[-1] > 1:
@@ -185,7 +185,7 @@ def _log_tails(logs: Tensor) -> Tensor:
 def _sums_by_jumping(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
     """Every id adds its ancestor's sum, then looks twice as far up: log2(depth) rounds over all 2K - 1 ids."""
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
-    sums = edges.index_select(-1, _plan.index_table(tree, "edge", no.device))
+    sums = edges.index_select(-1, _constants.index_table(tree, "edge", no.device))
     for ancestors in _jumps(tree, no.device):
         sums = sums.add_(sums.index_select(-1, ancestors))
     nodes, leaves = sums.tensor_split([tree.num_nodes], -1)
@@ -197,10 +197,10 @@ def _leaf_sums_by_jumping(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, 
     inner = values.new_zeros((*values.shape[:-1], tree.num_nodes))
     sums = torch.cat([inner, values, torch.zeros_like(values.narrow(-1, 0, 1))], -1)
     # Ids without such an ancestor add themselves to the last place, where nobody looks.
-    ancestors = _plan.index_table(tree, "ancestors", values.device)
+    ancestors = _constants.index_table(tree, "ancestors", values.device)
     for _ in range(tree.depth.bit_length()):
         sums = sums.index_add(-1, ancestors, sums)
-        ancestors = _plan.look_up(ancestors, ancestors)
+        ancestors = _constants.look_up(ancestors, ancestors)
     return _at_children(sums, tree)
 
 
@@ -208,25 +208,25 @@ def _log_masses_by_jumping(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
     """As :func:`_leaf_sums_by_jumping`; every sum is taken relative to its largest term."""
     nothing = logs.new_full((*logs.shape[:-1], tree.num_nodes), -torch.finfo(logs.dtype).max / 4)
     sums = torch.cat([nothing, logs, nothing.narrow(-1, 0, 1)], -1)
-    ancestors = _plan.index_table(tree, "ancestors", logs.device)
+    ancestors = _constants.index_table(tree, "ancestors", logs.device)
     for _ in range(tree.depth.bit_length()):
         top = sums.detach().scatter_reduce(-1, ancestors.expand_as(sums), sums.detach(), "amax")
         terms = (sums - top.index_select(-1, ancestors)).exp()
         sums = (sums - top).exp().index_add(-1, ancestors, terms).log() + top
-        ancestors = _plan.look_up(ancestors, ancestors)
+        ancestors = _constants.look_up(ancestors, ancestors)
     return _at_children(sums, tree)
 
 
 def _at_children(sums: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     """Values of all ids, at the no and at the yes child of every node."""
-    children = _plan.index_table(tree, "children", sums.device).narrow(0, 0, tree.num_nodes)
+    children = _constants.index_table(tree, "children", sums.device).narrow(0, 0, tree.num_nodes)
     no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
     return no, yes
 
 
 def _jumps(tree: Tree | Forest, device: torch.device) -> list[Tensor]:
     """Every id's ancestor 1, 2, 4, ... levels up, the root's being itself."""
-    jumps = [_plan.index_table(tree, "parents", device)]
+    jumps = [_constants.index_table(tree, "parents", device)]
     while 1 << len(jumps) < tree.depth + 1:
-        jumps.append(_plan.look_up(jumps[-1], jumps[-1]))
+        jumps.append(_constants.look_up(jumps[-1], jumps[-1]))
     return jumps

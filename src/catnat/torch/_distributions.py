@@ -1,6 +1,6 @@
 """Distributions: torch's categorical family, parameterized by scores on a tree.
 
-They are subclasses of torch's own, so code that asks ``isinstance``, or wants ``probs`` or ``logits``, accepts them.
+They are subclasses of torch's own, so code that checks ``isinstance``, or wants ``probs`` or ``logits``, accepts them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat._tree import Tree
-from catnat.torch import _dense, _estimators, _laws, _masks, _plan
-from catnat.torch._activations import Activation
-from catnat.torch._laws import Law
+from catnat.activations import Activation
+from catnat.torch import _dense, _inputs, _leaves, _masks, estimators
+from catnat.torch._leaves import Leaves
 from catnat.torch._nodes import Nodes
 
 
@@ -40,7 +40,7 @@ def validates(validate_args: bool | None) -> bool:
 
 def check_not_nan(scores: Tensor) -> None:
     """Raise where a score is NaN, as torch does for logits: its draws would be some class without a word."""
-    if torch.compiler.is_compiling() or not _plan.is_true(scores.isnan().any()):
+    if torch.compiler.is_compiling() or not _inputs.is_true(scores.isnan().any()):
         return
     rows = scores.isnan().any(-1)
     raise ValueError(
@@ -50,41 +50,41 @@ def check_not_nan(scores: Tensor) -> None:
     )
 
 
-class ByLaw(td.Distribution):
-    """What the distributions of classes have in common: they hold a law, and answer from it."""
+class OnLeaves(td.Distribution):
+    """What the distributions of classes have in common: they hold leaves, and read all from them."""
 
     scores: Tensor
-    _law: Law
+    _leaves: Leaves
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
         """The valid classes; None if all are."""
-        return self._law.valid
+        return self._leaves.valid
 
     @lazy_property
     def probs(self) -> Float[Tensor, "*batch classes"]:
         """The probability of every class, O(K)."""
-        return self._law.probs().to(_plan.returned_dtype(self.scores))
+        return self._leaves.probs().to(_inputs.returned_dtype(self.scores))
 
     @property
     def logits(self) -> Float[Tensor, "*batch classes"]:
         """The log-probability of every class, O(K); finite."""
-        return _plan.saturate(self._law.log_probs, _plan.returned_dtype(self.scores))
+        return _inputs.saturate(self._leaves.log_probs, _inputs.returned_dtype(self.scores))
 
     @property
     def mode(self) -> Int[Tensor, "..."]:
         """The most probable class."""
-        return self._law.mode()
+        return self._leaves.mode()
 
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Int[Tensor, "..."]:
         """Draw classes; see :func:`catnat.torch.sample`.
 
-        If scores are not validated, one that is NaN is answered with no, or, where there is a mask, read as 0, so that
+        If scores are not validated, one that is NaN takes the branch no, or, where there is a mask, read as 0, so that
         no masked class is drawn.
         """
-        return self._law.draw(sample_shape, generator)
+        return self._leaves.draw(sample_shape, generator)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Classes have no derivative: this raises, and says what there is instead."""
@@ -94,23 +94,28 @@ class ByLaw(td.Distribution):
         """The log-probability of the classes ``value``."""
         if self._validate_args:
             self._validate_sample(value)
-        return _plan.saturate(self._law.log_prob(value), _plan.returned_dtype(self.scores))
+        return _inputs.saturate(self._leaves.log_prob(value), _inputs.returned_dtype(self.scores))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy in nats."""
-        return _plan.saturate(self._law.entropy(), _plan.returned_dtype(self.scores))
+        return _inputs.saturate(self._leaves.entropy(), _inputs.returned_dtype(self.scores))
 
     def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.fisher_diagonal`.
+        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.geometry.fisher_diagonal`.
 
-        It exists for the law of a tree, pruned or not. A mixture, a temperature and a renormalized law have full
-        Fisher matrices, for which this raises.
+        It exists for the distribution of a tree, pruned or not. A mixture, a temperature and a renormalized
+        distribution have full Fisher matrices, for which this raises.
         """
-        return _plan.saturate(self._law.fisher_diagonal(), _plan.returned_dtype(self.scores))
+        return _inputs.saturate(self._leaves.fisher_diagonal(), _inputs.returned_dtype(self.scores))
 
 
-class Catnat(ByLaw, td.Categorical):
-    r"""A categorical distribution over the leaves of a tree, the twin of ``torch.distributions.Categorical``.
+def leaves_of(distribution: OnLeaves) -> Leaves:
+    """The leaves of a distribution."""
+    return distribution._leaves
+
+
+class Catnat(OnLeaves, td.Categorical):
+    r"""A categorical distribution over the leaves of a tree, the counterpart of ``torch.distributions.Categorical``.
 
     ``log_prob`` and ``sample`` read only the paths they need. ``logits`` are the leaf log-probabilities, which
     ``log_softmax`` leaves unchanged, so any code that wants logits works with them.
@@ -128,8 +133,9 @@ class Catnat(ByLaw, td.Categorical):
             their sum over the valid classes, O(K); the conditional distribution, as masked logits give it. "prune": a
             node of which one side is masked is passed over; what is left is a tree again, its Fisher matrix is
             diagonal, draws are O(depth), and zero scores mean the prior over the valid classes.
-        temperature: The law is p^(1/T) / Z, O(K); a number, or a tensor of the batch shape.
-        unimix: The share u of the uniform law over the valid classes, (1 - u) p + u / K, after the temperature.
+        temperature: The distribution is p^(1/T) / Z, O(K); a number, or a tensor of the batch shape.
+        unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, after the
+            temperature.
         validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
             always.
 
@@ -165,13 +171,13 @@ class Catnat(ByLaw, td.Categorical):
         unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        computed, self.tree, self.activation = _plan.prepare(scores, tree, activation, num_classes)
+        computed, self.tree, self.activation = _inputs.check(scores, tree, activation, num_classes)
         nodes = Nodes(computed, self.tree, self.activation)
         # Unless told not to: torch's global choice is no guide, because torch.compile turns it off for all.
         check = validate_args is not False
         mask = _masks.given(mask, valid_classes, self.tree.num_classes)
-        self._law = _laws.law(nodes, mask, mask_mode, temperature, unimix, check=check)
-        self.scores = scores if mask is None else scores.expand(*self._law.nodes.scores.shape[:-1], -1)
+        self._leaves = _leaves.from_options(nodes, mask, mask_mode, temperature, unimix, check=check)
+        self.scores = scores if mask is None else scores.expand(*self._leaves.nodes.scores.shape[:-1], -1)
         self._num_events = self.tree.num_classes
         # Not by torch's own check, which would look for `probs` and `logits`.
         td.Distribution.__init__(self, self.scores.shape[:-1], Size(), validate_args=False)
@@ -182,7 +188,7 @@ class Catnat(ByLaw, td.Categorical):
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Catnat:
         """The same distribution with its batch shape expanded."""
         new = self._get_checked_instance(Catnat, _instance)
-        new.scores, new._law = self.scores.expand(*batch_shape, -1), self._law.expand(batch_shape)
+        new.scores, new._leaves = self.scores.expand(*batch_shape, -1), self._leaves.expand(batch_shape)
         new.tree, new.activation, new._num_events = self.tree, self.activation, self._num_events
         td.Distribution.__init__(new, Size(batch_shape), Size(), validate_args=False)
         new._validate_args = self._validate_args
@@ -200,7 +206,7 @@ class Catnat(ByLaw, td.Categorical):
 
 
 class OneHotCatnat(td.OneHotCategorical):
-    """The one-hot twin of :class:`Catnat`, a subclass of ``torch.distributions.OneHotCategorical``.
+    """The one-hot counterpart of :class:`Catnat`, a subclass of ``torch.distributions.OneHotCategorical``.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
@@ -210,8 +216,8 @@ class OneHotCatnat(td.OneHotCategorical):
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
         mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
-        temperature: The law is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
-        unimix: The share of the uniform law, as for :class:`Catnat`.
+        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
+        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
         validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
             always.
 
@@ -299,7 +305,7 @@ class OneHotCatnat(td.OneHotCategorical):
         return self._one_hot(self._categorical.sample(sample_shape, generator=generator))
 
     def _one_hot(self, classes: Tensor) -> Tensor:
-        return F.one_hot(classes, self._categorical._num_events).to(_plan.returned_dtype(self.scores))
+        return F.one_hot(classes, self._categorical._num_events).to(_inputs.returned_dtype(self.scores))
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat):
@@ -319,7 +325,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw one-hot vectors that pass gradients to the probabilities."""
-        return _estimators.straight_through(self, sample_shape=sample_shape, generator=generator)
+        return estimators.straight_through(self, sample_shape=sample_shape, generator=generator)
 
 
 class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
@@ -343,7 +349,7 @@ class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
 
     @property
     def logits(self) -> Tensor:
-        return self._categorical._law.log_probs
+        return self._categorical._leaves.log_probs
 
 
 class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
@@ -358,7 +364,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
         valid_classes: The mask as indices, as for :class:`Catnat`.
         mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
-        unimix: The share of the uniform law, as for :class:`Catnat`.
+        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
         validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
             always.
 
@@ -399,11 +405,11 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
             unimix=unimix,
             validate_args=validate_args,
         )
-        heat = torch.as_tensor(temperature, dtype=_plan.computing_dtype(scores.dtype), device=scores.device)
-        base = _ExpRelaxedCatnat(heat, categorical)
+        tau = torch.as_tensor(temperature, dtype=_inputs.computing_dtype(scores.dtype), device=scores.device)
+        base = _ExpRelaxedCatnat(tau, categorical)
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
         self._validate_args = validates(validate_args)
-        if self._validate_args and _plan.is_true((heat > 0).all().logical_not()):
+        if self._validate_args and _inputs.is_true((tau > 0).all().logical_not()):
             raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
@@ -432,20 +438,20 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw points of the simplex that pass gradients to the scores."""
-        law = self.base_dist._categorical._law
-        noisy = _estimators.gumbel_noise_on(law.log_probs, law.valid, sample_shape, generator)
-        return _dense.heated(noisy, self.temperature).softmax(-1).to(_plan.returned_dtype(self.scores))
+        leaves = self.base_dist._categorical._leaves
+        noisy = estimators.gumbel_noise_on(leaves.log_probs, leaves.valid, sample_shape, generator)
+        return _dense.apply_temperature(noisy, self.temperature).softmax(-1).to(_inputs.returned_dtype(self.scores))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
         if self._validate_args:
             self._validate_sample(value)
-        law, temperature = self.base_dist._categorical._law, self.temperature
+        leaves, temperature = self.base_dist._categorical._leaves, self.temperature
         logs = value.to(temperature.dtype).clamp(min=torch.finfo(temperature.dtype).tiny).log()
-        terms = F.log_softmax(law.log_probs - temperature * logs, -1) - logs
+        terms = F.log_softmax(leaves.log_probs - temperature * logs, -1) - logs
         count = logs.new_tensor(logs.shape[-1])
-        if law.valid is not None:
-            count = law.valid.sum(-1).to(logs.dtype)
-            terms = torch.where(law.valid, terms, torch.zeros_like(terms))
+        if leaves.valid is not None:
+            count = leaves.valid.sum(-1).to(logs.dtype)
+            terms = torch.where(leaves.valid, terms, torch.zeros_like(terms))
         density = torch.lgamma(count) + (count - 1) * temperature.log() + terms.sum(-1)
-        return _plan.saturate(density, self.scores.dtype)
+        return _inputs.saturate(density, self.scores.dtype)

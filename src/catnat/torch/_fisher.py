@@ -1,4 +1,4 @@
-"""The geometry of the scores: who is reached, who is dead, and the diagonal of the Fisher matrix."""
+"""The geometry of the scores: reach probabilities, saturated nodes, and the diagonal of the Fisher matrix."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from catnat._tree import Tree
-from catnat.torch import _dense, _masks, _plan
-from catnat.torch._activations import Activation
-from catnat.torch._nodes import Nodes, ask
+from catnat.activations import Activation
+from catnat.torch import _dense, _inputs, _masks
+from catnat.torch._nodes import Nodes, prepare
 from catnat.torch._pruning import pruned
 
 
@@ -29,13 +29,13 @@ def reach(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import reach
+        >>> from catnat.torch.geometry import reach
         >>> reach(torch.zeros(3))
         tensor([1.0000, 0.5000, 0.5000])
     """
-    nodes = ask(scores, tree, activation, num_classes)
-    answers = nodes.all().log_answers(floored=False)
-    return _dense.path_sums(*answers, nodes.tree, to="nodes").exp().to(_plan.returned_dtype(scores))
+    nodes = prepare(scores, tree, activation, num_classes)
+    branches = nodes.all().branch_log_probs(floored=False)
+    return _dense.path_sums(*branches, nodes.tree, to="nodes").exp().to(_inputs.returned_dtype(scores))
 
 
 def saturated(
@@ -45,7 +45,7 @@ def saturated(
     *,
     num_classes: int | None = None,
 ) -> Bool[Tensor, "*batch nodes"]:
-    """Which nodes are dead: they answer with certainty, and their score gets no gradient.
+    """Which nodes are saturated: one branch has probability 0, and the score gets no gradient.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -55,12 +55,12 @@ def saturated(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import saturated
+        >>> from catnat.torch.geometry import saturated
         >>> saturated(torch.tensor([0.0, 4.0, -3.0]))
         tensor([False,  True, False])
     """
-    questions = ask(scores, tree, activation, num_classes).detach().all()
-    return questions.activation._saturated(questions.scores, questions.tables)
+    node_scores = prepare(scores, tree, activation, num_classes).detach().all()
+    return node_scores.kernel.saturated(node_scores.scores, node_scores.constants)
 
 
 def fisher_diagonal(
@@ -84,21 +84,21 @@ def fisher_diagonal(
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
         num_classes: The number of classes K, to be checked against the scores and the tree.
-        mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.torch.Catnat`. A score
-            that is not asked for has the entry 0.
+        mask: The valid classes, if not all are, of the tree to be pruned; see :class:`catnat.torch.Catnat`. A score of
+            an inactive node has the entry 0.
         valid_classes: The mask as indices; see :class:`catnat.torch.Catnat`.
 
     Example:
         >>> import torch
-        >>> from catnat.torch import fisher_diagonal
+        >>> from catnat.torch.geometry import fisher_diagonal
         >>> fisher_diagonal(torch.tensor([1.0, 0.0, 0.0]))
         tensor([0.2500, 0.0651, 0.1849])
     """
-    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
-    return _plan.saturate(information(nodes), _plan.returned_dtype(scores))
+    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes)
+    return _inputs.saturate(information(nodes), _inputs.returned_dtype(scores))
 
 
-def asked(
+def prepare_masked(
     scores: Tensor,
     tree: Tree | None,
     activation: Activation | str,
@@ -107,7 +107,7 @@ def asked(
     valid_classes: Tensor | None,
 ) -> Nodes:
     """Checked nodes, pruned if there is a mask."""
-    nodes = ask(scores, tree, activation, num_classes)
+    nodes = prepare(scores, tree, activation, num_classes)
     mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
     if mask is None:
         return nodes
@@ -116,6 +116,6 @@ def asked(
 
 def information(nodes: Nodes) -> Tensor:
     """:func:`fisher_diagonal` of prepared nodes, in the dtype they compute in."""
-    questions = nodes.all()
-    reached = _dense.path_sums(*questions.log_answers(floored=False), nodes.tree, to="nodes").exp()
-    return reached * questions.information()
+    node_scores = nodes.all()
+    reached = _dense.path_sums(*node_scores.branch_log_probs(floored=False), nodes.tree, to="nodes").exp()
+    return reached * node_scores.information()

@@ -13,16 +13,17 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.torch import _dense, _paths, _plan
-from catnat.torch._activations import FEW, Activation
-from catnat.torch._nodes import Nodes, ask
+from catnat.activations import Activation
+from catnat.torch import _constants, _dense, _inputs, _paths
+from catnat.torch._kernels import FEW
+from catnat.torch._nodes import Nodes, prepare
 
-# Up to here all classes are computed even where only some are asked for: a few large operations beat many small ones.
+# Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
-# Up to this many answers, all questions of a forest are answered before it is walked.
-_ANSWERS_AT_ONCE = 1 << 18
-# A dense draw on a deep tree goes through this many answers at a time.
-_ANSWERS_AT_A_TIME = 1 << 24
+# Up to this many branches, one is drawn at every node of a forest before it is walked.
+_BRANCHES_AT_ONCE = 1 << 18
+# A dense draw on a deep tree goes through this many branches at a time.
+_BRANCHES_AT_A_TIME = 1 << 24
 
 
 @_checks.explains(axis="It is called `dim`.")
@@ -34,11 +35,11 @@ def catnat(
     num_classes: int | None = None,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
-    r"""The probability of every class, the twin of ``torch.softmax``.
+    r"""The probability of every class, the counterpart of ``torch.softmax``.
 
     .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
 
-    Probabilities are exactly 0 where a clamped natural activation answers with certainty.
+    Probabilities are exactly 0 where a clamped natural activation is certain.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
@@ -55,7 +56,11 @@ def catnat(
     """
     if dim != -1:
         return catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
-    return log_probs(ask(scores, tree, activation, num_classes), floored=False).exp().to(_plan.returned_dtype(scores))
+    return (
+        log_probs(prepare(scores, tree, activation, num_classes), floored=False)
+        .exp()
+        .to(_inputs.returned_dtype(scores))
+    )
 
 
 @_checks.explains(axis="It is called `dim`.")
@@ -67,7 +72,7 @@ def log_catnat(
     num_classes: int | None = None,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
-    r"""The log-probability of every class, the twin of ``torch.log_softmax``; always finite.
+    r"""The log-probability of every class, the counterpart of ``torch.log_softmax``; always finite.
 
     A node of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
     probability 0 keeps a finite log-probability; the sigmoid has no floor.
@@ -87,12 +92,12 @@ def log_catnat(
     """
     if dim != -1:
         return log_catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
-    return _plan.saturate(log_probs(ask(scores, tree, activation, num_classes)), _plan.returned_dtype(scores))
+    return _inputs.saturate(log_probs(prepare(scores, tree, activation, num_classes)), _inputs.returned_dtype(scores))
 
 
 def log_probs(nodes: Nodes, *, floored: bool = True) -> Tensor:
     """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
-    return _dense.path_sums(*nodes.all().log_answers(floored=floored), nodes.tree, to="leaves")
+    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
 
 
 def log_prob(
@@ -122,15 +127,15 @@ def log_prob(
         >>> log_prob(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 0])).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
-    nodes = ask(scores, tree, activation, num_classes)
+    nodes = prepare(scores, tree, activation, num_classes)
     check_classes(classes, nodes.tree.num_classes)
-    return _plan.saturate(log_prob_unchecked(nodes, classes.long()), _plan.returned_dtype(scores))
+    return _inputs.saturate(log_prob_unchecked(nodes, classes.long()), _inputs.returned_dtype(scores))
 
 
 def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
     """:func:`log_prob` of prepared arguments."""
     event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
-    shape = _plan.broadcast(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
+    shape = _inputs.broadcast(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
     extra = len(shape) - (nodes.scores.ndim - 1)
     # Axes before the batch go behind it: repeated reads of a row are then one gather, and no row is copied.
     batch, before = shape[extra:], tuple(range(extra))
@@ -158,7 +163,7 @@ def sample(
     """Draw classes by walking down from the root, one uniform number a level.
 
     The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
-    probability 0 is never drawn. Scores are not checked: one that is NaN is answered with no. (:class:`Catnat` raises.)
+    probability 0 is never drawn. Scores are not checked: one that is NaN takes the branch no. (:class:`Catnat` raises.)
 
     Args:
         scores: One score per inner node on the last axis.
@@ -174,28 +179,28 @@ def sample(
         >>> sample(torch.zeros(2, 9), sample_shape=(3,), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([3, 2])
     """
-    return draw(ask(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), generator)
+    return draw(prepare(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), generator)
 
 
 def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """:func:`sample` of prepared arguments."""
     nodes, tree, batch, count = nodes.detach(), nodes.tree, nodes.scores.shape[:-1], math.prod(sample_shape)
-    answers = batch.numel() * count * tree.num_nodes
-    if isinstance(tree, Forest) or walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and answers > FEW):
-        at_once = isinstance(tree, Forest) and answers <= _ANSWERS_AT_ONCE
-        descend = _paths.answer_and_follow if at_once else _paths.descend
+    branches = batch.numel() * count * tree.num_nodes
+    if isinstance(tree, Forest) or walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and branches > FEW):
+        at_once = isinstance(tree, Forest) and branches <= _BRANCHES_AT_ONCE
+        descend = _paths.draw_all_and_descend if at_once else _paths.descend
         drawn = descend(nodes, count, generator).movedim(len(batch), 0)
         return drawn.reshape((*sample_shape, *drawn.shape[1:]))
     yes = nodes.all().yes()
-    if answers <= _ANSWERS_AT_A_TIME:
+    if branches <= _BRANCHES_AT_A_TIME:
         return _answer_all(yes, sample_shape, tree, generator)
-    at_a_time = max(1, _ANSWERS_AT_A_TIME // yes.numel())
+    at_a_time = max(1, _BRANCHES_AT_A_TIME // yes.numel())
     chunks = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
     return torch.cat([_answer_all(yes, (chunk,), tree, generator) for chunk in chunks]).reshape((*sample_shape, *batch))
 
 
 def _answer_all(yes: Tensor, sample_shape: Sequence[int], tree: Tree, generator: torch.Generator | None) -> Tensor:
-    """Answer every question of the tree and find the one leaf that all answers on its path lead to."""
+    """Draw a branch at every node of the tree, and find the one leaf that all branches on its path lead to."""
     uniforms = _paths.rand((*sample_shape, *yes.shape), yes, generator)
     return _dense.chosen_leaf((uniforms < yes).to(yes.dtype), tree)
 
@@ -211,8 +216,8 @@ def sample_without_replacement(
 ) -> Int[Tensor, "*batch k"]:
     r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
 
-    The order has the Plackett-Luce law, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel maxima
-    are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
+    The order has the Plackett-Luce distribution, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel
+    maxima are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -228,7 +233,7 @@ def sample_without_replacement(
         >>> sample_without_replacement(torch.zeros(4, 99), 10).shape
         torch.Size([4, 10])
     """
-    nodes = ask(scores, tree, activation, num_classes).detach()
+    nodes = prepare(scores, tree, activation, num_classes).detach()
     if not 0 <= k <= nodes.tree.num_classes:
         most = nodes.tree.num_classes
         raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
@@ -259,7 +264,7 @@ def mode(
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))  # most go right at the root, and split evenly there
         tensor(1)
     """
-    return log_probs(ask(scores, tree, activation, num_classes).detach(), floored=False).argmax(-1)
+    return log_probs(prepare(scores, tree, activation, num_classes).detach(), floored=False).argmax(-1)
 
 
 def entropy(
@@ -285,16 +290,16 @@ def entropy(
         >>> entropy(torch.zeros(3))
         tensor(1.3863)
     """
-    return _plan.saturate(
-        node_entropies(ask(scores, tree, activation, num_classes)).sum(-1), _plan.returned_dtype(scores)
+    return _inputs.saturate(
+        node_entropies(prepare(scores, tree, activation, num_classes)).sum(-1), _inputs.returned_dtype(scores)
     )
 
 
 def node_entropies(nodes: Nodes) -> Tensor:
-    """What every node adds to the entropy: that of its answer, times the probability of reaching it."""
-    no, yes = nodes.all().log_answers(floored=False)
-    answers = -(yes.exp() * yes + no.exp() * no)
-    return _dense.path_sums(no, yes, nodes.tree, to="nodes").exp() * answers
+    """What every node adds to the entropy: that of its branch, times the probability of reaching it."""
+    no, yes = nodes.all().branch_log_probs(floored=False)
+    branches = -(yes.exp() * yes + no.exp() * no)
+    return _dense.path_sums(no, yes, nodes.tree, to="nodes").exp() * branches
 
 
 def kl_divergence(
@@ -324,18 +329,18 @@ def kl_divergence(
         >>> kl_divergence(torch.ones(3), torch.ones(3))
         tensor(0.)
     """
-    p = ask(p_scores, tree, activation, num_classes)
-    divergence = node_divergences(p, ask(q_scores, p.tree, activation)).sum(-1)
-    dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
-    return _plan.saturate(divergence, dtype)
+    p = prepare(p_scores, tree, activation, num_classes)
+    divergence = node_divergences(p, prepare(q_scores, p.tree, activation)).sum(-1)
+    dtype = torch.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores))
+    return _inputs.saturate(divergence, dtype)
 
 
 def node_divergences(p: Nodes, q: Nodes) -> Tensor:
-    """What every node adds to KL(p || q): that of its answer, times the probability of reaching it under p."""
-    p_no, p_yes = p.all().log_answers(floored=False)
-    q_no, q_yes = q.all().log_answers(floored=True)
-    answers = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
-    return _dense.path_sums(p_no, p_yes, p.tree, to="nodes").exp() * answers
+    """What every node adds to KL(p || q): that of its branch, times the probability of reaching it under p."""
+    p_no, p_yes = p.all().branch_log_probs(floored=False)
+    q_no, q_yes = q.all().branch_log_probs(floored=True)
+    branches = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
+    return _dense.path_sums(p_no, p_yes, p.tree, to="nodes").exp() * branches
 
 
 def cross_entropy(
@@ -350,7 +355,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, "..."]:
-    """The twin of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
+    """The counterpart of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
 
     With class indices and no label smoothing only the targets' paths are read. The mean over nothing (every target
     ignored) is 0, where torch returns NaN. Called with neither ``tree`` nor ``num_classes``, it warns once if the last
@@ -364,9 +369,9 @@ def cross_entropy(
         activation: "natural", "sigmoid", or an activation object.
         num_classes: The number of classes K, to be checked against the scores and the tree.
         weight: A factor per class.
-        ignore_index: A class index whose targets count nothing.
+        ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (weighted as torch does) or "sum".
-        label_smoothing: The share of the target spread evenly over all classes.
+        label_smoothing: The fraction of the target spread evenly over all classes.
 
     Example:
         >>> import torch
@@ -376,11 +381,11 @@ def cross_entropy(
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     _checks.label_smoothing(label_smoothing)
-    _plan.check_tensor(scores, "scores")
-    _plan.check_tensor(target, "target")
+    _inputs.check_tensor(scores, "scores")
+    _inputs.check_tensor(target, "target")
     class_dim = 1 if scores.ndim > 1 else 0
     moved = scores.movedim(class_dim, -1) if scores.ndim else scores
-    nodes = ask(moved, tree, activation, num_classes)
+    nodes = prepare(moved, tree, activation, num_classes)
     if weight is not None:
         _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
     if target.is_floating_point() and target.ndim < moved.ndim:
@@ -398,7 +403,7 @@ def cross_entropy(
         losses = losses.sum()
     if reduction == "mean":
         losses = losses / torch.where(total == 0, torch.ones_like(total), total)
-    return _plan.saturate(losses, _plan.returned_dtype(scores))
+    return _inputs.saturate(losses, _inputs.returned_dtype(scores))
 
 
 def _losses_of_probs(nodes: Nodes, target: Tensor, weight: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -428,7 +433,7 @@ def _losses_of_classes(
     counts = target != ignore_index
     classes = torch.where(counts, target, torch.zeros_like(target)).long()
     check_classes(classes, num_classes)
-    weights = counts.to(scores.dtype) * (1 if weight is None else _plan.look_up(weight.to(scores.dtype), classes))
+    weights = counts.to(scores.dtype) * (1 if weight is None else _constants.look_up(weight.to(scores.dtype), classes))
     if smoothing == 0:
         return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
     every = log_probs(nodes)
@@ -453,13 +458,13 @@ def walks(tree: Tree | Forest) -> bool:
 
 def check_classes(classes: Tensor, num_classes: int) -> None:
     """Raise unless these are classes of a tree."""
-    _plan.check_tensor(classes, "classes")
+    _inputs.check_tensor(classes, "classes")
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are integers: use .long().")
     if torch.compiler.is_compiling():
         return
     outside = (classes < 0) | (classes >= num_classes)
-    if _plan.is_true(outside.any()):
+    if _inputs.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
             "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from catnat import _checks, _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
-from catnat.torch import _functional, _paths, _plan, _topk
-from catnat.torch._activations import KNOWN, Activation, resolve
+from catnat.activations import Activation, resolve
+from catnat.torch import _constants, _functional, _inputs, _paths, _topk
 from catnat.torch._distributions import Catnat
 from catnat.torch._modules import OnTree, initialize
-from catnat.torch._nodes import Rows
+from catnat.torch._nodes import LazyNodes
 from catnat.torch._topk import TopK
 
 
@@ -34,7 +34,7 @@ class HeadOutput(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """The questions on the way to some classes, as a list without gaps."""
+    """The nodes on the way to some classes, as a list without gaps."""
 
     shape: torch.Size  # of the classes, (rows, n)
     query: Tensor  # whose path an entry is on: a place in the flattened classes
@@ -42,7 +42,7 @@ class Paths(NamedTuple):
     bit: Tensor
 
     @classmethod
-    def of(cls, classes: Tensor, tree: Tree) -> Paths:
+    def to(cls, classes: Tensor, tree: Tree) -> Paths:
         """The paths to ``classes``."""
         index, bits = _paths.path(classes.flatten(), tree)
         on_path = index >= 0
@@ -52,12 +52,12 @@ class Paths(NamedTuple):
         """Some of the entries."""
         return Paths(self.shape, self.query[chosen], self.node[chosen], self.bit[chosen])
 
-    def log_prob(self, rows: Rows, place: Tensor) -> Tensor:
-        """The sum of the answers' log-probabilities, (rows, n); ``place`` is where a node's weights stand."""
+    def log_prob(self, rows: LazyNodes, place: Tensor) -> Tensor:
+        """The sum of the branches' log-probabilities, (rows, n); ``place`` is where a node's weights stand."""
         row = torch.div(self.query, self.shape[1], rounding_mode="floor")
-        no, yes = rows.each(row, self.node, place).log_answers(floored=True)
-        answers = torch.where(self.bit == 1, yes, no)
-        return answers.new_zeros(self.shape.numel()).index_add(0, self.query, answers).view(self.shape)
+        no, yes = rows.each(row, self.node, place).branch_log_probs(floored=True)
+        branches = torch.where(self.bit == 1, yes, no)
+        return branches.new_zeros(self.shape.numel()).index_add(0, self.query, branches).view(self.shape)
 
 
 _NEEDS_TARGET = (
@@ -96,19 +96,19 @@ class PathHead(OnTree):
     @_checks.needs(target=_NEEDS_TARGET)
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
-        _plan.check_tensor(input, "input")
-        _plan.check_tensor(target, "target")
+        _inputs.check_tensor(input, "input")
+        _inputs.check_tensor(target, "target")
         counts = target != self.ignore_index
         classes = torch.where(counts, target, torch.zeros_like(target))
         _checks.one_class_per_row(target.shape, input.shape)
         found = self._checked_log_prob(input, classes) * counts
         weights = counts.to(found.dtype)
         if self.class_weights is not None:
-            weights = weights * _plan.look_up(self.class_weights.to(found.dtype), classes)
+            weights = weights * _constants.look_up(self.class_weights.to(found.dtype), classes)
         total = weights.sum()
         loss = -(found * weights).sum() / torch.where(total == 0, torch.ones_like(total), total)
-        dtype = _plan.returned_dtype(input)
-        return HeadOutput(_plan.saturate(found, dtype), _plan.saturate(loss, dtype))
+        dtype = _inputs.returned_dtype(input)
+        return HeadOutput(_inputs.saturate(found, dtype), _inputs.saturate(loss, dtype))
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
         """The loss of targets alone: the mean of their negative log-probabilities."""
@@ -119,7 +119,7 @@ class PathHead(OnTree):
         self, input: Float[Tensor, "*batch features"], classes: Int[Tensor, "*batch_and_more"]
     ) -> Float[Tensor, "*batch_and_more"]:
         """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
-        return _plan.saturate(self._checked_log_prob(input, classes), _plan.returned_dtype(input))
+        return _inputs.saturate(self._checked_log_prob(input, classes), _inputs.returned_dtype(input))
 
     def _checked_log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         self._check_input(input)
@@ -130,7 +130,7 @@ class PathHead(OnTree):
         return self._log_prob(input.reshape(batch.numel(), self.in_features), queries).view(classes.shape)
 
     def _check_input(self, input: Tensor) -> None:
-        _plan.check_tensor(input, "input")
+        _inputs.check_tensor(input, "input")
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
 
 
@@ -138,8 +138,8 @@ class CatnatHead(PathHead):
     r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a step
-    costs O(d log K) an example, where a softmax costs O(d K); and so do draws. Rows of untouched nodes are neither read
-    nor written with ``sparse=True``.
+    costs O(d log K) an example, where a softmax costs O(d K); and so do draws. Rows of untouched nodes are neither
+    read nor written with ``sparse=True``.
 
     It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at
     most 0.5; the bias starts at zero.
@@ -152,7 +152,7 @@ class CatnatHead(PathHead):
         sparse: Whether gradients of ``weight`` and ``bias`` are sparse tensors that hold the touched rows alone. Use it
             from about 100,000 classes on, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum.
         class_weights: A factor on the loss per class.
-        ignore_index: A target that counts nothing.
+        ignore_index: A target that is ignored.
 
     Example:
         >>> import torch
@@ -197,10 +197,10 @@ class CatnatHead(PathHead):
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         rows = self._rows(input)
-        if self.tree.shape == "balanced" or torch.compiler.is_compiling():
+        if self.tree.kind == "balanced" or torch.compiler.is_compiling():
             return _paths.path_log_prob(rows, classes)
         # Paths differ in length, so what would fill up the short ones is left out.
-        path = Paths.of(classes, self.tree)
+        path = Paths.to(classes, self.tree)
         return path.log_prob(rows, path.node)
 
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
@@ -239,7 +239,7 @@ class CatnatHead(PathHead):
         Args:
             input: Features.
             k: How many classes.
-            max_nodes: Stop, with the best classes found, when this many nodes of a row have been asked. The first way
+            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read. The first way
                 down, of at most k nodes a level, is always gone.
         """
         self._check_input(input)
@@ -249,7 +249,7 @@ class CatnatHead(PathHead):
             found = _topk.topk(self._rows(input.reshape(batch.numel(), self.in_features)), k, max_nodes)
         values, indices = (part.view(*batch, k) for part in found[:2])
         proven, visited = (part.view(batch) for part in found[2:])
-        return TopK(values.to(_plan.returned_dtype(input)), indices, proven, visited)
+        return TopK(values.to(_inputs.returned_dtype(input)), indices, proven, visited)
 
     def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
         """The most probable class; see :meth:`topk`."""
@@ -271,7 +271,7 @@ class CatnatHead(PathHead):
         files, facts, arrays = _safetensors(), *_saving.tree_parts(self.tree)
         settings = {
             "tree": facts,
-            "activation": _saving.activation_parts(self.activation, KNOWN),
+            "activation": _saving.activation_parts(self.activation),
             "options": {name: getattr(self, name) for name in ("in_features", "sparse", "ignore_index")},
         }
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
@@ -292,7 +292,7 @@ class CatnatHead(PathHead):
             head = cls(
                 settings["options"].pop("in_features"),
                 _saving.tree_from_parts(settings["tree"], arrays),
-                _saving.activation_from_parts(settings["activation"], KNOWN),
+                _saving.activation_from_parts(settings["activation"]),
                 bias="bias" in tensors,
                 class_weights=tensors.get("class_weights"),
                 **settings["options"],
@@ -300,8 +300,8 @@ class CatnatHead(PathHead):
         head.load_state_dict(tensors, assign=True)
         return head.to(device) if device is not None else head
 
-    def _rows(self, input: Tensor) -> Rows:
-        return Rows(input, self.weight, self.bias, self.tree, self.activation, self.sparse)
+    def _rows(self, input: Tensor) -> LazyNodes:
+        return LazyNodes(input, self.weight, self.bias, self.tree, self.activation, self.sparse)
 
 
 def _safetensors() -> Any:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from catnat import _checks
 from catnat._tree import Tree
-from catnat.torch import _dense, _plan
-from catnat.torch._activations import Activation, resolve
+from catnat.activations import Activation, resolve
+from catnat.torch import _constants, _dense, _inputs
+from catnat.torch._kernels import kernel_for
 
 
 def scores_from_probs(
@@ -22,10 +23,10 @@ def scores_from_probs(
 
     .. math:: a(s_i) = \frac{\text{mass on the yes side of } i}{\text{mass below } i}
 
-    A node below which all probabilities are 0 gets score 0. One that always answers the same way gets the edge of its
+    A node below which all probabilities are 0 gets score 0. One that always takes the same branch gets the edge of its
     band with the natural activation, and with the sigmoid a large finite score. Probabilities too small for a normal
     number of their dtype count as 0. Differentiable where the scores are not at such a limit. An activation of your own
-    is inverted in NumPy, by its ``score``: that works in eager mode only, not under the compiler or ``vmap``.
+    is inverted in NumPy, by its ``inverse``: that works in eager mode only, not under the compiler or ``vmap``.
 
     Args:
         probs: Class probabilities on the last axis. They must sum to 1, up to the rounding of their dtype.
@@ -44,7 +45,7 @@ def scores_from_probs(
         _check_probs(computed, max(1e-5, math.sqrt(torch.finfo(probs.dtype).eps)))
     positive = computed >= torch.finfo(computed.dtype).tiny
     logs = torch.where(positive, computed, torch.ones_like(computed)).log().masked_fill(~positive, -math.inf)
-    return _plan.saturate(_scores(logs, tree, activation), _plan.returned_dtype(probs))
+    return _inputs.saturate(_scores(logs, tree, activation), _inputs.returned_dtype(probs))
 
 
 def scores_from_logits(
@@ -56,7 +57,7 @@ def scores_from_logits(
         \mathrm{no}(i)} e^{l_k}
 
     All is computed with logarithms, so logits may be thousands apart. The limits are those of
-    :func:`scores_from_probs`. The natural activation cannot tell probabilities of an answer below about the square of
+    :func:`scores_from_probs`. The natural activation cannot tell probabilities of a branch below about the square of
     the dtype's epsilon from 0: with the sigmoid such classes keep their log-probability.
 
     Args:
@@ -72,18 +73,18 @@ def scores_from_logits(
         True
     """
     computed, tree, activation = _prepare(logits, "logits", tree, activation)
-    if not torch.compiler.is_compiling() and _plan.is_true((computed < math.inf).logical_not().any()):
+    if not torch.compiler.is_compiling() and _inputs.is_true((computed < math.inf).logical_not().any()):
         raise ValueError(
             "`logits` holds NaN or +inf, but finite logits are needed, or -inf for a class of probability 0."
         )
-    return _plan.saturate(_scores(computed, tree, activation), _plan.returned_dtype(logits))
+    return _inputs.saturate(_scores(computed, tree, activation), _inputs.returned_dtype(logits))
 
 
 def _prepare(
     values: Tensor, name: str, tree: Tree | None, activation: Activation | str
 ) -> tuple[Tensor, Tree, Activation]:
     """Checked arguments: one value per class, in the dtype to compute in."""
-    _plan.check_tensor(values, name)
+    _inputs.check_tensor(values, name)
     if not values.is_floating_point() or values.ndim == 0 or values.shape[-1] == 0:
         raise TypeError(
             f"`{name}` has dtype {values.dtype} and shape {tuple(values.shape)}, but a floating-point tensor with one "
@@ -91,18 +92,18 @@ def _prepare(
         )
     width = operator.index(values.shape[-1])
     if tree is None:
-        tree = _plan._default_tree(width - 1)
+        tree = _constants.default_tree(width - 1)
     elif not isinstance(tree, Tree):
         _checks.not_a_tree(tree, width)
     _checks.width_of_classes(width, name, tree.num_classes)
-    return _plan.to_computing_dtype(values), tree, resolve(activation)
+    return _inputs.to_computing_dtype(values), tree, resolve(activation)
 
 
 def _check_probs(probs: Tensor, tolerance: float) -> None:
-    if _plan.is_true((probs >= 0).logical_not().any()):
+    if _inputs.is_true((probs >= 0).logical_not().any()):
         raise ValueError("`probs` holds a negative number or NaN. If these are logits, use scores_from_logits.")
     error = (probs.detach().sum(-1) - 1).abs()
-    if _plan.is_true((error <= tolerance).logical_not().any()):
+    if _inputs.is_true((error <= tolerance).logical_not().any()):
         raise ValueError(
             f"`probs` must sum to 1 over the last axis, but a row is {float(error.max()):.2g} away from it. Divide by "
             "probs.sum(-1, keepdim=True), or use scores_from_logits if these are logits."
@@ -113,25 +114,25 @@ def _scores(logs: Tensor, tree: Tree, activation: Activation) -> Tensor:
     """The scores of the distribution proportional to ``exp(logs)``."""
     no, yes = _dense.log_masses(logs, tree)
     unreachable = no.isneginf() & yes.isneginf()
-    x = _score_at(activation, (yes - no).masked_fill(unreachable, 0.0))
+    x = _inverse(activation, (yes - no).masked_fill(unreachable, 0.0))
     scale, offset = _centring(tree, activation, logs.device, logs.dtype)
     return ((x - offset) / scale).masked_fill(unreachable, 0.0)
 
 
-def _score_at(activation: Activation, logit: Tensor) -> Tensor:
+def _inverse(activation: Activation, logit: Tensor) -> Tensor:
     """The x at which the log-odds of yes are ``logit``, with a gradient for every activation."""
-    x = activation._score_at(logit)
+    x = kernel_for(activation).inverse(logit)
     if x.requires_grad or not logit.requires_grad:
         return x
     # One's own activation was inverted in NumPy: the slope of its logit gives the gradient.
-    slope = torch.func.jvp(activation.logit, (x,), (torch.ones_like(x),))[1]
+    slope = torch.func.jvp(lambda x: activation.logit(x, torch), (x,), (torch.ones_like(x),))[1]
     moves = logit.isfinite() & (slope > 0)
     change = torch.where(moves, logit - logit.detach(), torch.zeros_like(logit))
     return x + change / torch.where(moves, slope, torch.ones_like(slope))
 
 
-@_plan._constant
+@_constants.constant
 def _centring(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The scale and the offset of every node: it answers with the activation of scale * score + offset."""
+    """The scale and the offset of every node: its probability of yes is the activation of scale * score + offset."""
     scale, offset = activation.scale(tree), activation.offset(tree)
     return torch.as_tensor(scale, device=device, dtype=dtype), torch.as_tensor(offset, device=device, dtype=dtype)

@@ -9,7 +9,7 @@ from torch import Tensor
 from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.torch import _plan
+from catnat.torch import _constants, _inputs
 
 
 def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
@@ -50,16 +50,16 @@ def valid_classes(mask: Tensor, classes: Tree | Forest, *, check: bool) -> Tenso
     valid = _as_boolean(mask, classes.num_classes)
     left = _left(valid, classes)
     if check and not torch.compiler.is_compiling():
-        if _plan.is_true(left.all()):
+        if _inputs.is_true(left.all()):
             return valid
-        if _plan.is_true(left.all().logical_not()):
+        if _inputs.is_true(left.all().logical_not()):
             raise ValueError(
                 f"`mask` leaves no valid class in {int(left.logical_not().sum())} of {left.numel()} rows, but a "
                 "distribution needs at least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* "
                 "class?)"
             )
     if isinstance(classes, Forest):
-        left = left.index_select(-1, _plan.forest_table(classes, "variable_of_class", valid.device))
+        left = left.index_select(-1, _constants.forest_table(classes, "variable_of_class", valid.device))
     else:
         left = left.unsqueeze(-1)
     return valid | left.logical_not()
@@ -73,7 +73,7 @@ def _left(valid: Tensor, classes: int | Tree | Forest) -> Tensor:
 
 def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
     """A checked mask (..., K), True for valid classes."""
-    _plan.check_tensor(mask, "mask")
+    _inputs.check_tensor(mask, "mask")
     if mask.dtype != torch.bool or mask.ndim == 0:
         _checks.not_a_mask(mask.dtype, mask.shape, num_classes, "mask.bool()")
     _checks.width_of_mask(mask.shape[-1], num_classes)
@@ -81,13 +81,13 @@ def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
 
 
 def _from_indices(indices: Tensor, num_classes: int) -> Tensor:
-    _plan.check_tensor(indices, "valid_classes")
+    _inputs.check_tensor(indices, "valid_classes")
     if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool or indices.ndim == 0:
         _checks.not_indices(indices.dtype, indices.shape)
     indices = indices.long()  # a small dtype could not hold what it is compared with
     if not torch.compiler.is_compiling():
         outside = (indices < -1) | (indices >= num_classes)
-        if _plan.is_true(outside.any()):
+        if _inputs.is_true(outside.any()):
             raise ValueError(
                 f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
                 "fills up rows with fewer valid classes."
@@ -99,10 +99,10 @@ def _from_indices(indices: Tensor, num_classes: int) -> Tensor:
 
 def stack(values: Tensor, forest: Forest, fill: float | bool) -> Tensor:
     """Values of all classes of a forest, (..., sum of K), one variable a row: (..., N, largest K)."""
-    table, empty = _plan.stacking(forest, values.device)
+    table, empty = _constants.stacking(forest, values.device)
     return values.index_select(-1, table.flatten()).unflatten(-1, table.shape).masked_fill(empty, fill)
 
 
 def unstack(values: Tensor, forest: Forest) -> Tensor:
     """The inverse of :func:`stack`."""
-    return values.flatten(-2).index_select(-1, _plan.unstacking(forest, values.device))
+    return values.flatten(-2).index_select(-1, _constants.unstacking(forest, values.device))

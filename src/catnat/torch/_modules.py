@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from catnat import _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
+from catnat.activations import Activation, resolve
 from catnat.torch import _functional
-from catnat.torch._activations import Activation, resolve
 from catnat.torch._distributions import Catnat
 
 # Scaled scores of this size lie well inside the natural activation's band.

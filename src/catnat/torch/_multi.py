@@ -13,9 +13,9 @@ from torch.distributions import constraints
 from catnat import _checks
 from catnat._forest import Forest, as_forest, check_width
 from catnat._tree import Tree
-from catnat.torch import _laws, _plan
-from catnat.torch._activations import Activation, resolve
-from catnat.torch._distributions import AnyScores, ByLaw, check_not_nan, validates
+from catnat.activations import Activation, resolve
+from catnat.torch import _constants, _inputs, _leaves
+from catnat.torch._distributions import AnyScores, OnLeaves, check_not_nan, validates
 from catnat.torch._nodes import Nodes
 
 
@@ -28,11 +28,11 @@ class _Classes(constraints.Constraint):
         self.forest = forest
 
     def check(self, value: Tensor) -> Tensor:
-        sizes = _plan.forest_table(self.forest, "sizes", value.device)
+        sizes = _constants.forest_table(self.forest, "sizes", value.device)
         return ((value >= 0) & (value < sizes)).all(-1) & (value % 1 == 0).all(-1)
 
 
-class MultiCatnat(ByLaw):
+class MultiCatnat(OnLeaves):
     r"""N independent categorical variables with different numbers of classes, all computed at once.
 
     Scores, probabilities and one-hot vectors of the variables are concatenated in the order of ``trees``; a value is a
@@ -46,8 +46,8 @@ class MultiCatnat(ByLaw):
         activation: "natural", "sigmoid", or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
         mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
-        temperature: The law is p^(1/T) / Z for every variable, as for :class:`Catnat`.
-        unimix: The share of every variable's uniform law, as for :class:`Catnat`.
+        temperature: The distribution is p^(1/T) / Z for every variable, as for :class:`Catnat`.
+        unimix: The fraction of every variable's uniform distribution, as for :class:`Catnat`.
         validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
             always.
 
@@ -83,15 +83,17 @@ class MultiCatnat(ByLaw):
     ) -> None:
         self.forest = as_forest(trees)
         self.activation = resolve(activation)
-        _plan.check_scores(scores)
+        _inputs.check_scores(scores)
         check_width(scores.shape[-1], self.forest)
         if mask is not None:
-            _plan.check_tensor(mask, "mask")
+            _inputs.check_tensor(mask, "mask")
             if mask.dtype != torch.bool:
                 raise TypeError(f"`mask` has dtype {mask.dtype}, but with several variables it must be boolean.")
-        nodes = Nodes(_plan.to_computing_dtype(scores), self.forest, self.activation)
-        self._law = _laws.law(nodes, mask, mask_mode, temperature, unimix, check=validate_args is not False)
-        self._set(scores.expand(*self._law.nodes.scores.shape[:-1], -1), validates(validate_args))
+        nodes = Nodes(_inputs.to_computing_dtype(scores), self.forest, self.activation)
+        self._leaves = _leaves.from_options(
+            nodes, mask, mask_mode, temperature, unimix, check=validate_args is not False
+        )
+        self._set(scores.expand(*self._leaves.nodes.scores.shape[:-1], -1), validates(validate_args))
         if self._validate_args:
             check_not_nan(scores)
 
@@ -103,7 +105,7 @@ class MultiCatnat(ByLaw):
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> MultiCatnat:
         """The same distribution with its batch shape expanded."""
         new = self._get_checked_instance(MultiCatnat, _instance)
-        new.forest, new.activation, new._law = self.forest, self.activation, self._law.expand(batch_shape)
+        new.forest, new.activation, new._leaves = self.forest, self.activation, self._leaves.expand(batch_shape)
         new._set(self.scores.expand(*batch_shape, -1), self._validate_args)
         return new
 
@@ -120,9 +122,9 @@ class MultiCatnat(ByLaw):
 
     def one_hot(self, value: Int[Tensor, "*any variables"]) -> Float[Tensor, "*any classes"]:
         """The one-hot vectors of a value's variables, concatenated."""
-        places = value.long() + _plan.forest_table(self.forest, "first_classes", value.device)
+        places = value.long() + _constants.forest_table(self.forest, "first_classes", value.device)
         zeros = torch.zeros(
-            *value.shape[:-1], self.forest.num_classes, dtype=_plan.returned_dtype(self.scores), device=value.device
+            *value.shape[:-1], self.forest.num_classes, dtype=_inputs.returned_dtype(self.scores), device=value.device
         )
         return zeros.scatter(-1, places, 1.0)
 

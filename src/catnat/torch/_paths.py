@@ -1,4 +1,4 @@
-"""One path at a time, O(depth): the questions on the way to a class, and descents from the root.
+"""One path at a time, O(depth): the nodes on the way to a class, and descents from the root.
 
 Balanced trees are walked by heap arithmetic, other trees by tables of parents or children.
 """
@@ -12,46 +12,48 @@ import torch
 from torch import Tensor
 
 from catnat._forest import Forest
-from catnat._tree import Tree
-from catnat.torch import _plan
-from catnat.torch._nodes import Nodes, Questions, Rows
+from catnat._tree import Tree, first_leaf
+from catnat.torch import _constants
+from catnat.torch._nodes import LazyNodes, Nodes, NodeScores
 
 # Deeper trees (a chain, say) are handled densely: a walk would be a Python loop as long as the tree is deep.
 MOST_WALKED_LEVELS = 64
 
 
-def path_log_prob(nodes: Nodes | Rows, classes: Tensor) -> Tensor:
+def path_log_prob(nodes: Nodes | LazyNodes, classes: Tensor) -> Tensor:
     """The log-probability of ``classes``, batch + (n,), or batch + (n, N) in a forest, reading their paths only."""
     index, bits = path(classes, nodes.tree)
-    return sum_of_answers(nodes.at(index.clamp(min=0)), index >= 0, bits, floored=True)
+    return sum_branches(nodes.at(index.clamp(min=0)), index >= 0, bits, floored=True)
 
 
-def sum_of_answers(questions: Questions, on_path: Tensor, bits: Tensor, *, floored: bool) -> Tensor:
-    """The sum over the last axis of the log-probabilities of answering ``bits``, where the question is ``on_path``."""
-    no, yes = questions.log_answers(floored=floored)
+def sum_branches(node_scores: NodeScores, on_path: Tensor, bits: Tensor, *, floored: bool) -> Tensor:
+    """The sum over the last axis of the log-probabilities of the branches ``bits``, where the node is ``on_path``."""
+    no, yes = node_scores.branch_log_probs(floored=floored)
     return torch.where(on_path, torch.where(bits == 1, yes, no), torch.zeros_like(no)).sum(-1)
 
 
 def path(classes: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
-    """The nodes on the path to each class and the bits answered there, on a new last axis; -1 for no node."""
-    if isinstance(tree, Tree) and tree.shape == "balanced":
+    """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
+    if isinstance(tree, Tree) and tree.kind == "balanced":
         heap = _heap_of_class(classes, tree)
         ladder = torch.div(heap.unsqueeze(-1), _powers_of_two(tree.depth, classes.device), rounding_mode="floor")
         above, below = ladder.narrow(-1, 0, tree.depth), ladder.narrow(-1, 1, tree.depth)
         return above - 1, below - 2 * above
-    parents = _plan.index_table(tree, "parents", classes.device)
+    parents = _constants.index_table(tree, "parents", classes.device)
     ids = [classes + tree.num_nodes]
     if isinstance(tree, Forest):
-        ids = [ids[0] + _plan.forest_table(tree, "first_classes", classes.device)]
+        ids = [ids[0] + _constants.forest_table(tree, "first_classes", classes.device)]
     for _ in range(tree.depth):
-        ids.append(_plan.look_up(parents, ids[-1]))
+        ids.append(_constants.look_up(parents, ids[-1]))
     below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)
-    # Walks wait at the root, which is its own parent; that is a step without a question.
-    return torch.where(below == above, -1, above), _plan.look_up(_plan.index_table(tree, "bits", classes.device), below)
+    # Walks wait at the root, which is its own parent; that is a step without a node.
+    return torch.where(below == above, -1, above), _constants.look_up(
+        _constants.index_table(tree, "bits", classes.device), below
+    )
 
 
 def _heap_of_class(classes: Tensor, tree: Tree) -> Tensor:
-    heap = classes + tree.leaf_level
+    heap = classes + first_leaf(tree)
     return heap - tree.num_classes * (heap >= 2 * tree.num_classes)
 
 
@@ -67,18 +69,18 @@ class HeapWalk:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.complete = tree.num_classes == tree.leaf_level
+        self.complete = tree.num_classes == first_leaf(tree)
 
     def start(self, shape: Sequence[int], device: torch.device) -> Tensor:
         """The root, as many times as there are walks."""
         return torch.ones(shape, dtype=torch.int64, device=device)
 
     def node(self, at: Tensor) -> Tensor:
-        """The node to ask; at a leaf any will do, since its answer changes nothing."""
+        """The node to read; at a leaf any will do, since its branch changes nothing."""
         return at - 1 if self.complete else at.clamp(max=self.tree.num_nodes) - 1
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        """The position below, on the side of the answer; a leaf stays where it is."""
+        """The position below, on the side of the branch; a leaf stays where it is."""
         below = torch.add(bits, at, alpha=2)
         return below if self.complete else torch.where(self.at_leaf(at), at, below)
 
@@ -87,7 +89,7 @@ class HeapWalk:
 
     def classes(self, at: Tensor) -> Tensor:
         """The classes of leaves."""
-        classes = at - self.tree.leaf_level
+        classes = at - first_leaf(self.tree)
         return classes if self.complete else torch.where(classes < 0, classes + self.tree.num_classes, classes)
 
 
@@ -96,18 +98,18 @@ class TableWalk:
 
     def __init__(self, tree: Tree | Forest, device: torch.device) -> None:
         self.tree = tree
-        self.children = _plan.index_table(tree, "children", device).flatten()
+        self.children = _constants.index_table(tree, "children", device).flatten()
 
     def start(self, shape: Sequence[int], device: torch.device) -> Tensor:
         if isinstance(self.tree, Forest):
-            return _plan.forest_table(self.tree, "roots", device).expand(*shape, -1)
+            return _constants.forest_table(self.tree, "roots", device).expand(*shape, -1)
         return torch.zeros(shape, dtype=torch.int64, device=device)
 
     def node(self, at: Tensor) -> Tensor:
         return at.clamp(max=self.tree.num_nodes - 1)
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        return _plan.look_up(self.children, torch.add(bits, at, alpha=2))
+        return _constants.look_up(self.children, torch.add(bits, at, alpha=2))
 
     def at_leaf(self, at: Tensor) -> Tensor:
         return at >= self.tree.num_nodes
@@ -115,21 +117,21 @@ class TableWalk:
     def classes(self, at: Tensor) -> Tensor:
         leaves = at - self.tree.num_nodes
         if isinstance(self.tree, Forest):
-            return leaves - _plan.forest_table(self.tree, "first_classes", at.device)
+            return leaves - _constants.forest_table(self.tree, "first_classes", at.device)
         return leaves
 
 
-def walk_of(nodes: Nodes | Rows) -> HeapWalk | TableWalk:
+def walk_of(nodes: Nodes | LazyNodes) -> HeapWalk | TableWalk:
     """How to walk down the tree of these nodes."""
-    if isinstance(nodes.tree, Tree) and nodes.tree.shape == "balanced":
+    if isinstance(nodes.tree, Tree) and nodes.tree.kind == "balanced":
         return HeapWalk(nodes.tree)
     return TableWalk(nodes.tree, nodes.like.device)
 
 
-def descend(nodes: Nodes | Rows, count: int, generator: torch.Generator | None) -> Tensor:
+def descend(nodes: Nodes | LazyNodes, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` classes for every row, batch + (count,), or batch + (count, N) in a forest.
 
-    At each node the answer is yes if a uniform number is below a.
+    At each node the branch is yes if a uniform number is below a.
     """
     walk, like = walk_of(nodes), nodes.like
     at = walk.start((*nodes.batch, count), like.device)
@@ -138,18 +140,18 @@ def descend(nodes: Nodes | Rows, count: int, generator: torch.Generator | None) 
     return walk.classes(at)
 
 
-def answer_and_follow(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
-    """The same draws with all questions answered first: fewer and larger operations."""
+def draw_all_and_descend(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor:
+    """The same draws, with a branch drawn at every node first: fewer and larger operations."""
     walk, scores = walk_of(nodes), nodes.scores
     yes = nodes.all().yes().unsqueeze(-2)
-    answers = rand((*scores.shape[:-1], count, yes.shape[-1]), scores, generator) < yes
+    branches = rand((*scores.shape[:-1], count, yes.shape[-1]), scores, generator) < yes
     at = walk.start((*scores.shape[:-1], count), scores.device)
     for _ in range(nodes.tree.depth):
-        at = walk.step(at, answers.gather(-1, walk.node(at)))
+        at = walk.step(at, branches.gather(-1, walk.node(at)))
     return walk.classes(at)
 
 
-def descend_without_replacement(nodes: Nodes | Rows, count: int, generator: torch.Generator | None) -> Tensor:
+def descend_without_replacement(nodes: Nodes | LazyNodes, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
 
     The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
@@ -162,14 +164,14 @@ def descend_without_replacement(nodes: Nodes | Rows, count: int, generator: torc
     log_prob = like.new_zeros(shape)
     best = -log_exponential(log_prob, generator)
     for _ in range(nodes.tree.depth):
-        no, yes = nodes.at(walk.node(at)).log_answers(floored=False)
+        no, yes = nodes.at(walk.node(at)).branch_log_probs(floored=False)
         wins = rand(at.shape, like, generator) < yes.exp()
         winner, loser = log_prob + torch.where(wins, yes, no), log_prob + torch.where(wins, no, yes)
         truncated = loser - torch.logaddexp(loser - best, log_exponential(log_prob, generator))
         leaf = walk.at_leaf(at)
         sides = [
             (walk.step(at, wins), torch.where(leaf, log_prob, winner), best),
-            # A leaf has no other side: its twin must never be chosen.
+            # A leaf has no other side: its copy must never be chosen.
             (walk.step(at, wins.logical_not()), loser, torch.where(leaf, -torch.inf, truncated)),
         ]
         at, log_prob, best = (torch.cat(pair, -1) for pair in zip(*sides, strict=True))

@@ -1,6 +1,6 @@
 """Pruning: what a mask leaves of a tree is a tree again, another one in every row.
 
-A question of which one side is masked is not asked. Centring and scaling are those of the prior restricted to the valid
+A node of which one side is masked is not active. Centring and scaling are those of the prior restricted to the valid
 classes, so that zero scores mean that prior.
 """
 
@@ -15,32 +15,32 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.torch import _dense, _functional, _paths, _plan
-from catnat.torch._activations import FEW
+from catnat.torch import _constants, _dense, _functional, _inputs, _paths
+from catnat.torch._kernels import FEW
 from catnat.torch._nodes import Masses, Nodes
 
 
 def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
     """The same nodes with only the ``valid`` classes (..., K) left; along their ``paths`` where these are few."""
     scores, tree, activation, _ = nodes
-    weights = _plan.leaf_weights(tree, scores.device, scores.dtype)
+    weights = _constants.leaf_weights(tree, scores.device, scores.dtype)
     if paths is not None:
         no, yes = paths.leaf_sums(weights, scores.shape)
     else:
         no, yes = _dense.leaf_sums(valid.to(scores.dtype) * weights, tree)
     reach = _share_below(no + yes, tree) if activation.scaling == "isotropic" else None
-    masses = Masses.of(no, yes, reach)
+    masses = Masses.from_sides(no, yes, reach)
     if scores.shape[:-1] != valid.shape[:-1]:
         batch = torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1])
         nodes, masses = nodes.expand(batch), masses.map(lambda mass: mass.expand(*batch, -1))
-    if not _functional.walks(tree):  # then whatever is asked of the law asks all nodes, perhaps more than once
-        masses = masses._replace(known=masses.tables(activation))
+    if not _functional.walks(tree):  # then all nodes are read, perhaps more than once
+        masses = masses._replace(known=masses.constants(nodes.kernel))
     return nodes._replace(masses=masses)
 
 
 def _share_below(below: Tensor, tree: Tree | Forest) -> Tensor:
     if isinstance(tree, Forest):
-        return below / below.index_select(-1, _plan.forest_table(tree, "root_of_node", below.device))
+        return below / below.index_select(-1, _constants.forest_table(tree, "root_of_node", below.device))
     return below / below.narrow(-1, 0, min(1, tree.num_nodes))
 
 
@@ -64,7 +64,7 @@ class ValidPaths(NamedTuple):
 
     def leaf_sums(self, weights: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """The weight of the valid classes on both sides of every node, ``shape`` = batch + (K-1,)."""
-        counted = _plan.look_up(weights, self.classes).unsqueeze(-1) * self.on_path
+        counted = _constants.look_up(weights, self.classes).unsqueeze(-1) * self.on_path
         yes, places = counted * self.bits, self._places.flatten()
         no, yes = (
             weights.new_zeros(math.prod(shape)).index_add_(0, places, side.flatten()).view(shape)
@@ -76,8 +76,8 @@ class ValidPaths(NamedTuple):
         """The log-probability of every valid class, (n,)."""
         masses = None if nodes.masses is None else nodes.masses.map(lambda mass: mass.flatten())
         joined = nodes._replace(scores=nodes.scores.flatten(), masses=masses)
-        questions = joined.at(self.nodes, self._places)
-        return _paths.sum_of_answers(questions, self.on_path, self.bits, floored=floored)
+        node_scores = joined.at(self.nodes, self._places)
+        return _paths.sum_branches(node_scores, self.on_path, self.bits, floored=floored)
 
     def spread(self, values: Tensor, fill: float) -> Tensor:
         """``values`` of the valid classes among all classes, the others being ``fill``."""
@@ -92,9 +92,9 @@ class ValidPaths(NamedTuple):
     def normalized(self, logs: Tensor) -> Tensor:
         """Log-probabilities of the valid classes, divided by their sum in every row."""
         largest = logs.new_full((math.prod(self.shape[:-1]),), -torch.inf)
-        largest = _plan.look_up(largest.scatter_reduce_(0, self.rows, logs.detach(), "amax"), self.rows)
+        largest = _constants.look_up(largest.scatter_reduce_(0, self.rows, logs.detach(), "amax"), self.rows)
         total = self.sum_by_row((logs - largest).exp()).flatten()
-        return logs - largest - _plan.look_up(total, self.rows).log()
+        return logs - largest - _constants.look_up(total, self.rows).log()
 
 
 def valid_paths(nodes: Nodes, valid: Tensor) -> ValidPaths | None:
@@ -107,7 +107,7 @@ def valid_paths(nodes: Nodes, valid: Tensor) -> ValidPaths | None:
     if not isinstance(tree, Tree) or not _functional.walks(tree) or valid.numel() <= FEW:
         return None
     count = valid.sum(-1, dtype=torch.int32).sum()
-    if not _plan.is_true(count * (2 * tree.depth) <= valid.numel()):
+    if not _inputs.is_true(count * (2 * tree.depth) <= valid.numel()):
         return None
     rows, classes = valid.reshape(-1, tree.num_classes).nonzero().unbind(-1)
     index, bits = _paths.path(classes, tree)

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from catnat.torch._nodes import Rows
+from catnat.torch._nodes import LazyNodes
 from catnat.torch._paths import HeapWalk, TableWalk, walk_of
 
-# Nodes of a row that are asked at once: each pass costs about the same up to here.
+# Nodes of a row that are read at once: each pass costs about the same up to here.
 _AT_ONCE = 32
 # Places of all rows together; beyond this the rows are searched one half after the other.
 _MOST_PLACES = 1 << 22
@@ -31,18 +31,18 @@ class TopK(NamedTuple):
     proven: Bool[Tensor, "*batch"]
     """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
     visited: Int[Tensor, "*batch"]
-    """How many of the K-1 nodes were asked."""
+    """How many of the K-1 nodes were read."""
 
 
 class _Places(NamedTuple):
-    """Nodes and leaves in question, row by row; the log-probability of reaching each, -inf for no place."""
+    """Nodes and leaves still open, row by row; the log-probability of reaching each, -inf for no place."""
 
     row: Tensor  # which rows of the batch these are
     at: Tensor
     log_prob: Tensor
     visited: Tensor
 
-    def of(self, chosen: Tensor) -> _Places:
+    def select(self, chosen: Tensor) -> _Places:
         """Some of the rows."""
         return _Places(*(part[chosen] for part in self))
 
@@ -52,7 +52,7 @@ class _Places(NamedTuple):
 
 
 class _Search(NamedTuple):
-    rows: Rows  # with one batch axis
+    rows: LazyNodes  # with one batch axis
     walk: HeapWalk | TableWalk
     k: int
     max_nodes: int
@@ -76,12 +76,12 @@ class _Search(NamedTuple):
         """Both sides of every place; a leaf stays, and has no other side."""
         at, leaf = places.at, self.walk.at_leaf(places.at)
         node = torch.where(leaf, 0, self.walk.node(at))
-        no, yes = self.rows.of(places.row).at(node).log_answers(floored=True)
+        no, yes = self.rows.select(places.row).at(node).branch_log_probs(floored=True)
         left, right = (torch.where(leaf, at, self.walk.step(at, torch.full_like(at, bit))) for bit in (0, 1))
-        answers = torch.cat([torch.where(leaf, 0, no), torch.where(leaf, -torch.inf, yes)], -1)
-        asked = places.log_prob.isfinite() & ~leaf
-        log_prob = places.log_prob.repeat(1, 2) + answers
-        return _Places(places.row, torch.cat([left, right], -1), log_prob, places.visited + asked.sum(-1))
+        branches = torch.cat([torch.where(leaf, 0, no), torch.where(leaf, -torch.inf, yes)], -1)
+        read = places.log_prob.isfinite() & ~leaf
+        log_prob = places.log_prob.repeat(1, 2) + branches
+        return _Places(places.row, torch.cat([left, right], -1), log_prob, places.visited + read.sum(-1))
 
     def found(self, places: _Places) -> Tensor:
         """Where the k most probable leaves stand."""
@@ -100,15 +100,15 @@ class _Search(NamedTuple):
         """Ask the most probable open nodes."""
         bounds = torch.where(open_, places.log_prob, -torch.inf)
         chosen = bounds.topk(min(_AT_ONCE, bounds.shape[-1]))
-        asked = places.reordered(chosen.indices)._replace(log_prob=chosen.values)
+        read = places.reordered(chosen.indices)._replace(log_prob=chosen.values)
         rest = places.log_prob.masked_fill(
             torch.zeros_like(open_).scatter(-1, chosen.indices, chosen.values.isfinite()), -torch.inf
         )
-        new = self.below(asked)
+        new = self.below(read)
         return new._replace(at=torch.cat([places.at, new.at], -1), log_prob=torch.cat([rest, new.log_prob], -1))
 
 
-def topk(rows: Rows, k: int, max_nodes: int | None) -> TopK:
+def topk(rows: LazyNodes, k: int, max_nodes: int | None) -> TopK:
     """The k most probable classes of a batch with one axis, and whether that is proven."""
     search = _Search(rows, walk_of(rows), k, rows.tree.num_nodes if max_nodes is None else max_nodes)
     first = search.first_look()
@@ -120,13 +120,13 @@ def topk(rows: Rows, k: int, max_nodes: int | None) -> TopK:
     while waiting:
         places, open_ = search.pruned(waiting.pop())
         going = open_.any(-1) & (places.visited < search.max_nodes)
-        _write(result, search, places.of(~going), ~open_.any(-1)[~going])
-        places, open_ = places.of(going), open_[going]
+        _write(result, search, places.select(~going), ~open_.any(-1)[~going])
+        places, open_ = places.select(going), open_[going]
         if not len(places.row):
             continue
         halves = 2 if len(places.row) > 1 and places.at.numel() > _MOST_PLACES else 1
         parts = torch.arange(len(places.row), device=like.device).chunk(halves)
-        waiting += [search.deeper(places.of(part), open_[part]) for part in parts]
+        waiting += [search.deeper(places.select(part), open_[part]) for part in parts]
     return result
 
 

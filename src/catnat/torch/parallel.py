@@ -1,8 +1,8 @@
 """A head split over ranks: each holds some subtrees, all hold the few nodes above them.
 
 The log-probability of a class is a sum over its path, so ranks add up what their own nodes say of it. Forward that is
-one all-reduce of a number per class asked for; backward one of the input's gradient. The nodes of the top see the same
-input, and so have the same gradient, everywhere: it is not exchanged.
+one all-reduce of a number per class that is needed; backward one of the input's gradient. The nodes of the top see the
+same input, and so have the same gradient, everywhere: it is not exchanged.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from catnat import _pieces
 from catnat._tree import Ints, Tree
-from catnat.torch import _plan
-from catnat.torch._activations import Activation
+from catnat.activations import Activation
+from catnat.torch import _constants, _inputs
 from catnat.torch._heads import CatnatHead, PathHead, Paths
 from catnat.torch._modules import draw_rows
-from catnat.torch._nodes import Rows
+from catnat.torch._nodes import LazyNodes
 
 __all__ = ["ParallelCatnatHead"]
 
@@ -31,7 +31,7 @@ class ParallelCatnatHead(PathHead):
     """:class:`CatnatHead` with its rows split over the ranks of a device mesh; for training and for log-probabilities.
 
     All ranks of the mesh must call it with the same input and target, as with any tensor-parallel layer, and have the
-    same optimizer. Subtrees are dealt out so that ranks have about equal shares of the work, the prior mass, and of the
+    same optimizer. Subtrees are dealt out so that ranks have about equal parts of the work, the prior mass, and of the
     memory, the rows. How the tree is cut does not depend on the number of ranks: every piece is a module of its own,
     with its number as its name in ``state_dict``, so ``torch.distributed.checkpoint`` saves on some ranks and loads on
     others. (``parallelize_module`` is not used: it splits a tensor into equal blocks of rows, not into subtrees.)
@@ -45,7 +45,7 @@ class ParallelCatnatHead(PathHead):
         pieces: How many subtrees to cut; at least as many as there will ever be ranks.
         sparse: Whether gradients are sparse, as for :class:`CatnatHead`.
         class_weights: A factor on the loss per class.
-        ignore_index: A target that counts nothing.
+        ignore_index: A target that is ignored.
         seed: Of the initial weights, which are the same on any number of ranks.
     """
 
@@ -115,17 +115,17 @@ class ParallelCatnatHead(PathHead):
         return [(int(name), piece) for name, piece in self.pieces.items()]  # type: ignore[misc]
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        path, group = Paths.of(classes, self.tree), self.mesh.get_group()
-        number, place = _plan.look_up(self._piece, path.node), _plan.look_up(self._place, path.node)
+        path, group = Paths.to(classes, self.tree), self.mesh.get_group()
+        number, place = _constants.look_up(self._piece, path.node), _constants.look_up(self._place, path.node)
 
         def says(part: _Part, which: int, input: Tensor) -> Tensor:
             here = number == which
-            rows = Rows(input, part.weight, part.bias, self.tree, self.activation, self.sparse)
+            rows = LazyNodes(input, part.weight, part.bias, self.tree, self.activation, self.sparse)
             return path.some(here).log_prob(rows, place[here])
 
         copied: Tensor = _Copied.apply(input, group)
         # Begins with a 0 that depends on the input: a rank without pieces takes part in both exchanges as well.
-        own = _plan.to_computing_dtype(copied[:, :0].sum(-1, keepdim=True)).expand(classes.shape)
+        own = _inputs.to_computing_dtype(copied[:, :0].sum(-1, keepdim=True)).expand(classes.shape)
         for which, piece in self._mine():
             own = own + says(piece, which, copied)
         summed: Tensor = _Summed.apply(own, group)

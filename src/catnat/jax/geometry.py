@@ -1,4 +1,4 @@
-"""Natural gradients, steps of a given KL divergence, and the Fisher-Rao distance."""
+"""The geometry of the scores: Fisher information, natural gradients, steps of a given KL divergence, distances."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
 from catnat._tree import Tree
-from catnat.jax import _plan
-from catnat.jax._activations import Activation
-from catnat.jax._fisher import asked, information
+from catnat.activations import Activation
+from catnat.jax import _inputs
+from catnat.jax._fisher import fisher_diagonal, information, prepare_masked, reach, saturated
 from catnat.jax._functional import log_probs, node_divergences
-from catnat.jax._nodes import Nodes, ask
+from catnat.jax._nodes import Nodes, prepare
+
+__all__ = [
+    "fisher_diagonal",
+    "fisher_rao_distance",
+    "kl_step",
+    "natural_gradient",
+    "reach",
+    "saturated",
+    "softmax_natural_gradient",
+]
 
 # How often kl_step compares its step with the divergence that is wanted.
 _ROUNDS = 8
@@ -34,13 +44,13 @@ def natural_gradient(
     mask: Bool[Array, "*batch classes"] | None = None,
     valid_classes: Int[Array, "*batch some"] | None = None,
 ) -> Float[Array, "*batch nodes"]:
-    r"""The scores themselves; their gradient is replaced by the natural gradient on the way back.
+    r"""The scores themselves; their gradient is replaced by the natural gradient in the backward pass.
 
     .. math:: g_i \;\mapsto\; \frac{g_i}{G_{ii} + \text{damping}}
 
     with :math:`G_{ii}` of :func:`fisher_diagonal`. Because the Fisher matrix is diagonal, this is its full inverse.
-    Where :math:`G_{ii} = 0`, at a dead node, the gradient is 0 for every damping, also the gradient of other parts of
-    the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
+    Where :math:`G_{ii} = 0`, at a saturated node, the gradient is 0 for every damping, also the gradient of other parts
+    of the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
     derivatives.
 
     This is the natural gradient of the *scores*. The weights of a network behind them see it through their own chain
@@ -57,15 +67,16 @@ def natural_gradient(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import log_prob, natural_gradient
+        >>> from catnat.jax import log_prob
+        >>> from catnat.jax.geometry import natural_gradient
         >>> print(jax.grad(lambda s: log_prob(natural_gradient(s), jnp.array(0)))(jnp.zeros(3)).round(4))
         [-2. -4.  0.]
     """
     check_damping(damping)
-    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
+    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes)
     constant = lax.stop_gradient(nodes.scores)
     replaced = constant + natural_factor(nodes, damping) * (nodes.scores - constant)
-    return replaced.astype(_plan.returned_dtype(scores))
+    return replaced.astype(_inputs.returned_dtype(scores))
 
 
 @jax.jit
@@ -77,7 +88,7 @@ def natural_factor(nodes: Nodes, damping: float | Array) -> Array:
 def softmax_natural_gradient(
     logits: Float[Array, "*batch classes"], *, damping: float = 0.0
 ) -> Float[Array, "*batch classes"]:
-    r"""The logits themselves; their gradient is replaced by softmax's natural gradient on the way back.
+    r"""The logits themselves; their gradient is replaced by softmax's natural gradient in the backward pass.
 
     The control for :func:`natural_gradient`: softmax has a natural gradient at O(K) cost too. Its Fisher matrix is
     :math:`F = \mathrm{diag}(p) - p p^T`, and for a gradient that sums to zero, which that of every function of the
@@ -96,18 +107,18 @@ def softmax_natural_gradient(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import softmax_natural_gradient
+        >>> from catnat.jax.geometry import softmax_natural_gradient
         >>> print(jax.grad(lambda x: jax.nn.log_softmax(softmax_natural_gradient(x))[0])(jnp.zeros(4)))
         [ 3. -1. -1. -1.]
     """
     check_damping(damping)
-    logits = _plan.check_array(logits, "logits")
+    logits = _inputs.check_array(logits, "logits")
     if not jnp.issubdtype(logits.dtype, jnp.floating) or logits.ndim == 0:
         raise TypeError(
             f"`logits` has dtype {logits.dtype} and shape {logits.shape}, but a floating-point array with one logit "
             "per class on its last axis is needed: (..., K)."
         )
-    return _with_softmax_natural_gradient(_plan.to_computing_dtype(logits), damping).astype(logits.dtype)
+    return _with_softmax_natural_gradient(_inputs.to_computing_dtype(logits), damping).astype(logits.dtype)
 
 
 @jax.jit
@@ -174,13 +185,14 @@ def kl_step(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import kl_divergence, kl_step
+        >>> from catnat.jax import kl_divergence
+        >>> from catnat.jax.geometry import kl_step
         >>> scores, gradient = jnp.zeros(3), jnp.array([1.0, -2.0, 0.5])
         >>> print(kl_divergence(scores, scores + kl_step(scores, gradient, 0.01)).round(4))
         0.01
     """
-    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes).detach()
-    gradient = _plan.check_array(gradient, "gradient")
+    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes).detach()
+    gradient = _inputs.check_array(gradient, "gradient")
     if gradient.shape != nodes.scores.shape:
         raise ValueError(
             f"`gradient` has shape {gradient.shape}, but that of `scores` is needed, {nodes.scores.shape}: the "
@@ -188,7 +200,7 @@ def kl_step(
         )
     wanted = _checked_kl(kl, nodes.scores)
     step = _step(nodes, lax.stop_gradient(gradient).astype(nodes.scores.dtype), lax.stop_gradient(wanted))
-    return _plan.saturate(step, _plan.returned_dtype(scores))
+    return _inputs.saturate(step, _inputs.returned_dtype(scores))
 
 
 @jax.jit
@@ -235,7 +247,7 @@ def _checked_kl(kl: float | Array, scores: Array) -> Array:
             "`scores`."
         )
     wanted = jnp.asarray(kl, scores.dtype)
-    if _plan.is_true(~((wanted > 0) & jnp.isfinite(wanted)).all()):
+    if _inputs.is_true(~((wanted > 0) & jnp.isfinite(wanted)).all()):
         raise ValueError("`kl` must be positive and finite in every row.")
     return jnp.broadcast_to(wanted, batch)
 
@@ -269,13 +281,13 @@ def fisher_rao_distance(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import fisher_rao_distance
+        >>> from catnat.jax.geometry import fisher_rao_distance
         >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5])).round(4))  # |s - t| pi / A, A = 2 pi
         0.75
     """
-    p = ask(p_scores, tree, activation, num_classes)
-    distance = _distance(p, ask(q_scores, p.tree, activation))
-    return distance.astype(jnp.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores)))
+    p = prepare(p_scores, tree, activation, num_classes)
+    distance = _distance(p, prepare(q_scores, p.tree, activation))
+    return distance.astype(jnp.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores)))
 
 
 @jax.jit

@@ -1,4 +1,4 @@
-"""Categorical laws: a tree's own, or what a mask, a temperature and a share of the uniform law make of it.
+"""The leaves of a tree: their log-probabilities, and what a mask, a temperature and unimix make of them.
 
 A pruned tree is still a tree, so it takes one path to draw from it or to find the probability of a class. Conditioning
 (``mask_mode="renormalize"``) and a temperature work on all classes. Those of a forest's variables are concatenated, and
@@ -20,14 +20,14 @@ from catnat import _checks
 from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _dense, _fisher, _functional, _masks, _paths, _plan
+from catnat.jax import _constants, _dense, _fisher, _functional, _inputs, _masks, _paths
 from catnat.jax._nodes import Nodes
 from catnat.jax._pruning import pruned, weighed
 
 
 @dataclasses.dataclass(frozen=True)
-class Law:
-    """The law of one categorical variable per row, or of several independent ones if the tree is a forest.
+class Leaves:
+    """The distribution of one categorical variable per row, or of several independent ones if the tree is a forest.
 
     A pytree of the nodes' scores, the valid classes (..., K) and the temperatures (...), all of one batch shape. The
     tree is pruned where it is needed, inside compiled code.
@@ -41,7 +41,7 @@ class Law:
 
     @property
     def is_tree(self) -> bool:
-        """Whether this is the law of a tree, pruned or not, perhaps with a share of the uniform law."""
+        """Whether this is the distribution of a tree, pruned or not, perhaps with unimix."""
         return self.temperature is None and (self.valid is None or self.mask_mode == "prune")
 
     @property
@@ -58,7 +58,7 @@ class Law:
     # ---- all classes ----
 
     @functools.partial(jax.jit, static_argnames="floored")
-    def leaves(self, *, floored: bool = True) -> Array:
+    def leaf_log_probs(self, *, floored: bool = True) -> Array:
         """The log-probability of every class; the smallest finite number for masked ones."""
         return self._fill(self._log_probs_from(self._ready(floored=floored)))
 
@@ -70,40 +70,40 @@ class Law:
     @jax.jit
     def mode(self) -> Array:
         """The most probable class, of every variable."""
-        exact = self._without_nan().leaves(floored=False)
+        exact = self._without_nan().leaf_log_probs(floored=False)
         return self._by_variable(exact, float(jnp.finfo(exact.dtype).min)).argmax(-1)
 
     def _ready(self, *, floored: bool) -> Array:
-        """The tree's log-probabilities, or what to take every variable's softmax of where they are not the law's."""
+        """The tree's log-probabilities, or what every variable's softmax is taken of where they are not final."""
         leaves = _functional.log_probs(self.left, floored=floored)
-        return leaves if self.is_tree else self._heated(leaves)
+        return leaves if self.is_tree else self._with_temperature(leaves)
 
     def _log_probs_from(self, ready: Array) -> Array:
-        """The law's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
+        """The distribution's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
         logs = ready if self.is_tree else self._together(jax.nn.log_softmax(ready, -1))
         return self._mixed(logs, self._of_every_class(self._log_uniform())) if self.unimix else logs
 
     def _probs_from(self, ready: Array) -> Array:
-        """The law's probabilities from what :meth:`_ready` says."""
+        """The distribution's probabilities from what :meth:`_ready` says."""
         probs = jnp.exp(ready) if self.is_tree else self._together(jax.nn.softmax(ready, -1))
         if self.unimix:
             probs = probs * (1 - self.unimix) + jnp.exp(self._of_every_class(self._log_uniform())) * self.unimix
         return probs if self.valid is None else jnp.where(self.valid, probs, 0)
 
-    def _heated(self, leaves: Array) -> Array:
+    def _with_temperature(self, leaves: Array) -> Array:
         """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
         lowest = float(jnp.finfo(leaves.dtype).min)
         if self.temperature is not None:
-            heat = jnp.expand_dims(self.temperature, (-2, -1) if isinstance(self.nodes.tree, Forest) else -1)
+            tau = jnp.expand_dims(self.temperature, (-2, -1) if isinstance(self.nodes.tree, Forest) else -1)
             # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            leaves = self._together(_dense.heated(self._by_variable(self._fill(leaves), lowest), heat))
+            leaves = self._together(_dense.apply_temperature(self._by_variable(self._fill(leaves), lowest), tau))
         return self._by_variable(self._fill(leaves), lowest)
 
     def _fill(self, logs: Array) -> Array:
         return logs if self.valid is None else jnp.where(self.valid, logs, float(jnp.finfo(logs.dtype).min))
 
     def _mixed(self, logs: Array, log_uniform: Array) -> Array:
-        """``logs`` with a share of the uniform law."""
+        """``logs`` with a fraction of the uniform distribution."""
         return _dense.log_add(logs + math.log1p(-self.unimix), log_uniform + math.log(self.unimix))
 
     # ---- every variable by itself ----
@@ -117,7 +117,7 @@ class Law:
         return _masks.unstack(values, self.nodes.tree) if isinstance(self.nodes.tree, Forest) else values
 
     def _log_uniform(self) -> Array:
-        """The log-probability of a valid class under the uniform law, (..., 1), or for every variable, (..., N)."""
+        """The uniform log-probability of a valid class, (..., 1), or for every variable, (..., N)."""
         tree, dtype = self.nodes.tree, self.nodes.scores.dtype
         if self.valid is not None:
             counts = self._by_variable(self.valid, False).sum(-1, keepdims=not isinstance(tree, Forest))
@@ -127,14 +127,14 @@ class Law:
 
     def _of_every_class(self, values: Array) -> Array:
         if isinstance(self.nodes.tree, Forest):
-            return values[..., _plan.forest_table(self.nodes.tree, "variable_of_class")]
+            return values[..., _constants.forest_table(self.nodes.tree, "variable_of_class")]
         return values
 
     # ---- sums over classes, and so over variables ----
 
     @jax.jit
     def entropy(self) -> Array:
-        """The entropy: by the chain rule where this is a tree's law, otherwise class by class."""
+        """The entropy: by the chain rule where this is a tree's distribution, otherwise class by class."""
         if self._is_pure:
             return _functional.node_entropies(self.left).sum(-1)
         ready = self._ready(floored=False)
@@ -144,13 +144,13 @@ class Law:
         return (-self._probs_from(ready) * logs).sum(-1)
 
     @jax.jit
-    def kl_divergence(self, other: Law) -> Array:
+    def kl_divergence(self, other: Leaves) -> Array:
         """KL(self || other), by the chain rule on a common tree; infinite where only the other masks a class."""
-        plain = all(law._is_pure and law.valid is None for law in (self, other))
+        plain = all(each._is_pure and each.valid is None for each in (self, other))
         same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
         if same and plain:
             return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
-        return divergence(self.probs(), self.leaves(), other.leaves(), other.valid)
+        return divergence(self.probs(), self.leaf_log_probs(), other.leaf_log_probs(), other.valid)
 
     @jax.jit
     def fisher_diagonal(self) -> Array:
@@ -170,7 +170,7 @@ class Law:
             found = found if isinstance(tree, Forest) else found[..., None]
             found = self._mixed(found, self._log_uniform()) if self.unimix else found
         else:
-            found = _pick(self.leaves(), places)
+            found = _pick(self.leaf_log_probs(), places)
         if self.valid is None:
             return found.sum(-1)
         possible = _pick(self.valid, places)
@@ -181,11 +181,11 @@ class Law:
     def _places(self, classes: Array) -> Array:
         """Where ``classes`` stand among all classes: (..., 1), or (..., N) for the variables of a forest."""
         if isinstance(self.nodes.tree, Forest):
-            return classes + _plan.forest_table(self.nodes.tree, "first_classes")
+            return classes + _constants.forest_table(self.nodes.tree, "first_classes")
         return classes[..., None]
 
-    def _without_nan(self) -> Law:
-        """The same law with NaN scores read as 0, so that whatever is drawn from it is a class that the mask allows."""
+    def _without_nan(self) -> Leaves:
+        """The same with NaN scores read as 0, so that whatever is drawn is a class that the mask allows."""
         if self.valid is None:
             return self
         scores = jnp.where(jnp.isnan(self.nodes.scores), 0, self.nodes.scores)
@@ -196,11 +196,11 @@ class Law:
         """Classes, sample shape + batch, with one more axis for the variables of a forest."""
         if self.unimix:
             key, which, uniformly = jax.random.split(key, 3)
-        law = self._without_nan()
+        valid = self._without_nan()
         if self.is_tree:
-            drawn = _functional.draw(law.left, sample_shape, key)
+            drawn = _functional.draw(valid.left, sample_shape, key)
         else:
-            unmixed = dataclasses.replace(law, unimix=0.0)
+            unmixed = dataclasses.replace(valid, unimix=0.0)
             drawn = _draw_by_weight(unmixed.probs(), self.nodes.tree, sample_shape, key)
         if not self.unimix:
             return drawn
@@ -216,7 +216,7 @@ class Law:
 
 
 jax.tree_util.register_dataclass(
-    Law, data_fields=["nodes", "valid", "temperature"], meta_fields=["mask_mode", "unimix"]
+    Leaves, data_fields=["nodes", "valid", "temperature"], meta_fields=["mask_mode", "unimix"]
 )
 
 
@@ -239,7 +239,7 @@ def _shallow(tree: Tree | Forest) -> Tree | Forest:
 
 
 def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None) -> Array:
-    """KL(p || q) class by class. One that p never takes counts nothing."""
+    """KL(p || q) class by class. One that p never takes is ignored."""
     if p_logs.shape[-1] != q_logs.shape[-1]:
         raise ValueError(
             f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
@@ -264,8 +264,10 @@ def _pick(values: Array, places: Array) -> Array:
     return jnp.moveaxis(found.reshape(queries.shape), behind, before)
 
 
-def law(nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | Array | None, unimix: float) -> Law:
-    """The law of what the user passes, checked as far as values are known."""
+def from_options(
+    nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | Array | None, unimix: float
+) -> Leaves:
+    """The distribution of what the user passes, checked as far as values are known."""
     _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
     _checks.unimix(unimix)
     valid = None
@@ -274,22 +276,22 @@ def law(nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | A
         batch = jnp.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
         nodes, valid = nodes.expand(batch), jnp.broadcast_to(valid, (*batch, valid.shape[-1]))
     one = temperature is None or (isinstance(temperature, (int, float)) and temperature == 1)
-    heat = None if one else checked_temperature(temperature, nodes.scores)
-    return Law(nodes, valid, heat, mask_mode, float(unimix))
+    tau = None if one else checked_temperature(temperature, nodes.scores)
+    return Leaves(nodes, valid, tau, mask_mode, float(unimix))
 
 
 def checked_temperature(temperature: float | Array | None, scores: Array) -> Array:
     """Temperatures in the batch shape and the dtype of ``scores``."""
     limits, batch = jnp.finfo(scores.dtype), scores.shape[:-1]
-    heat = jnp.asarray(temperature, scores.dtype)
-    if heat.shape != () and not _checks.broadcasts(heat.shape, batch):
+    tau = jnp.asarray(temperature, scores.dtype)
+    if tau.shape != () and not _checks.broadcasts(tau.shape, batch):
         raise ValueError(
-            f"`temperature` has shape {heat.shape}, but a number, or one per row in the batch shape {batch} is needed."
+            f"`temperature` has shape {tau.shape}, but a number, or one per row in the batch shape {batch} is needed."
         )
-    outside = ~((heat >= float(limits.tiny)) & (heat <= float(limits.max)))
-    if _plan.is_true(outside.any()):
-        given = temperature if heat.ndim == 0 else float(heat[outside][0])
+    outside = ~((tau >= float(limits.tiny)) & (tau <= float(limits.max)))
+    if _inputs.is_true(outside.any()):
+        given = temperature if tau.ndim == 0 else float(tau[outside][0])
         raise ValueError(
             f"`temperature` is {given}, but a positive, finite number is needed, at least {float(limits.tiny):.2g}."
         )
-    return jnp.broadcast_to(heat, batch)
+    return jnp.broadcast_to(tau, batch)

@@ -1,4 +1,4 @@
-"""Categorical laws: a tree's own, or what a mask, a temperature and a share of the uniform law make of it.
+"""The leaves of a tree: their log-probabilities, and what a mask, a temperature and unimix make of them.
 
 A pruned tree is still a tree, so it costs one path to draw from it or to find the probability of a class. Conditioning
 (``mask_mode="renormalize"``) and a temperature work on all classes. Those of a forest's variables are concatenated, and
@@ -17,13 +17,13 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat._forest import Forest
-from catnat.torch import _dense, _fisher, _functional, _masks, _paths, _plan
+from catnat.torch import _constants, _dense, _fisher, _functional, _inputs, _masks, _paths
 from catnat.torch._nodes import Nodes
 from catnat.torch._pruning import ValidPaths, pruned, valid_paths
 
 
-class Law:
-    """The law of one categorical variable per row, or of several independent ones if the tree is a forest."""
+class Leaves:
+    """The distribution of one categorical variable per row, or of several independent ones if the tree is a forest."""
 
     def __init__(
         self,
@@ -36,43 +36,43 @@ class Law:
     ) -> None:
         self.nodes, self.mask_mode, self.valid = nodes, mask_mode, valid
         self.temperature, self.unimix = temperature, unimix
-        self._is_hot = isinstance(temperature, Tensor) or temperature != 1
-        # Whether this is the law of a tree, pruned or not, and whether it is so without a share of the uniform law.
-        self.is_tree = not self._is_hot and mask_mode != "renormalize"
+        self._has_temperature = isinstance(temperature, Tensor) or temperature != 1
+        # Whether this is the distribution of a tree, pruned or not, and whether it is so without unimix.
+        self.is_tree = not self._has_temperature and mask_mode != "renormalize"
         self._is_pure = self.is_tree and not unimix
         # To the valid classes, if they are few. What is done to the leaves otherwise needs all of them.
-        self._paths = None if unimix or self._is_hot else paths
+        self._paths = None if unimix or self._has_temperature else paths
         self._kept: Tensor | None = None
         self._kept_penalties: tuple[Tensor, Tensor] | None = None
 
-    def expand(self, batch: Sequence[int]) -> Law:
-        """The same law with its batch shape expanded."""
+    def expand(self, batch: Sequence[int]) -> Leaves:
+        """The same distribution with its batch shape expanded."""
         valid = None if self.valid is None else self.valid.expand(*batch, -1)
-        return Law(self.nodes.expand(batch), self.mask_mode, valid, self.temperature, self.unimix)
+        return Leaves(self.nodes.expand(batch), self.mask_mode, valid, self.temperature, self.unimix)
 
-    def _without_nan(self) -> Law:
-        """The same law with NaN scores read as 0, so that whatever is drawn from it is a class that the mask allows."""
+    def _without_nan(self) -> Leaves:
+        """The same with NaN scores read as 0, so that whatever is drawn is a class that the mask allows."""
         if self.valid is None:
             return self
         scores = self.nodes.scores.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
         nodes = self.nodes._replace(scores=scores)
-        return Law(nodes, self.mask_mode, self.valid, self.temperature, self.unimix, self._paths)
+        return Leaves(nodes, self.mask_mode, self.valid, self.temperature, self.unimix, self._paths)
 
     # ---- all classes ----
 
     @property
     def log_probs(self) -> Tensor:
-        """Finite log-probabilities; kept, with a graph even if first asked without, except in inference mode."""
+        """Finite log-probabilities; kept, with a graph even if first read without, except in inference mode."""
         if self._kept is None:
             if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-                return self.leaves(floored=True)
+                return self.leaf_log_probs(floored=True)
             if self.nodes.scores.requires_grad and not torch.is_grad_enabled():
                 with torch.enable_grad():
                     return self.log_probs
-            self._kept = self.leaves(floored=True)
+            self._kept = self.leaf_log_probs(floored=True)
         return self._kept
 
-    def leaves(self, *, floored: bool) -> Tensor:
+    def leaf_log_probs(self, *, floored: bool) -> Tensor:
         """The log-probability of every class; the smallest finite number for masked ones."""
         if self._paths is not None:
             found = self._on_paths(self._paths, floored=floored)
@@ -87,7 +87,7 @@ class Law:
 
     def mode(self) -> Tensor:
         """The most probable class, of every variable."""
-        exact = self._without_nan().leaves(floored=False).detach()
+        exact = self._without_nan().leaf_log_probs(floored=False).detach()
         return self._by_variable(exact, torch.finfo(exact.dtype).min).argmax(-1)
 
     def _on_paths(self, paths: ValidPaths, *, floored: bool) -> Tensor:
@@ -96,12 +96,12 @@ class Law:
         return paths.normalized(found) if self.mask_mode == "renormalize" else found
 
     def _ready(self, *, floored: bool) -> Tensor:
-        """The tree's log-probabilities, or what to take every variable's softmax of where they are not the law's."""
+        """The tree's log-probabilities, or what every variable's softmax is taken of where they are not final."""
         leaves = _functional.log_probs(self.nodes, floored=floored)
-        return leaves if self.is_tree else self._heated(leaves)
+        return leaves if self.is_tree else self._with_temperature(leaves)
 
     def _log_probs_from(self, ready: Tensor) -> Tensor:
-        """The law's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
+        """The distribution's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
         logs = ready if self.is_tree else self._together(F.log_softmax(ready, -1))
         if not self.unimix:
             return logs
@@ -109,35 +109,37 @@ class Law:
         return _dense.log_add(logs + math.log1p(-self.unimix), uniform)
 
     def _probs_from(self, ready: Tensor) -> Tensor:
-        """The law's probabilities from what :meth:`_ready` says."""
+        """The distribution's probabilities from what :meth:`_ready` says."""
         probs = ready.exp() if self.is_tree else self._together(F.softmax(ready, -1))
         if self.unimix:
             probs = probs * (1 - self.unimix) + self._of_every_class(self._log_uniform()).exp() * self.unimix
         return probs if self.valid is None else probs * self._penalties(probs.dtype)[0]
 
-    def _heated(self, leaves: Tensor) -> Tensor:
+    def _with_temperature(self, leaves: Tensor) -> Tensor:
         """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
         lowest = torch.finfo(leaves.dtype).min
-        if self._is_hot:
-            heat: Any = self.temperature
-            if isinstance(heat, Tensor):
-                heat = heat.view(*heat.shape, *([1, 1] if isinstance(self.nodes.tree, Forest) else [1]))
+        if self._has_temperature:
+            tau: Any = self.temperature
+            if isinstance(tau, Tensor):
+                tau = tau.view(*tau.shape, *([1, 1] if isinstance(self.nodes.tree, Forest) else [1]))
             # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            hot = _dense.heated(self._by_variable(self._fill(leaves), lowest), heat)
+            hot = _dense.apply_temperature(self._by_variable(self._fill(leaves), lowest), tau)
             leaves = self._together(hot)
         return self._by_variable(self._fill(leaves), lowest)
 
     def _fill(self, logs: Tensor) -> Tensor:
         if self.valid is None:
             return logs
-        share, penalty = self._penalties(logs.dtype)
-        return torch.addcmul(penalty, logs, share)  # because choices are slow
+        fraction, penalty = self._penalties(logs.dtype)
+        return torch.addcmul(
+            penalty, logs, fraction
+        )  # multiplying by a float mask is faster than `torch.where` on a CPU
 
     def _penalties(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """1 and 0 for valid classes, 0 and the smallest finite number for the others."""
         if self._kept_penalties is None:
-            share = self.valid.to(dtype)  # type: ignore[union-attr]
-            self._kept_penalties = share, (1 - share) * torch.finfo(dtype).min
+            fraction = self.valid.to(dtype)  # type: ignore[union-attr]
+            self._kept_penalties = fraction, (1 - fraction) * torch.finfo(dtype).min
         return self._kept_penalties
 
     # ---- every variable by itself ----
@@ -151,23 +153,23 @@ class Law:
         return _masks.unstack(values, self.nodes.tree) if isinstance(self.nodes.tree, Forest) else values
 
     def _log_uniform(self) -> Tensor:
-        """The log-probability of a valid class under the uniform law, (..., 1), or for every variable, (..., N)."""
+        """The uniform log-probability of a valid class, (..., 1), or for every variable, (..., N)."""
         tree, scores = self.nodes.tree, self.nodes.scores
         if self.valid is not None:
             counts = self._by_variable(self.valid, False).sum(-1, keepdim=not isinstance(tree, Forest))
         else:
-            counts = _plan.class_counts(tree, scores.device)
+            counts = _constants.class_counts(tree, scores.device)
         return -counts.to(scores.dtype).log()
 
     def _of_every_class(self, values: Tensor) -> Tensor:
         if isinstance(self.nodes.tree, Forest):
-            return values.index_select(-1, _plan.forest_table(self.nodes.tree, "variable_of_class", values.device))
+            return values.index_select(-1, _constants.forest_table(self.nodes.tree, "variable_of_class", values.device))
         return values
 
     # ---- sums over classes, and so over variables ----
 
     def entropy(self) -> Tensor:
-        """The entropy: by the chain rule where this is a tree's law, otherwise class by class."""
+        """The entropy: by the chain rule where this is a tree's distribution, otherwise class by class."""
         if self._paths is not None:
             exact = self._on_paths(self._paths, floored=False)
             return self._paths.sum_by_row(-exact.exp() * exact)
@@ -179,9 +181,9 @@ class Law:
             logs = logs * self._penalties(logs.dtype)[0]
         return (-self._probs_from(ready) * logs).sum(-1)
 
-    def kl_divergence(self, other: Law) -> Tensor:
+    def kl_divergence(self, other: Leaves) -> Tensor:
         """KL(self || other), by the chain rule on a common tree; infinite where only the other masks a class."""
-        plain = all(law._is_pure and law.valid is None for law in (self, other))
+        plain = all(each._is_pure and each.valid is None for each in (self, other))
         same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
         if same and plain:
             return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
@@ -222,7 +224,7 @@ class Law:
     def _places(self, classes: Tensor) -> Tensor:
         """Where ``classes`` stand among all classes: (..., 1), or (..., N) for the variables of a forest."""
         if isinstance(self.nodes.tree, Forest):
-            return classes + _plan.forest_table(self.nodes.tree, "first_classes", classes.device)
+            return classes + _constants.forest_table(self.nodes.tree, "first_classes", classes.device)
         return classes.unsqueeze(-1)
 
     def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
@@ -232,7 +234,7 @@ class Law:
         if self.is_tree and walked:
             drawn = _functional.draw(nodes, sample_shape, generator)
         else:
-            unmixed = Law(nodes, self.mask_mode, self.valid, self.temperature)
+            unmixed = Leaves(nodes, self.mask_mode, self.valid, self.temperature)
             weights = self._by_variable(unmixed.probs().detach(), 0.0)
             drawn = _paths.draw_by_weight(weights, sample_shape, generator)
         if not self.unimix:
@@ -243,14 +245,14 @@ class Law:
     def _draw_uniformly(self, like: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
         if self.valid is not None:
             return _paths.draw_by_weight(self._by_variable(self.valid, False), sample_shape, generator)
-        counts = _plan.class_counts(self.nodes.tree, like.device).view(
+        counts = _constants.class_counts(self.nodes.tree, like.device).view(
             -1 if isinstance(self.nodes.tree, Forest) else ()
         )
         return (_paths.rand(like.shape, counts.double(), generator) * counts).long()
 
 
 def divergence(probs: Tensor, p_logs: Tensor, q_logs: Tensor, q_valid: Tensor | None) -> Tensor:
-    """KL(p || q) class by class. One that p never takes counts nothing, even where torch's own logits are -inf."""
+    """KL(p || q) class by class. One that p never takes is ignored, even where torch's own logits are -inf."""
     terms = probs * torch.where(probs == 0, torch.zeros_like(probs), p_logs - q_logs)
     if q_valid is not None:
         terms = terms.masked_fill((probs > 0) & q_valid.logical_not(), torch.inf)
@@ -265,21 +267,21 @@ def _pick(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(-1, places)
 
 
-def law(
+def from_options(
     nodes: Nodes, mask: Tensor | None, mask_mode: str, temperature: float | Tensor, unimix: float, *, check: bool
-) -> Law:
-    """The law of what the user passes; ``check`` the entries of tensors, too, where they can be read."""
+) -> Leaves:
+    """The distribution of what the user passes; ``check`` the entries of tensors, too, where they can be read."""
     _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
     _checks.unimix(unimix)
     valid = paths = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree, check=check)
-        batch = _plan.broadcast(nodes.scores.shape[:-1], valid.shape[:-1])
+        batch = _inputs.broadcast(nodes.scores.shape[:-1], valid.shape[:-1])
         paths = valid_paths(nodes, valid)
         nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
         valid = valid.expand(*batch, -1)
     temperature = _checked_temperature(temperature, nodes.scores, check=check)
-    return Law(nodes, None if mask is None else mask_mode, valid, temperature, float(unimix), paths)
+    return Leaves(nodes, None if mask is None else mask_mode, valid, temperature, float(unimix), paths)
 
 
 def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: bool) -> float | Tensor:
@@ -297,7 +299,7 @@ def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: 
         )
     if check and not torch.compiler.is_compiling():
         outside = (temperature >= limits.tiny).logical_and(temperature <= limits.max).logical_not()
-        if _plan.is_true(outside.any()):
+        if _inputs.is_true(outside.any()):
             raise ValueError(
                 f"`temperature` holds {float(temperature[outside][0])}, but positive, finite numbers are needed."
             )

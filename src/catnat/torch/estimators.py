@@ -1,6 +1,6 @@
-"""Gradient estimators: how a loss on discrete draws reaches the parameters of the law that they were drawn from.
+"""Gradient estimators: how a loss on discrete draws reaches the parameters of their distribution.
 
-They take any distribution of the categorical family, ours or torch's own, and ask it only for ``probs``, ``logits``,
+They take any distribution of the categorical family, ours or torch's own, and use only its ``probs``, ``logits``,
 ``sample`` and ``log_prob``. A class of probability 0 is never drawn, and contributes nothing.
 """
 
@@ -18,11 +18,21 @@ from torch import distributions as td
 from torch.nn import functional as F
 
 from catnat import _checks, _tables
-from catnat.torch import _dense, _paths, _plan
+from catnat.torch import _constants, _dense, _inputs, _paths
+
+__all__ = [
+    "MovingAverage",
+    "enumerate_exactly",
+    "gumbel_softmax",
+    "sample_counts",
+    "score_function",
+    "straight_through",
+    "unordered_set",
+]
 
 Costs = Callable[[Tensor], Tensor]
 
-# Counts are split as float64, which holds every whole number up to here.
+# Counts are split as float64, which holds every integer up to here.
 MOST_COUNTED = 2**53
 
 
@@ -41,7 +51,7 @@ def gumbel_softmax(
 
     .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
 
-    The largest entry is at a class with the law :math:`p`. The gradient is exact for the relaxed loss
+    The largest entry is at a class with the distribution :math:`p`. The gradient is exact for the relaxed loss
     :math:`E f(y)`, which is not the loss :math:`E f(k)`: it is biased, less so and with more variance as T falls.
 
     Args:
@@ -56,19 +66,22 @@ def gumbel_softmax(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import Catnat, gumbel_softmax
+        >>> from catnat.torch import Catnat
+        >>> from catnat.torch.estimators import gumbel_softmax
         >>> gumbel_softmax(Catnat(torch.zeros(5, 3)), 0.5).shape
         torch.Size([5, 4])
         >>> gumbel_softmax(Catnat(torch.zeros(5, 3)), 0.5, hard=True).sum(-1)
         tensor([1., 1., 1., 1., 1.])
     """
-    law = _law(_unwrapped(distribution), "gumbel_softmax")
+    categorical = _categorical(_unwrapped(distribution), "gumbel_softmax")
     _check_temperature(temperature)
-    noisy = gumbel_noise_on(_plan.to_computing_dtype(law.logits), law.probs > 0, sample_shape, generator)
-    soft = _dense.heated(noisy, temperature).softmax(-1)
+    noisy = gumbel_noise_on(
+        _inputs.to_computing_dtype(categorical.logits), categorical.probs > 0, sample_shape, generator
+    )
+    soft = _dense.apply_temperature(noisy, temperature).softmax(-1)
     if hard:
         soft = F.one_hot(noisy.argmax(-1), noisy.shape[-1]) + (soft - soft.detach())
-    return soft.to(law.logits.dtype)
+    return soft.to(categorical.logits.dtype)
 
 
 def gumbel_noise_on(
@@ -96,15 +109,16 @@ def straight_through(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import Catnat, straight_through
+        >>> from catnat.torch import Catnat
+        >>> from catnat.torch.estimators import straight_through
         >>> scores = torch.zeros(3, requires_grad=True)
         >>> (straight_through(Catnat(scores)) @ torch.tensor([1.0, 2.0, 3.0, 4.0])).backward()
         >>> scores.grad  # as if the probabilities had been multiplied
         tensor([0.5000, 0.1250, 0.1250])
     """
-    law = _law(_unwrapped(distribution), "straight_through")
-    probs, drawn = law.probs, _draw(law, sample_shape, generator)
-    if not isinstance(law, td.OneHotCategorical):
+    categorical = _categorical(_unwrapped(distribution), "straight_through")
+    probs, drawn = categorical.probs, _draw(categorical, sample_shape, generator)
+    if not isinstance(categorical, td.OneHotCategorical):
         drawn = _one_hot(drawn, probs.shape[-1], probs.dtype)
     return drawn + (probs - probs.detach())
 
@@ -119,14 +133,14 @@ class MovingAverage(nn.Module):
 
     Here :math:`\bar c_{t-j}` is the mean cost of the j-th call before this one and d the decay. The first call has
     nothing to look back on and uses 0. The average is one number, kept in buffers, so it is saved with a model and
-    moves with it. In evaluation mode it stands still.
+    moves with it. In evaluation mode it is not updated.
 
     Args:
         decay: What is kept of the average at each call, from 0 (the last call only) to below 1.
 
     Example:
         >>> import torch
-        >>> from catnat.torch import MovingAverage
+        >>> from catnat.torch.estimators import MovingAverage
         >>> baseline = MovingAverage(decay=0.9)
         >>> [round(baseline(torch.tensor([cost])).item(), 3) for cost in (4.0, 4.0, 1.0, 1.0)]
         [0.0, 4.0, 4.0, 2.893]
@@ -186,7 +200,8 @@ def score_function(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import Catnat, score_function
+        >>> from catnat.torch import Catnat
+        >>> from catnat.torch.estimators import score_function
         >>> scores = torch.zeros(10, 3, requires_grad=True)
         >>> loss = score_function(lambda k: (k - 1.0) ** 2, Catnat(scores), num_samples=4, baseline="leave-one-out")
         >>> loss.shape
@@ -198,10 +213,10 @@ def score_function(
     draws = _draw(distribution, (count,), generator)
     log_prob = distribution.log_prob(draws)
     costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
-    log_prob = _plan.to_computing_dtype(log_prob)
+    log_prob = _inputs.to_computing_dtype(log_prob)
     advantage = costs.detach() - _baseline(baseline, costs.detach())
     # The second term is 0; its gradient is that of the score function.
-    return _plan.saturate((costs + advantage * (log_prob - log_prob.detach())).mean(0), dtype)
+    return _inputs.saturate((costs + advantage * (log_prob - log_prob.detach())).mean(0), dtype)
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
@@ -209,8 +224,8 @@ def _check_baseline(baseline: object, num_samples: int) -> None:
     _checks.draws_for_baseline(num_samples, baseline)
     if not (baseline is None or isinstance(baseline, (str, int, float, Tensor, MovingAverage))):
         raise TypeError(
-            f"`baseline` is a {type(baseline).__name__}, but None, a number, a tensor, a catnat.torch.MovingAverage "
-            'or "leave-one-out" is needed.'
+            f"`baseline` is a {type(baseline).__name__}, but None, a number, a tensor, a MovingAverage or "
+            '"leave-one-out" is needed.'
         )
 
 
@@ -233,7 +248,7 @@ def _baseline(baseline: float | Tensor | MovingAverage | str | None, costs: Tens
     return baseline.detach()
 
 
-# ---- without replacement, and without chance ----
+# ---- without replacement, and without randomness ----
 
 
 def unordered_set(
@@ -252,8 +267,8 @@ def unordered_set(
 
     Args:
         f: Takes classes, ``(k, *batch)`` or with one-hot values ``(k, *batch, K)``, and returns one cost for each,
-            ``(k, *batch)``. If fewer than k classes are possible it is asked about the first one again, and that
-            answer counts nothing.
+            ``(k, *batch)``. If fewer than k classes are possible it is evaluated at the first one again, and that
+            value is ignored.
         distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
         k: How many distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
         generator: The random generator; torch's default one if not given.
@@ -264,21 +279,22 @@ def unordered_set(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import Catnat, unordered_set
+        >>> from catnat.torch import Catnat
+        >>> from catnat.torch.estimators import unordered_set
         >>> scores = torch.zeros(10, 3, requires_grad=True)
-        >>> unordered_set(lambda k: k.float(), Catnat(scores), 4)  # all four classes: no chance is left
+        >>> unordered_set(lambda k: k.float(), Catnat(scores), 4)  # all classes: no randomness is left
         tensor([1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000],
                grad_fn=...)
     """
-    law = _law(distribution, "unordered_set")
-    every = _plan.to_computing_dtype(law.probs)
+    categorical = _categorical(distribution, "unordered_set")
+    every = _inputs.to_computing_dtype(categorical.probs)
     _checks.distinct(k, every.shape[-1])
-    classes = _draw_distinct(law, k, generator)
+    classes = _draw_distinct(categorical, k, generator)
     probs = every.gather(-1, classes)
     possible = probs > 0
-    asked = torch.where(possible, classes, classes.narrow(-1, 0, 1))  # the first draw is always possible
-    asked = asked.movedim(-1, 0)
-    costs, dtype = _costs(f, _values(law, asked), asked.shape, law.probs.dtype)
+    evaluated = torch.where(possible, classes, classes.narrow(-1, 0, 1))  # the first draw is always possible
+    evaluated = evaluated.movedim(-1, 0)
+    costs, dtype = _costs(f, _values(categorical, evaluated), evaluated.shape, categorical.probs.dtype)
     costs, probs = costs.movedim(0, -1), torch.where(possible, probs, 0)
     # What is not in the set, summed: 1 - p(S) would lose the digits of a small rest.
     first, second = _ratios(probs.detach(), every.detach().scatter(-1, classes, 0).sum(-1, keepdim=True))
@@ -286,7 +302,7 @@ def unordered_set(
     baseline = (second * expected.unsqueeze(-2)).sum(-1) if k > 1 else 0
     advantage = first * (costs.detach() - baseline)
     estimate = (probs.detach() * first * costs + advantage * (probs - probs.detach())).sum(-1)
-    return _plan.saturate(estimate, dtype)
+    return _inputs.saturate(estimate, dtype)
 
 
 def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
@@ -297,15 +313,15 @@ def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
     nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
     """
     levels, pairs = _subsets(probs.shape[-1], probs.device)
-    chances = [torch.ones_like(rest)]
+    probabilities = [torch.ones_like(rest)]
     for members, larger in reversed(levels):
         left = _columns(probs, members)
         mass = left.sum(-1)
         some = mass > 0
-        share = left / torch.where(some, mass + rest, 1).unsqueeze(-1)
-        chances.append(torch.where(some, (share * _columns(chances[-1], larger)).sum(-1), 1))
-    whole, single = chances[-1], chances[-2]
-    double = torch.cat([single, chances[-3]], -1) if len(chances) > 2 else single
+        fraction = left / torch.where(some, mass + rest, 1).unsqueeze(-1)
+        probabilities.append(torch.where(some, (fraction * _columns(probabilities[-1], larger)).sum(-1), 1))
+    whole, single = probabilities[-1], probabilities[-2]
+    double = torch.cat([single, probabilities[-3]], -1) if len(probabilities) > 2 else single
     return _quotient(single, whole), _quotient(_columns(double, pairs), single.unsqueeze(-1))
 
 
@@ -319,7 +335,7 @@ def _quotient(above: Tensor, below: Tensor) -> Tensor:
     return above / torch.where(below > 0, below, 1)
 
 
-@_plan._constant
+@_constants.constant
 def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """:func:`catnat._tables.subsets` as tensors."""
     levels, pairs = _tables.subsets(k)
@@ -337,23 +353,24 @@ def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, 
     Args:
         f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
             returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
-            probable one: it is never asked about the impossible. Whatever it returns there counts nothing.
+            probable one: it is never evaluated at the impossible. Whatever it returns there is ignored.
         distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
 
     Example:
         >>> import torch
-        >>> from catnat.torch import Catnat, enumerate_exactly
+        >>> from catnat.torch import Catnat
+        >>> from catnat.torch.estimators import enumerate_exactly
         >>> enumerate_exactly(lambda k: k.float(), Catnat(torch.zeros(3)))
         tensor(1.5000)
     """
-    law = _law(distribution, "enumerate_exactly")
-    probs = law.probs.movedim(-1, 0)
+    categorical = _categorical(distribution, "enumerate_exactly")
+    probs = categorical.probs.movedim(-1, 0)
     possible = probs > 0
     every = torch.arange(len(probs), device=probs.device).view(-1, *[1] * (probs.ndim - 1))
     classes = torch.where(possible, every, probs.argmax(0))
-    costs, dtype = _costs(f, _values(law, classes), classes.shape, probs.dtype)
-    expected = torch.where(possible, _plan.to_computing_dtype(probs), 0) * torch.where(possible, costs, 0)
-    return _plan.saturate(expected.sum(0), dtype)
+    costs, dtype = _costs(f, _values(categorical, classes), classes.shape, probs.dtype)
+    expected = torch.where(possible, _inputs.to_computing_dtype(probs), 0) * torch.where(possible, costs, 0)
+    return _inputs.saturate(expected.sum(0), dtype)
 
 
 # ---- many draws at once ----
@@ -373,7 +390,7 @@ def sample_counts(
 
     Args:
         distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
-        total_count: The number of draws: a whole number, or an integer tensor that broadcasts against the batch shape.
+        total_count: The number of draws: an integer, or an integer tensor that broadcasts against the batch shape.
         sample_shape: The shape of independent results, which stands before the batch shape.
         generator: The random generator; torch's default one if not given.
 
@@ -382,11 +399,12 @@ def sample_counts(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import Catnat, sample_counts
+        >>> from catnat.torch import Catnat
+        >>> from catnat.torch.estimators import sample_counts
         >>> sample_counts(Catnat(torch.zeros(5, 99)), 10**9).sum(-1)
         tensor([1000000000, 1000000000, 1000000000, 1000000000, 1000000000])
     """
-    probs = _law(distribution, "sample_counts").probs.detach().double()
+    probs = _categorical(distribution, "sample_counts").probs.detach().double()
     batch, num_classes = probs.shape[:-1], probs.shape[-1]
     levels = (num_classes - 1).bit_length()
     masses = [F.pad(probs, (0, 2**levels - num_classes))]
@@ -394,23 +412,23 @@ def sample_counts(
         masses.append(masses[-1].unflatten(-1, (-1, 2)).sum(-1))
     counts = _total_count(total_count, batch, probs.device).expand((*sample_shape, *batch)).unsqueeze(-1).double()
     for below, mass in zip(reversed(masses[:-1]), reversed(masses), strict=False):
-        # A side without mass has a share of exactly 0, and the side across from it of exactly 1.
-        share = below.unflatten(-1, (-1, 2)).select(-1, 1) / torch.where(mass > 0, mass, 1)
-        right = _binomial(counts, share.expand_as(counts), generator)
+        # A side without mass has a fraction of exactly 0, and the side across from it of exactly 1.
+        fraction = below.unflatten(-1, (-1, 2)).select(-1, 1) / torch.where(mass > 0, mass, 1)
+        right = _binomial(counts, fraction.expand_as(counts), generator)
         counts = torch.stack([counts - right, right], -1).flatten(-2)
     return counts.narrow(-1, 0, num_classes).long()
 
 
-def _binomial(count: Tensor, share: Tensor, generator: torch.Generator | None) -> Tensor:
+def _binomial(count: Tensor, fraction: Tensor, generator: torch.Generator | None) -> Tensor:
     if generator is None:  # the compiler cannot take a generator, not even None
-        return torch.binomial(count, share)
-    return torch.binomial(count, share, generator=generator)
+        return torch.binomial(count, fraction)
+    return torch.binomial(count, fraction, generator=generator)
 
 
 def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -> Tensor:
     count = torch.as_tensor(total_count, device=device)
     if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
-        raise TypeError(f"`total_count` has dtype {count.dtype}, but a number of draws is a whole number: use .long().")
+        raise TypeError(f"`total_count` has dtype {count.dtype}, but a number of draws is an integer: use .long().")
     count = count.long()
     if not _checks.broadcasts(count.shape, batch):
         raise ValueError(
@@ -418,7 +436,7 @@ def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -
             "one number for all rows, or one per row."
         )
     outside = (count < 0) | (count > MOST_COUNTED)
-    if not torch.compiler.is_compiling() and _plan.is_true(outside.any()):
+    if not torch.compiler.is_compiling() and _inputs.is_true(outside.any()):
         raise ValueError(f"`total_count` is {total_count}, but a number of draws from 0 to 2^53 is needed.")
     return count
 
@@ -433,7 +451,7 @@ def _unwrapped(distribution: td.Distribution) -> td.Distribution:
     return distribution
 
 
-def _law(distribution: td.Distribution, name: str) -> td.Categorical | td.OneHotCategorical:
+def _categorical(distribution: td.Distribution, name: str) -> td.Categorical | td.OneHotCategorical:
     """The distribution, which must be categorical."""
     if isinstance(distribution, (td.Categorical, td.OneHotCategorical)):
         return distribution
@@ -465,22 +483,22 @@ def _draw(distribution: td.Distribution, sample_shape: Sequence[int], generator:
 
 
 def _draw_distinct(
-    law: td.Categorical | td.OneHotCategorical, k: int, generator: torch.Generator | None
+    categorical: td.Categorical | td.OneHotCategorical, k: int, generator: torch.Generator | None
 ) -> Int[Tensor, "*batch k"]:
     """Draw k distinct classes one after the other; impossible ones come last."""
-    return _gumbel_scores(law.probs, (), generator).topk(k).indices
+    return _gumbel_scores(categorical.probs, (), generator).topk(k).indices
 
 
 def _gumbel_scores(probs: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """Gumbel noise on log p: the classes in descending order are draws without replacement; -inf where p is 0."""
-    return gumbel_noise_on(_plan.to_computing_dtype(probs.detach()).log(), None, sample_shape, generator)
+    return gumbel_noise_on(_inputs.to_computing_dtype(probs.detach()).log(), None, sample_shape, generator)
 
 
-def _values(law: td.Categorical | td.OneHotCategorical, classes: Tensor) -> Tensor:
-    """Classes as values of the law: themselves, or one-hot vectors."""
-    if not isinstance(law, td.OneHotCategorical):
+def _values(categorical: td.Categorical | td.OneHotCategorical, classes: Tensor) -> Tensor:
+    """Classes as values of the distribution: themselves, or one-hot vectors."""
+    if not isinstance(categorical, td.OneHotCategorical):
         return classes
-    return _one_hot(classes, law.event_shape[-1], law.probs.dtype)
+    return _one_hot(classes, categorical.event_shape[-1], categorical.probs.dtype)
 
 
 def _one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
@@ -491,19 +509,19 @@ def _one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
     """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
     costs = f(draws)
-    _plan.check_tensor(costs, "f(draws)")
+    _inputs.check_tensor(costs, "f(draws)")
     if costs.shape != needed:
         raise ValueError(
             f"`f` returned shape {tuple(costs.shape)} for draws of shape {tuple(draws.shape)}, but one cost per draw "
             f"is needed: {tuple(needed)}. Do not average inside f: take the mean of the result."
         )
     dtype = torch.promote_types(costs.dtype, dtype)
-    return _plan.to_computing_dtype(costs.to(dtype)), dtype
+    return _inputs.to_computing_dtype(costs.to(dtype)), dtype
 
 
 def _check_temperature(temperature: float | Tensor) -> None:
     if isinstance(temperature, Tensor):
-        bad = not torch.compiler.is_compiling() and _plan.is_true((temperature > 0).all().logical_not())
+        bad = not torch.compiler.is_compiling() and _inputs.is_true((temperature > 0).all().logical_not())
     else:
         bad = not 0 < temperature < math.inf
     if bad:

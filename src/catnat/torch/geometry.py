@@ -1,4 +1,4 @@
-"""Natural gradients, steps of a given KL divergence, and the Fisher-Rao distance."""
+"""The geometry of the scores: Fisher information, natural gradients, steps of a given KL divergence, distances."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from catnat._tree import Tree
-from catnat.torch import _plan
-from catnat.torch._activations import Activation
-from catnat.torch._fisher import asked, information
+from catnat.activations import Activation
+from catnat.torch import _inputs
+from catnat.torch._fisher import fisher_diagonal, information, prepare_masked, reach, saturated
 from catnat.torch._functional import log_probs, node_divergences
-from catnat.torch._nodes import ask
+from catnat.torch._nodes import prepare
+
+__all__ = [
+    "fisher_diagonal",
+    "fisher_rao_distance",
+    "kl_step",
+    "natural_gradient",
+    "reach",
+    "saturated",
+    "softmax_natural_gradient",
+]
 
 # How often kl_step compares its step with the divergence that is wanted.
 _ROUNDS = 8
@@ -31,13 +41,13 @@ def natural_gradient(
     mask: Bool[Tensor, "*batch classes"] | None = None,
     valid_classes: Int[Tensor, "*batch some"] | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The scores themselves; their gradient is replaced by the natural gradient on the way back.
+    r"""The scores themselves; their gradient is replaced by the natural gradient in the backward pass.
 
     .. math:: g_i \;\mapsto\; \frac{g_i}{G_{ii} + \text{damping}}
 
     with :math:`G_{ii}` of :func:`fisher_diagonal`. Because the Fisher matrix is diagonal, this is its full inverse.
-    Where :math:`G_{ii} = 0`, at a dead node, the gradient is 0 for every damping, also the gradient of other parts of
-    the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
+    Where :math:`G_{ii} = 0`, at a saturated node, the gradient is 0 for every damping, also the gradient of other parts
+    of the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
     derivatives.
 
     This is the natural gradient of the *scores*. The weights of a network behind them see it through their own chain
@@ -54,14 +64,15 @@ def natural_gradient(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import log_prob, natural_gradient
+        >>> from catnat.torch import log_prob
+        >>> from catnat.torch.geometry import natural_gradient
         >>> scores = torch.zeros(3, requires_grad=True)
         >>> log_prob(natural_gradient(scores), torch.tensor(0)).backward()
         >>> scores.grad
         tensor([-2., -4.,  0.])
     """
     _check_damping(damping)
-    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes)
+    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes)
     constant = nodes.scores.detach()
     inverse = _inverse(information(nodes.detach()), damping)
     return (constant + inverse * (nodes.scores - constant)).to(scores.dtype)
@@ -70,7 +81,7 @@ def natural_gradient(
 def softmax_natural_gradient(
     logits: Float[Tensor, "*batch classes"], *, damping: float = 0.0
 ) -> Float[Tensor, "*batch classes"]:
-    r"""The logits themselves; their gradient is replaced by softmax's natural gradient on the way back.
+    r"""The logits themselves; their gradient is replaced by softmax's natural gradient in the backward pass.
 
     The control for :func:`natural_gradient`: softmax has a natural gradient at O(K) cost too. Its Fisher matrix is
     :math:`F = \mathrm{diag}(p) - p p^T`, and for a gradient that sums to zero, which that of every function of the
@@ -89,20 +100,20 @@ def softmax_natural_gradient(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import softmax_natural_gradient
+        >>> from catnat.torch.geometry import softmax_natural_gradient
         >>> logits = torch.zeros(4, requires_grad=True)
         >>> softmax_natural_gradient(logits).log_softmax(-1)[0].backward()
         >>> logits.grad
         tensor([ 3., -1., -1., -1.])
     """
     _check_damping(damping)
-    _plan.check_tensor(logits, "logits")
+    _inputs.check_tensor(logits, "logits")
     if not logits.is_floating_point() or logits.ndim == 0:
         raise TypeError(
             f"`logits` has dtype {logits.dtype} and shape {tuple(logits.shape)}, but a floating-point tensor with one "
             "logit per class on its last axis is needed: (..., K)."
         )
-    computed = _plan.to_computing_dtype(logits)
+    computed = _inputs.to_computing_dtype(logits)
     constant = computed.detach()
     p = constant.softmax(-1)
     # What stands in the forward pass is transposed in the backward one, so here stands the transpose of the formula.
@@ -147,12 +158,12 @@ def kl_step(
     value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all living nodes gets a zero step.
     No gradient flows through this function.
 
-    Measured in float64, with answers between 0.05 and 0.95: up to kl = 0.001 it is met within 0.002%. At 0.01 one row
-    in 300 of the natural activation was more than 1% off, a clamped one by 12%. At 0.1 the sigmoid is within 0.1%, but
-    the natural activation comes to the edges of its bands: before an edge the divergence grows ever faster, behind a
-    clamped one not at all. Then up to 5% of the clamped rows moved by anything between half and three times ``kl``, and
-    up to a third had a dead node afterwards; 0.5% of the reflected rows were off, by up to a half. In float32 the
-    rounding of the divergence, about 1e-7, is the limit.
+    Measured in float64, with probabilities between 0.05 and 0.95: up to kl = 0.001 it is met within 0.002%. At 0.01 one
+    row in 300 of the natural activation was more than 1% off, a clamped one by 12%. At 0.1 the sigmoid is within 0.1%,
+    but the natural activation comes to the edges of its bands: before an edge the divergence grows ever faster, behind
+    a clamped one not at all. Then up to 5% of the clamped rows moved by anything between half and three times ``kl``,
+    and up to a third had a saturated node afterwards; 0.5% of the reflected rows were off, by up to a half. In float32
+    the rounding of the divergence, about 1e-7, is the limit.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -166,14 +177,15 @@ def kl_step(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import kl_divergence, kl_step
+        >>> from catnat.torch import kl_divergence
+        >>> from catnat.torch.geometry import kl_step
         >>> scores, gradient = torch.zeros(3), torch.tensor([1.0, -2.0, 0.5])
         >>> kl_divergence(scores, scores + kl_step(scores, gradient, 0.01))
         tensor(0.0100)
     """
-    nodes = asked(scores, tree, activation, num_classes, mask, valid_classes).detach()
+    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes).detach()
     computed = nodes.scores
-    _plan.check_tensor(gradient, "gradient")
+    _inputs.check_tensor(gradient, "gradient")
     if gradient.shape != computed.shape:
         raise ValueError(
             f"`gradient` has shape {tuple(gradient.shape)}, but that of `scores` is needed, {tuple(computed.shape)}: "
@@ -200,7 +212,7 @@ def kl_step(
         guess = length * ((wanted + noise) / (found.clamp(min=0) + noise)).sqrt()
         # At most half of the way to a length known as too short or too long: near an edge the guesses jump.
         length = guess.clamp((length + shortest) / 2, (length + longest) / 2)
-    return _plan.saturate(-length.unsqueeze(-1) * natural, scores.dtype)
+    return _inputs.saturate(-length.unsqueeze(-1) * natural, scores.dtype)
 
 
 def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
@@ -216,7 +228,7 @@ def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
             f"{tuple(batch)} of `scores`."
         )
     wanted = kl.detach().to(scores.dtype)
-    if not torch.compiler.is_compiling() and _plan.is_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
+    if not torch.compiler.is_compiling() and _inputs.is_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
         raise ValueError("`kl` must be positive and finite in every row.")
     return wanted
 
@@ -250,16 +262,16 @@ def fisher_rao_distance(
 
     Example:
         >>> import torch
-        >>> from catnat.torch import fisher_rao_distance
+        >>> from catnat.torch.geometry import fisher_rao_distance
         >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]))  # two classes: |s - t| pi / A, A = 2 pi
         tensor(0.7500)
     """
-    _, tree, activation = _plan.prepare(p_scores, tree, activation, num_classes)
-    both = (ask(scores, tree, activation, num_classes) for scores in (p_scores, q_scores))
+    _, tree, activation = _inputs.check(p_scores, tree, activation, num_classes)
+    both = (prepare(scores, tree, activation, num_classes) for scores in (p_scores, q_scores))
     p_root, q_root = ((log_probs(nodes, floored=False) / 2).exp() for nodes in both)
     square = (p_root - q_root).square().sum(-1)
     same = square == 0
     distance = 4 * torch.asin(square.masked_fill(same, 1.0).sqrt() / 2)
     distance = distance + (distance.clamp(max=math.pi) - distance).detach()  # a rounding error beyond
-    dtype = torch.promote_types(_plan.returned_dtype(p_scores), _plan.returned_dtype(q_scores))
+    dtype = torch.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores))
     return distance.masked_fill(same, 0.0).to(dtype)

@@ -1,4 +1,4 @@
-"""Gradient estimators: how a loss on discrete draws reaches the parameters of the law that they were drawn from.
+"""Gradient estimators: how a loss on discrete draws reaches the parameters of their distribution.
 
 They take any categorical distribution with the members that :class:`Categorical` names, ours or one's own. A class of
 probability 0 is never drawn, and contributes nothing.
@@ -19,19 +19,29 @@ from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from catnat import _checks, _tables
-from catnat.jax import _dense, _plan
+from catnat.jax import _dense, _inputs
 from catnat.jax._distributions import RelaxedOneHotCatnat
-from catnat.jax._laws import gumbel_noise_on
+from catnat.jax._leaves import gumbel_noise_on
+
+__all__ = [
+    "MovingAverage",
+    "enumerate_exactly",
+    "gumbel_softmax",
+    "sample_counts",
+    "score_function",
+    "straight_through",
+    "unordered_set",
+]
 
 Costs = Callable[[Array], Array]
 
-# Counts are split by binomial draws, as floats. Above these, the draws of single precision no longer have the law, and
-# double precision does not hold every whole number.
+# Counts are split by binomial draws, as floats. Above these, the draws of single precision no longer have the
+# distribution, and double precision does not hold every integer.
 MOST_COUNTED = {np.dtype(np.float32): 2**20, np.dtype(np.float64): 2**53}
 
 
 class Distribution(Protocol):
-    """What :func:`score_function` asks a distribution for."""
+    """What :func:`score_function` needs of a distribution."""
 
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
         """Draw values."""
@@ -41,7 +51,7 @@ class Distribution(Protocol):
 
 
 class Categorical(Distribution, Protocol):
-    """What the other estimators ask for: the event shape is () if values are classes, (K,) if they are one-hot."""
+    """What the other estimators need: the event shape is () if values are classes, (K,) if they are one-hot."""
 
     @property
     def probs(self) -> Array:
@@ -59,7 +69,7 @@ class Categorical(Distribution, Protocol):
 # ---- samples that pass gradients ----
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def gumbel_softmax(
     distribution: Categorical,
     temperature: float | Float[Array, "..."],
@@ -72,7 +82,7 @@ def gumbel_softmax(
 
     .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
 
-    The largest entry is at a class with the law :math:`p`. The gradient is exact for the relaxed loss
+    The largest entry is at a class with the distribution :math:`p`. The gradient is exact for the relaxed loss
     :math:`E f(y)`, which is not the loss :math:`E f(k)`: it is biased, less so and with more variance as T falls.
 
     Args:
@@ -87,7 +97,8 @@ def gumbel_softmax(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import Catnat, gumbel_softmax
+        >>> from catnat.jax import Catnat
+        >>> from catnat.jax.estimators import gumbel_softmax
         >>> gumbel_softmax(Catnat(jnp.zeros((5, 3))), 0.5, key=jax.random.key(0)).shape
         (5, 4)
         >>> print(gumbel_softmax(Catnat(jnp.zeros((5, 3))), 0.5, hard=True, key=jax.random.key(0)).sum(-1))
@@ -96,14 +107,14 @@ def gumbel_softmax(
     probs = _probs(distribution, "gumbel_softmax")
     _check_temperature(temperature)
     logits = distribution.logits
-    noisy = gumbel_noise_on(_plan.to_computing_dtype(logits), probs > 0, sample_shape, key)
-    soft = jax.nn.softmax(_dense.heated(noisy, temperature), -1)
+    noisy = gumbel_noise_on(_inputs.to_computing_dtype(logits), probs > 0, sample_shape, key)
+    soft = jax.nn.softmax(_dense.apply_temperature(noisy, temperature), -1)
     if hard:
         soft = jax.nn.one_hot(noisy.argmax(-1), noisy.shape[-1], dtype=soft.dtype) + (soft - lax.stop_gradient(soft))
     return soft.astype(logits.dtype)
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def straight_through(
     distribution: Categorical, *, sample_shape: Sequence[int] = (), key: PRNGKeyArray
 ) -> Float[Array, "*samples_and_batch classes"]:
@@ -120,7 +131,8 @@ def straight_through(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import Catnat, straight_through
+        >>> from catnat.jax import Catnat
+        >>> from catnat.jax.estimators import straight_through
         >>> costs, key = jnp.array([1.0, 2.0, 3.0, 4.0]), jax.random.key(0)
         >>> print(jax.grad(lambda s: straight_through(Catnat(s), key=key) @ costs)(jnp.zeros(3)).round(4))
         [0.5   0.125 0.125]
@@ -152,7 +164,7 @@ class MovingAverage:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import MovingAverage
+        >>> from catnat.jax.estimators import MovingAverage
         >>> baseline = MovingAverage(decay=0.9)
         >>> for cost in (4.0, 4.0, 1.0):
         ...     baseline = baseline.update(jnp.array([cost]))
@@ -175,7 +187,7 @@ class MovingAverage:
 
     def update(self, costs: Float[Array, "..."]) -> MovingAverage:
         """The average with ``costs`` taken in; no gradient goes into it."""
-        now = lax.stop_gradient(_plan.check_array(costs, "costs")).mean().astype(self.total.dtype)
+        now = lax.stop_gradient(_inputs.check_array(costs, "costs")).mean().astype(self.total.dtype)
         total = self.total + (1 - self.decay) * (now - self.total)
         return dataclasses.replace(self, total=total, weight=self.weight + (1 - self.decay) * (1 - self.weight))
 
@@ -183,7 +195,7 @@ class MovingAverage:
 jax.tree_util.register_dataclass(MovingAverage, data_fields=["total", "weight"], meta_fields=["decay"])
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def score_function(
     f: Costs,
     distribution: Distribution,
@@ -213,7 +225,8 @@ def score_function(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import Catnat, score_function
+        >>> from catnat.jax import Catnat
+        >>> from catnat.jax.estimators import score_function
         >>> def loss(scores, key):
         ...     cost = lambda k: (k - 1.0) ** 2
         ...     losses = score_function(cost, Catnat(scores), num_samples=4, baseline="leave-one-out", key=key)
@@ -226,11 +239,11 @@ def score_function(
     draws = lax.stop_gradient(distribution.sample((count,), key=key))
     log_prob = distribution.log_prob(draws)
     costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
-    log_prob = _plan.to_computing_dtype(log_prob)
+    log_prob = _inputs.to_computing_dtype(log_prob)
     constant = lax.stop_gradient(costs)
     advantage = constant - lax.stop_gradient(_baseline(baseline, constant))
     # The second term is 0; its gradient is that of the score function.
-    return _plan.saturate((costs + advantage * (log_prob - lax.stop_gradient(log_prob))).mean(0), dtype)
+    return _inputs.saturate((costs + advantage * (log_prob - lax.stop_gradient(log_prob))).mean(0), dtype)
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
@@ -240,7 +253,7 @@ def _check_baseline(baseline: object, num_samples: int) -> None:
         baseline is None or isinstance(baseline, (str, int, float, jax.Array, np.ndarray, np.generic, MovingAverage))
     ):
         raise TypeError(
-            f"`baseline` is a {type(baseline).__name__}, but None, a number, an array, a catnat.jax.MovingAverage or "
+            f"`baseline` is a {type(baseline).__name__}, but None, a number, an array, a MovingAverage or "
             '"leave-one-out" is needed.'
         )
 
@@ -262,10 +275,10 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
     return jnp.asarray(baseline, costs.dtype)
 
 
-# ---- without replacement, and without chance ----
+# ---- without replacement, and without randomness ----
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyArray) -> Float[Array, "*batch"]:
     r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
 
@@ -280,8 +293,8 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
 
     Args:
         f: Takes classes, ``(k, *batch)`` or with one-hot values ``(k, *batch, K)``, and returns one cost for each,
-            ``(k, *batch)``. If fewer than k classes are possible it is asked about the first one again, and that
-            answer counts nothing.
+            ``(k, *batch)``. If fewer than k classes are possible it is evaluated at the first one again, and that
+            value is ignored.
         distribution: A categorical distribution, with classes or one-hot vectors as values.
         k: How many distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
         key: The random key.
@@ -292,27 +305,28 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import Catnat, unordered_set
-        >>> law = Catnat(jnp.zeros((3, 3)))
-        >>> print(unordered_set(lambda k: k, law, 4, key=jax.random.key(0)))  # all four classes: no chance is left
+        >>> from catnat.jax import Catnat
+        >>> from catnat.jax.estimators import unordered_set
+        >>> distribution = Catnat(jnp.zeros((3, 3)))
+        >>> print(unordered_set(lambda k: k, distribution, 4, key=jax.random.key(0)))  # all four classes: exact
         [1.5 1.5 1.5]
     """
     given = _probs(distribution, "unordered_set")
-    every = _plan.to_computing_dtype(given)
+    every = _inputs.to_computing_dtype(given)
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(lax.stop_gradient(every), k, key)
     probs = jnp.take_along_axis(every, classes, -1)
     possible = probs > 0
-    asked = jnp.moveaxis(jnp.where(possible, classes, classes[..., :1]), -1, 0)  # the first draw is always possible
-    costs, dtype = _costs(f, _values(distribution, given, asked), asked.shape, given.dtype)
+    evaluated = jnp.moveaxis(jnp.where(possible, classes, classes[..., :1]), -1, 0)  # the first draw is always possible
+    costs, dtype = _costs(f, _values(distribution, given, evaluated), evaluated.shape, given.dtype)
     costs, probs = jnp.moveaxis(costs, 0, -1), jnp.where(possible, probs, 0)
-    constant, chances = lax.stop_gradient(costs), lax.stop_gradient(probs)
+    constant, probabilities = lax.stop_gradient(costs), lax.stop_gradient(probs)
     # What is not in the set, summed: 1 - p(S) would lose the digits of a small rest.
     drawn = (classes[..., None] == jnp.arange(every.shape[-1])).any(-2)
-    first, second = _ratios(chances, jnp.where(drawn, 0, lax.stop_gradient(every)).sum(-1, keepdims=True))
-    baseline = (second * (chances * constant)[..., None, :]).sum(-1) if k > 1 else 0
+    first, second = _ratios(probabilities, jnp.where(drawn, 0, lax.stop_gradient(every)).sum(-1, keepdims=True))
+    baseline = (second * (probabilities * constant)[..., None, :]).sum(-1) if k > 1 else 0
     advantage = first * (constant - baseline)
-    return _plan.saturate((chances * first * costs + advantage * (probs - chances)).sum(-1), dtype)
+    return _inputs.saturate((probabilities * first * costs + advantage * (probs - probabilities)).sum(-1), dtype)
 
 
 def _draw_distinct(probs: Array, k: int, key: Array) -> Array:
@@ -329,15 +343,15 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
     nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
     """
     levels, pairs = _tables.subsets(probs.shape[-1])
-    chances = [jnp.ones_like(rest)]
+    probabilities = [jnp.ones_like(rest)]
     for members, larger in reversed(levels):
         left = probs[..., members]
         mass = left.sum(-1)
         some = mass > 0
-        share = left / jnp.where(some, mass + rest, 1)[..., None]
-        chances.append(jnp.where(some, (share * chances[-1][..., larger]).sum(-1), 1))
-    whole, single = chances[-1], chances[-2]
-    double = jnp.concatenate([single, chances[-3]], -1) if len(chances) > 2 else single
+        fraction = left / jnp.where(some, mass + rest, 1)[..., None]
+        probabilities.append(jnp.where(some, (fraction * probabilities[-1][..., larger]).sum(-1), 1))
+    whole, single = probabilities[-1], probabilities[-2]
+    double = jnp.concatenate([single, probabilities[-3]], -1) if len(probabilities) > 2 else single
     return _quotient(single, whole), _quotient(double[..., pairs], single[..., None])
 
 
@@ -354,12 +368,13 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     Args:
         f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
             returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
-            probable one: it is never asked about the impossible. Whatever it returns there counts nothing.
+            probable one: it is never evaluated at the impossible. Whatever it returns there is ignored.
         distribution: A categorical distribution, with classes or one-hot vectors as values.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat.jax import Catnat, enumerate_exactly
+        >>> from catnat.jax import Catnat
+        >>> from catnat.jax.estimators import enumerate_exactly
         >>> print(enumerate_exactly(lambda k: k, Catnat(jnp.zeros(3))))
         1.5
     """
@@ -369,14 +384,14 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
     classes = jnp.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
-    expected = jnp.where(possible, _plan.to_computing_dtype(probs), 0) * jnp.where(possible, costs, 0)
-    return _plan.saturate(expected.sum(0), dtype)
+    expected = jnp.where(possible, _inputs.to_computing_dtype(probs), 0) * jnp.where(possible, costs, 0)
+    return _inputs.saturate(expected.sum(0), dtype)
 
 
 # ---- many draws at once ----
 
 
-@_plan.takes_key
+@_inputs.takes_key
 def sample_counts(
     distribution: Categorical,
     total_count: int | Int[Array, "..."],
@@ -391,7 +406,7 @@ def sample_counts(
 
     Args:
         distribution: A categorical distribution, with classes or one-hot vectors as values.
-        total_count: The number of draws: a whole number, or an integer array that broadcasts against the batch shape.
+        total_count: The number of draws: an integer, or an integer array that broadcasts against the batch shape.
             At most 2^53 if ``jax_enable_x64`` is on, and otherwise 2^20, which is what float32 can split.
         sample_shape: The shape of independent results, which stands before the batch shape.
         key: The random key.
@@ -401,7 +416,8 @@ def sample_counts(
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import Catnat, sample_counts
+        >>> from catnat.jax import Catnat
+        >>> from catnat.jax.estimators import sample_counts
         >>> print(sample_counts(Catnat(jnp.zeros((5, 99))), 10**6, key=jax.random.key(0)).sum(-1))
         [1000000 1000000 1000000 1000000 1000000]
     """
@@ -420,10 +436,10 @@ def _split(count: Array, probs: Array, key: Array) -> Array:
         masses.append(masses[-1].reshape(*probs.shape[:-1], masses[-1].shape[-1] // 2, 2).sum(-1))
     counts = count[..., None]
     for level, (below, mass) in enumerate(zip(reversed(masses[:-1]), reversed(masses), strict=False)):
-        # A side without mass has a share of exactly 0, and the side across from it of exactly 1.
-        share = below[..., 1::2] / jnp.where(mass > 0, mass, 1)
+        # A side without mass has a fraction of exactly 0, and the side across from it of exactly 1.
+        fraction = below[..., 1::2] / jnp.where(mass > 0, mass, 1)
         right = jax.random.binomial(
-            jax.random.fold_in(key, level), counts.astype(probs.dtype), share, shape=counts.shape, dtype=probs.dtype
+            jax.random.fold_in(key, level), counts.astype(probs.dtype), fraction, shape=counts.shape, dtype=probs.dtype
         ).astype(counts.dtype)
         counts = jnp.stack([counts - right, right], -1).reshape(*counts.shape[:-1], 2 * counts.shape[-1])
     return counts[..., :num_classes]
@@ -432,7 +448,7 @@ def _split(count: Array, probs: Array, key: Array) -> Array:
 def _total_count(total_count: int | Array, probs: Array) -> Array:
     kind = jnp.result_type(total_count)
     if not jnp.issubdtype(kind, jnp.integer):
-        raise TypeError(f"`total_count` has dtype {kind}, but a number of draws is a whole number: use .astype(int).")
+        raise TypeError(f"`total_count` has dtype {kind}, but a number of draws is an integer: use .astype(int).")
     batch, most = probs.shape[:-1], MOST_COUNTED[probs.dtype]
     if not _checks.broadcasts(np.shape(total_count), batch):
         raise ValueError(
@@ -474,19 +490,19 @@ def _values(distribution: Categorical, probs: Array, classes: Array) -> Array:
 
 def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tuple[Array, np.dtype]:
     """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
-    costs = _plan.check_array(f(draws), "f(draws)")
+    costs = _inputs.check_array(f(draws), "f(draws)")
     if costs.shape != tuple(needed):
         raise ValueError(
             f"`f` returned shape {costs.shape} for draws of shape {draws.shape}, but one cost per draw is needed: "
             f"{tuple(needed)}. Do not average inside f: take the mean of the result."
         )
     dtype = jnp.promote_types(costs.dtype, dtype)
-    return _plan.to_computing_dtype(costs.astype(dtype)), dtype
+    return _inputs.to_computing_dtype(costs.astype(dtype)), dtype
 
 
 def _check_temperature(temperature: float | Array) -> None:
     if isinstance(temperature, (jax.Array, np.ndarray)):
-        bad = _plan.is_true(~(jnp.asarray(temperature) > 0).all())
+        bad = _inputs.is_true(~(jnp.asarray(temperature) > 0).all())
     else:
         bad = not 0 < temperature < math.inf
     if bad:

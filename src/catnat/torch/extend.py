@@ -1,0 +1,36 @@
+"""What an adapter to another PyTorch library needs beyond the public functions.
+
+The names here are for code that puts catnat into a framework of its own, as ``catnat.integrations`` does: checks with
+the library's messages, dtypes, and the nodes of a tree with what they compute. They change more often than the rest.
+"""
+
+from catnat._checks import NOT_SCORES, broadcasts, explains, listed, not_a_tree, one_of
+from catnat.activations import resolve as resolve_activation
+from catnat.torch._constants import node_constants
+from catnat.torch._dense import path_sums
+from catnat.torch._distributions import check_not_nan
+from catnat.torch._functional import node_divergences
+from catnat.torch._inputs import check_tensor, is_true, returned_dtype, saturate, to_computing_dtype
+from catnat.torch._nodes import Nodes, NodeScores, prepare
+
+__all__ = [
+    "NOT_SCORES",
+    "NodeScores",
+    "Nodes",
+    "broadcasts",
+    "check_not_nan",
+    "check_tensor",
+    "explains",
+    "is_true",
+    "listed",
+    "node_constants",
+    "node_divergences",
+    "not_a_tree",
+    "one_of",
+    "path_sums",
+    "prepare",
+    "resolve_activation",
+    "returned_dtype",
+    "saturate",
+    "to_computing_dtype",
+]
