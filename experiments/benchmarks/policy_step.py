@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import torch
 
-from catnat_experiments.atari import DEFAULTS, SIDE, STACK, Rollout, Training, config
+from catnat_experiments.tasks.atari.task import DEFAULTS, SIDE, STACK, Rollout, Training, config
 
 GAMES = {4: "breakout", 18: "seaquest"}
 ROWS, PLAYERS = 256, int(DEFAULTS["num_envs"])

@@ -21,9 +21,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from catnat_experiments import mnist, vae
-from catnat_experiments.parameterizations import parameterization
-from catnat_experiments.vae_experiment import Cell
+from catnat_experiments.common import mnist
+from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.tasks.vae import task as vae
+from catnat_experiments.tasks.vae.experiment import Cell
 
 
 def straightforward(name: str, cell: Cell) -> Callable[[], object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from catnat_experiments.progress import Display
+from catnat_experiments.engine.progress import Display
 
 # The workers that Ray starts must find the toy too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from catnat_experiments import loop
-from catnat_experiments.experiment import Config, Outcome
+from catnat_experiments.engine import loop
+from catnat_experiments.engine.experiment import Config, Outcome
 
 Found = TypeVar("Found")
 

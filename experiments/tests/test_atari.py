@@ -19,13 +19,14 @@ from ale_py.vector_env import AtariVectorEnv
 from memory import Memory, final_row
 from torch.nn import functional as F
 
-from catnat_experiments import atari, loop, plan
-from catnat_experiments.atari import Games, Training
-from catnat_experiments.experiment import Config
-from catnat_experiments.keeper import FileKeeper
-from catnat_experiments.parameterizations import parameterization
-from catnat_experiments.records import run_id, unpack
-from catnat_experiments.search import Search
+from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.engine import loop, stages
+from catnat_experiments.engine.checkpoints import FileKeeper
+from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine.records import run_id, unpack
+from catnat_experiments.engine.search import Search
+from catnat_experiments.tasks.atari import task as atari
+from catnat_experiments.tasks.atari.task import Games, Training
 
 torch.set_num_threads(1)
 
@@ -389,8 +390,8 @@ def test_the_papers_protocol() -> None:
 
 def test_the_plan_knows_what_a_search_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari, "_seconds", lambda game, name: (1e-3, 5e-4))
-    standings = plan.survey(atari.EXPERIMENT, "paper", [])
-    search, final = plan.seconds_left(atari.EXPERIMENT, standings)
+    standings = stages.survey(atari.EXPERIMENT, "paper", [])
+    search, final = stages.seconds_left(atari.EXPERIMENT, standings)
     assert search == pytest.approx(640 * 8e6 * (1e-3 + 8 * 5e-4))
     assert final == pytest.approx(400 * 8e6 * (1e-3 + 8 * 5e-4) + 2 * 102_400 * 1e-3)
 

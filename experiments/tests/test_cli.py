@@ -16,10 +16,12 @@ from toy import Toy
 from typer.testing import CliRunner, Result
 
 import catnat_experiments
-from catnat_experiments import cli, plan, records
+from catnat_experiments import cli
 from catnat_experiments.builtin import BUILT_IN, BuiltIn
-from catnat_experiments.experiment import MissingExtraError, Outcome, extra
-from catnat_experiments.records import Record
+from catnat_experiments.engine import records
+from catnat_experiments.engine import stages as engine_stages
+from catnat_experiments.engine.experiment import MissingExtraError, Outcome, extra
+from catnat_experiments.engine.records import Record
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,7 @@ def finish(experiment: Toy, stages: int) -> None:
     """Records of the first stages, without computing anything."""
     results = Path("results/toy")
     for place in range(stages):
-        standing = plan.survey(experiment, "quick", records.load_all(results)[0])[place]
+        standing = engine_stages.survey(experiment, "quick", records.load_all(results)[0])[place]
         for run in standing.runs or []:
             outcome = Outcome({"loss": (float(run["rate"]) - 0.2) ** 2 + 0.01 * int(run["seed"])}, {})
             about = {
@@ -161,7 +163,7 @@ def test_figures_without_records_say_so(experiment: Toy, monkeypatch: pytest.Mon
 
 def opened(name: str) -> ModuleType:
     try:
-        return importlib.import_module(f"catnat_experiments.{name}")
+        return importlib.import_module(f"catnat_experiments.tasks.{name}.task")
     except MissingExtraError as error:
         pytest.skip(str(error))
 
@@ -195,8 +197,10 @@ def test_readme_has_the_same_core_hours() -> None:
 def planned(name: str, preset: str) -> tuple[int, float]:
     """The runs of a preset from nothing, and the core-hours that `plan` gives."""
     experiment = opened(name).EXPERIMENT
-    standings = plan.survey(experiment, preset, [])
-    return sum(standing.missing for standing in standings), sum(plan.seconds_left(experiment, standings)) / 3600
+    standings = engine_stages.survey(experiment, preset, [])
+    return sum(standing.missing for standing in standings), sum(
+        engine_stages.seconds_left(experiment, standings)
+    ) / 3600
 
 
 @pytest.mark.parametrize("preset", BUILT_IN["identifiers"].hours)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from catnat_experiments import corpus as corpora
-from catnat_experiments.corpus import Corpus
+from catnat_experiments.tasks.identifiers import corpus as identifiers_corpus
+from catnat_experiments.tasks.identifiers.corpus import Corpus
 
 FILES = 60
 
@@ -37,25 +37,29 @@ def words_of(corpus: Corpus, part: str) -> list[str]:
 def test_the_tokens_of_a_file() -> None:
     source = b"# why\nif x >= 0x1F:\n    y = f'{x} {z}' + '''two\nlines'''  # more\n"
     expected = ["<comment>", "if", "x", ">=", "0x1F", ":", "y", "=", "<string>", "+", "<string>", "<comment>", "<end>"]
-    assert list(corpora.tokens(source)) == expected
+    assert list(identifiers_corpus.tokens(source)) == expected
 
 
 def test_a_corpus_is_the_same_wherever_its_files_are(folder: Path, tmp_path: Path) -> None:
-    first, second = corpora.build([folder]), corpora.build([write_files(tmp_path / "elsewhere" / "sources")])
+    first, second = (
+        identifiers_corpus.build([folder]),
+        identifiers_corpus.build([write_files(tmp_path / "elsewhere" / "sources")]),
+    )
     assert np.array_equal(first.train, second.train)
     assert np.array_equal(first.validation, second.validation)
     assert (first.words, first.fingerprint) == (second.words, second.fingerprint)
     (folder / "file1.py").write_text("another = content\n")
-    assert corpora.build([folder]).fingerprint != first.fingerprint
+    assert identifiers_corpus.build([folder]).fingerprint != first.fingerprint
 
 
 def test_files_are_split_by_the_hash_of_their_path(folder: Path) -> None:
     validates = {
         number
         for number in range(FILES)
-        if int(hashlib.sha256(f"sources/file{number}.py".encode()).hexdigest(), 16) / 2**256 < corpora.VALIDATION
+        if int(hashlib.sha256(f"sources/file{number}.py".encode()).hexdigest(), 16) / 2**256
+        < identifiers_corpus.VALIDATION
     }
-    corpus = corpora.build([folder])
+    corpus = identifiers_corpus.build([folder])
     own = {int(word[3:]) for word in words_of(corpus, "train") if word.startswith("own")}
     assert 0 < len(validates) < FILES / 4
     assert own == set(range(FILES)) - validates
@@ -64,23 +68,25 @@ def test_files_are_split_by_the_hash_of_their_path(folder: Path) -> None:
 
 
 def test_classes_are_the_words_of_the_training_files_by_frequency(folder: Path) -> None:
-    corpus = corpora.build([folder])
+    corpus = identifiers_corpus.build([folder])
     counts = Counter(words_of(corpus, "train"))
     assert [counts[word] for word in corpus.words] == corpus.counts.tolist()
     assert corpus.counts.tolist() == sorted(corpus.counts, reverse=True)
-    assert all(count >= corpora.LEAST for word, count in counts.items() if word != corpora.UNKNOWN)
-    assert words_of(corpus, "validation").count(corpora.UNKNOWN) >= 2  # names that only validation has
+    assert all(
+        count >= identifiers_corpus.LEAST for word, count in counts.items() if word != identifiers_corpus.UNKNOWN
+    )
+    assert words_of(corpus, "validation").count(identifiers_corpus.UNKNOWN) >= 2  # names that only validation has
 
 
 def test_fewer_classes_change_nothing_but_the_rare_words(folder: Path) -> None:
-    whole = corpora.build([folder])
+    whole = identifiers_corpus.build([folder])
     for classes in (8, 20):
         fewer = whole.most_frequent(classes)
         assert len(fewer.words) == len(fewer.counts) == classes
         assert fewer.counts.tolist() == sorted(fewer.counts, reverse=True)
         assert np.array_equal(np.bincount(fewer.train, minlength=classes), fewer.counts)
         for part in ("train", "validation"):
-            expected = [word if word in fewer.words else corpora.UNKNOWN for word in words_of(whole, part)]
+            expected = [word if word in fewer.words else identifiers_corpus.UNKNOWN for word in words_of(whole, part)]
             assert words_of(fewer, part) == expected
     assert whole.most_frequent(len(whole.words)) is whole
     with pytest.raises(ValueError, match="ask for fewer"):
@@ -94,24 +100,24 @@ def test_a_corpus_is_built_once(folder: Path, tmp_path: Path, monkeypatch: pytes
         built.append(folders)
         return original([folder])
 
-    original = corpora.build
-    monkeypatch.setattr(corpora, "build", build)
-    monkeypatch.setenv(corpora.CACHE, str(tmp_path / "cache"))
-    corpora.load.cache_clear()
-    first = corpora.load()
-    corpora.load.cache_clear()
-    second = corpora.load(8)
-    corpora.load.cache_clear()
+    original = identifiers_corpus.build
+    monkeypatch.setattr(identifiers_corpus, "build", build)
+    monkeypatch.setenv(identifiers_corpus.CACHE, str(tmp_path / "cache"))
+    identifiers_corpus.load.cache_clear()
+    first = identifiers_corpus.load()
+    identifiers_corpus.load.cache_clear()
+    second = identifiers_corpus.load(8)
+    identifiers_corpus.load.cache_clear()
     assert len(built) == 1
-    assert len(built[0]) == 1 + len(corpora.PACKAGES)
+    assert len(built[0]) == 1 + len(identifiers_corpus.PACKAGES)
     assert np.array_equal(first.most_frequent(8).train, second.train)
     assert first.most_frequent(8).fingerprint == second.fingerprint
-    monkeypatch.setattr(corpora, "LEAST", 3)  # another setting, another corpus
-    corpora.load()
-    corpora.load.cache_clear()
+    monkeypatch.setattr(identifiers_corpus, "LEAST", 3)  # another setting, another corpus
+    identifiers_corpus.load()
+    identifiers_corpus.load.cache_clear()
     assert len(built) == 2
 
 
 def test_a_corpus_needs_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No Python file"):
-        corpora.build([tmp_path])
+        identifiers_corpus.build([tmp_path])

@@ -16,12 +16,14 @@ from memory import Memory, assert_goes_on, final_row
 from torch import Tensor, nn
 
 import catnat
-from catnat_experiments import defaults, plan, records, report
-from catnat_experiments import defaults_tasks as tasks
-from catnat_experiments.defaults import PANEL, Task, Variant
-from catnat_experiments.experiment import Config
-from catnat_experiments.parameterizations import Catnat, parameterization
-from catnat_experiments.records import Record, run_id
+from catnat_experiments.common.parameterizations import Catnat, parameterization
+from catnat_experiments.engine import records, stages
+from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine.records import Record, run_id
+from catnat_experiments.report import markdown
+from catnat_experiments.tasks.defaults import small as defaults_small
+from catnat_experiments.tasks.defaults import task as defaults
+from catnat_experiments.tasks.defaults.task import PANEL, Task, Variant
 
 torch.set_num_threads(1)
 BY_NAME = {task.name: task for task in PANEL}
@@ -45,19 +47,19 @@ def small(task: str, name: str = "natural", **changes: str | int | float) -> Con
 
 def test_a_random_order_is_the_balanced_tree_over_permuted_classes() -> None:
     embeddings = np.eye(8)
-    kind = tasks.ordered(parameterization("natural"), "random", embeddings, seed=1)
+    kind = defaults_small.ordered(parameterization("natural"), "random", embeddings, seed=1)
     assert isinstance(kind, Catnat)
     assert kind.tree is not None
     assert kind.tree != catnat.balanced(8)
     scores = torch.randn(7, generator=torch.Generator().manual_seed(0))
     ours, usual = kind.probs(scores), parameterization("natural").probs(scores)
     torch.testing.assert_close(ours.sort().values, usual.sort().values)
-    assert tasks.ordered(parameterization("natural"), "random", embeddings, seed=2) != kind
+    assert defaults_small.ordered(parameterization("natural"), "random", embeddings, seed=2) != kind
 
 
 def test_embeddings_put_similar_classes_side_by_side() -> None:
     embeddings = np.array([[0.0], [10.0], [0.1], [10.1]])
-    kind = tasks.ordered(parameterization("sigmoid"), "embeddings", embeddings, seed=0)
+    kind = defaults_small.ordered(parameterization("sigmoid"), "embeddings", embeddings, seed=0)
     assert isinstance(kind, Catnat)
     assert kind.tree is not None
     sides = [int(kind.tree.path(k)[1][0]) for k in range(4)]
@@ -66,17 +68,17 @@ def test_embeddings_put_similar_classes_side_by_side() -> None:
 
 def test_the_given_order_and_softmax_are_left_alone() -> None:
     natural, softmax = parameterization("natural"), parameterization("softmax")
-    assert tasks.ordered(natural, "given", np.eye(4), 0) is natural
-    assert all(tasks.ordered(softmax, order, np.eye(4), 0) is softmax for order in tasks.ORDERS)
+    assert defaults_small.ordered(natural, "given", np.eye(4), 0) is natural
+    assert all(defaults_small.ordered(softmax, order, np.eye(4), 0) is softmax for order in defaults_small.ORDERS)
     with pytest.raises(ValueError, match="`order` is 'any', but one of these is needed: given, random"):
-        tasks.ordered(natural, "any", np.eye(4), 0)
+        defaults_small.ordered(natural, "any", np.eye(4), 0)
 
 
 # ---- classifier ----
 
 
 def test_digits_are_split_once_and_for_all() -> None:
-    data = tasks.digits()
+    data = defaults_small.digits()
     assert {name: len(images) for name, images in data.images.items()} == {
         "train": 1000,
         "validation": 297,
@@ -92,7 +94,7 @@ def test_digits_are_split_once_and_for_all() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", *defaults.TREES])
 def test_an_untrained_classifier_has_the_loss_of_a_guess(name: str) -> None:
-    training = tasks.Classifier(small("classifier", name))
+    training = defaults_small.Classifier(small("classifier", name))
     for parameter in training.model.parameters():
         nn.init.zeros_(parameter)
     found = training.metrics()
@@ -105,10 +107,10 @@ def test_an_untrained_classifier_has_the_loss_of_a_guess(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "mode"), POLICIES)
 def test_masked_actions_are_never_taken(name: str, mode: str) -> None:
-    rows = tasks.draw_rows(50, ACTIONS, VALID, torch.Generator().manual_seed(0))
+    rows = defaults_small.draw_rows(50, ACTIONS, VALID, torch.Generator().manual_seed(0))
     kind = parameterization(name)
     scores = 3 * torch.randn(50, kind.num_scores(ACTIONS), generator=torch.Generator().manual_seed(1))
-    probs = tasks.policy(kind, scores, rows.valid, mode).probs
+    probs = defaults_small.policy(kind, scores, rows.valid, mode).probs
     assert [len(set(row)) for row in rows.valid.tolist()] == [VALID] * 50
     torch.testing.assert_close(probs.gather(1, rows.valid).sum(1), torch.ones(50))
     assert not probs.scatter(1, rows.valid, 0.0).any()
@@ -116,7 +118,7 @@ def test_masked_actions_are_never_taken(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize(("name", "mode"), POLICIES)
 def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
-    training = tasks.Bandit(small("bandit", name, mask_mode=mode))
+    training = defaults_small.Bandit(small("bandit", name, mask_mode=mode))
     found = training.measure("test")
     assert abs(found["reward"]) < found["best_reward"] / 2  # it has learned nothing yet
 
@@ -124,7 +126,7 @@ def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
         """Scores that grow with the reward: for softmax nearly the best policy."""
 
         def forward(self, contexts: Tensor) -> Tensor:
-            return 1000 * contexts @ tasks.action_features(ACTIONS).t()
+            return 1000 * contexts @ defaults_small.action_features(ACTIONS).t()
 
     if name == "softmax":
         training.model = Oracle()
@@ -134,10 +136,10 @@ def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
 
 
 def test_rewards_are_products_of_vectors() -> None:
-    rows = tasks.draw_rows(5, ACTIONS, VALID, torch.Generator().manual_seed(0))
-    features = tasks.action_features(ACTIONS)
+    rows = defaults_small.draw_rows(5, ACTIONS, VALID, torch.Generator().manual_seed(0))
+    features = defaults_small.action_features(ACTIONS)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(ACTIONS))
-    found = tasks.mean_rewards(rows, ACTIONS)
+    found = defaults_small.mean_rewards(rows, ACTIONS)
     for row, place in itertools.product(range(5), range(VALID)):
         expected = float(rows.contexts[row] @ features[rows.valid[row, place]])
         assert float(found[row, place]) == pytest.approx(expected, abs=1e-5)
@@ -145,16 +147,16 @@ def test_rewards_are_products_of_vectors() -> None:
 
 @pytest.mark.parametrize(("name", "mode"), [("softmax", "renormalize"), ("natural", "prune")])
 def test_the_loss_has_the_policy_gradient(name: str, mode: str) -> None:
-    training = tasks.Bandit(small("bandit", name, mask_mode=mode, batch=200))
+    training = defaults_small.Bandit(small("bandit", name, mask_mode=mode, batch=200))
     weight = training.model[-1].weight  # type: ignore[index]
 
     def gradient(loss: Tensor) -> Tensor:
         return torch.autograd.grad(loss, weight)[0].flatten()
 
     drawn = torch.stack([gradient(training.loss()) for _ in range(300)])
-    rows = tasks.draw_rows(50_000, ACTIONS, VALID, torch.Generator().manual_seed(5))
+    rows = defaults_small.draw_rows(50_000, ACTIONS, VALID, torch.Generator().manual_seed(5))
     probs = training.policy(rows).probs.gather(1, rows.valid)
-    exact = gradient(-(probs * tasks.mean_rewards(rows, ACTIONS)).sum(1).mean())
+    exact = gradient(-(probs * defaults_small.mean_rewards(rows, ACTIONS)).sum(1).mean())
     error = drawn.std(0) / len(drawn) ** 0.5
     assert float(((drawn.mean(0) - exact) / error).abs().max()) < 5
     assert float(exact.norm()) > 4 * float(error.norm())  # without the gradient it would not pass
@@ -165,33 +167,33 @@ def test_the_loss_has_the_policy_gradient(name: str, mode: str) -> None:
 
 def test_divergences_of_known_tables() -> None:
     half, quarter = torch.tensor([[0.5, 0.5, 0, 0]]).double(), torch.full((1, 4), 0.25).double()
-    assert float(tasks.divergence(half, quarter.log())) == pytest.approx(math.log(2))
-    assert float(tasks.divergence(quarter, quarter.log())) == pytest.approx(0)
-    both = tasks.divergence(torch.cat((half, quarter)), torch.cat((quarter, quarter)).log())
+    assert float(defaults_small.divergence(half, quarter.log())) == pytest.approx(math.log(2))
+    assert float(defaults_small.divergence(quarter, quarter.log())) == pytest.approx(0)
+    both = defaults_small.divergence(torch.cat((half, quarter)), torch.cat((quarter, quarter)).log())
     assert float(both) == pytest.approx(math.log(2) / 2)
 
 
 @pytest.mark.parametrize("name", ["softmax", *defaults.TREES])
 def test_a_fit_begins_at_the_uniform_table(name: str) -> None:
-    training = tasks.Fit(small("table", name))
+    training = defaults_small.Fit(small("table", name))
     torch.testing.assert_close(training.truth.sum(1), torch.ones(5).double())
     entropy = -(training.truth * training.truth.log()).sum(1).mean()
     assert training.measure("test")["kl"] == pytest.approx(math.log(7) - float(entropy), abs=1e-6)
 
 
 def test_frequent_classes_come_first_and_draws_follow_the_truth() -> None:
-    frequencies = tasks.truth(2000, 16).mean(0)
+    frequencies = defaults_small.truth(2000, 16).mean(0)
     assert float(np.corrcoef(frequencies.log(), -np.arange(1, 17))[0, 1]) > 0.5
     run = small("table", "softmax", rate=0.02, steps=1500, batch=64)
-    assert tasks.train(run, Memory()).metrics["test_kl"] < 0.01
+    assert defaults_small.train(run, Memory()).metrics["test_kl"] < 0.01
 
 
 # ---- runs ----
 
 
-@pytest.mark.parametrize("task", list(tasks.TASKS))
+@pytest.mark.parametrize("task", list(defaults_small.TASKS))
 def test_an_interrupted_run_goes_on(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = assert_goes_on(lambda keeper: tasks.train(small(task), keeper), 2, monkeypatch)
+    outcome = assert_goes_on(lambda keeper: defaults_small.train(small(task), keeper), 2, monkeypatch)
     assert outcome.history["step"] == [1, 2, 3, 4]
     assert all(math.isfinite(value) for value in outcome.metrics.values())
     assert {BY_NAME[task].metric, BY_NAME[task].selected_by} <= set(outcome.metrics)
@@ -260,18 +262,18 @@ def test_a_grid_grows_where_its_best_rate_is_at_the_edge() -> None:
 # ---- the whole of it, tiny ----
 
 
-def _run_all(preset: str) -> list[plan.Standing]:
+def _run_all(preset: str) -> list[stages.Standing]:
     """All stages in this process, as the engine does it with Ray."""
     experiment, found = defaults.EXPERIMENT, []
     for place in range(len(experiment.stages(preset))):
-        standing = plan.survey(experiment, preset, found)[place]
-        for group in plan.unfinished_groups(experiment, standing):
+        standing = stages.survey(experiment, preset, found)[place]
+        for group in stages.unfinished_groups(experiment, standing):
             about: dict[str, Any] = {"experiment": "defaults", "stage": standing.stage.name, "seconds": 1.0}
             found += [
                 Record.of(outcome, run, versions={}, commit=None, **about)
                 for run, outcome in zip(group, experiment.train(group, Memory()), strict=True)
             ]
-    return plan.survey(experiment, preset, found)
+    return stages.survey(experiment, preset, found)
 
 
 @pytest.mark.parametrize("names", [("classifier", "table"), pytest.param(("quick",), marks=pytest.mark.slow)])
@@ -280,16 +282,16 @@ def test_quick_runs_and_is_reported(names: tuple[str, ...], tmp_path: Path, monk
     monkeypatch.setitem(defaults.PRESETS, "quick", tuple(quick))
     standings = _run_all("quick")
     assert all(standing.complete for standing in standings)
-    text = report.write("defaults", "quick", standings, defaults.TABLES, tmp_path).read_text()
+    text = markdown.write("defaults", "quick", standings, defaults.TABLES, tmp_path).read_text()
     for task in quick:
         assert f"## {task.title}" in text
         assert f"| {task.variants[-1].name} | " in text
-    [drawn] = defaults.figures(records.frame(report.done_records(standings)), tmp_path)
+    [drawn] = defaults.figures(records.frame(markdown.done_records(standings)), tmp_path)
     assert drawn.stat().st_size > 10_000
 
 
 def test_figures_need_final_runs(tmp_path: Path) -> None:
     assert defaults.figures(pd.DataFrame(), tmp_path) == []
     run = BY_NAME["table"].repeated(Variant("softmax", "given"), 0.1)[0]
-    row = final_row(run, tasks.train({**run, "steps": 2}, Memory()))
+    row = final_row(run, defaults_small.train({**run, "steps": 2}, Memory()))
     assert defaults.figures(pd.DataFrame([{**row, "stage": "search"}]), tmp_path) == []

@@ -18,12 +18,14 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy import Toy
 
-from catnat_experiments import engine, keeper, plan, progress, records
-from catnat_experiments.engine import Options
-from catnat_experiments.experiment import Config, Outcome, Stage
-from catnat_experiments.progress import Best, Display
-from catnat_experiments.records import Record
-from catnat_experiments.search import Search, Studies, top
+from catnat_experiments.engine import checkpoints, progress, records
+from catnat_experiments.engine import run as engine
+from catnat_experiments.engine import stages as engine_stages
+from catnat_experiments.engine.experiment import Config, Outcome, Stage
+from catnat_experiments.engine.progress import Best, Display
+from catnat_experiments.engine.records import Record
+from catnat_experiments.engine.run import Options
+from catnat_experiments.engine.search import Search, Studies, top
 
 Log = Callable[[str], str]
 
@@ -32,7 +34,7 @@ Log = Callable[[str], str]
 
 
 def test_later_stage_is_unknown_until_the_one_before_is_complete(log: Log) -> None:
-    coarse, final = plan.survey(Toy(log("a")), "quick", [])
+    coarse, final = engine_stages.survey(Toy(log("a")), "quick", [])
     assert (coarse.missing, coarse.complete, len(coarse.runs or [])) == (6, False, 6)
     assert (final.missing, final.complete, final.runs) == (6, False, None)
 
@@ -41,7 +43,7 @@ def finished(experiment: Toy) -> list[Record]:
     """Records of all stages, computed here."""
     found: list[Record] = []
     for place in range(2):
-        runs = plan.survey(experiment, "quick", found)[place].runs or []
+        runs = engine_stages.survey(experiment, "quick", found)[place].runs or []
         about: Any = {"experiment": "toy", "stage": ("coarse", "final")[place], "versions": {}, "commit": None}
         outcomes = [experiment.train([run], toy.NoKeeper())[0] for run in runs]
         found += [Record.of(out, run, seconds=1.0, **about) for run, out in zip(runs, outcomes, strict=True)]
@@ -54,10 +56,10 @@ def test_a_lost_record_of_a_search_does_not_hide_the_final_runs(log: Log) -> Non
     for lost, counted in ({"method": "alpha", "rate": 0.4}, 6), ({"method": "alpha", "rate": 0.2}, 3):
         # Without the rate that alpha's final runs have, another one is selected so far; beta's runs stay.
         left = [record for record in found if not (lost.items() <= record.config.items() and record.stage == "coarse")]
-        coarse, final = plan.survey(experiment, "quick", left)
+        coarse, final = engine_stages.survey(experiment, "quick", left)
         assert (coarse.missing, coarse.settled, coarse.complete) == (1, True, False)
         assert (len(final.done), final.missing, final.settled, final.complete) == (counted, 6 - counted, False, False)
-    assert all(standing.complete for standing in plan.survey(experiment, "quick", found))
+    assert all(standing.complete for standing in engine_stages.survey(experiment, "quick", found))
 
 
 def test_what_is_not_selected_yet_counts_as_missing(log: Log) -> None:
@@ -66,15 +68,15 @@ def test_what_is_not_selected_yet_counts_as_missing(log: Log) -> None:
     alphas = [
         record for record in finished(dataclasses.replace(experiment, sleep=0)) if record.config["method"] == "alpha"
     ]
-    final = plan.survey(experiment, "quick", alphas)[1]
+    final = engine_stages.survey(experiment, "quick", alphas)[1]
     assert (len(final.runs or []), len(final.done), final.missing) == (3, 3, 3)
-    left = plan.seconds_left(experiment, plan.survey(experiment, "quick", alphas))
+    left = engine_stages.seconds_left(experiment, engine_stages.survey(experiment, "quick", alphas))
     assert left == [4.0, 3.0]  # a group of three; and three runs that cost as much as the finished ones
 
 
 def test_plan_asks_the_experiment_what_a_group_costs(log: Log) -> None:
     experiment = Toy(log("a"), steps=10, sleep=2.0)
-    coarse, final = plan.seconds_left(experiment, plan.survey(experiment, "quick", []))
+    coarse, final = engine_stages.seconds_left(experiment, engine_stages.survey(experiment, "quick", []))
     assert coarse == pytest.approx(2 * 10 * 2.0)  # two groups of three
     assert final == pytest.approx(coarse)  # not known yet: as much per run as the stage before
 
@@ -84,8 +86,8 @@ def test_plan_without_a_price_knows_nothing_before_the_first_record(log: Log) ->
         name = "toy"
         stages = Toy(log("a")).stages
 
-    standings = plan.survey(Unpriced(), "quick", [])  # type: ignore[arg-type]
-    assert all(math.isnan(seconds) for seconds in plan.seconds_left(Unpriced(), standings))  # type: ignore[arg-type]
+    standings = engine_stages.survey(Unpriced(), "quick", [])  # type: ignore[arg-type]
+    assert all(math.isnan(seconds) for seconds in engine_stages.seconds_left(Unpriced(), standings))  # type: ignore[arg-type]
 
 
 def test_run_that_is_listed_twice_is_refused(log: Log) -> None:
@@ -94,7 +96,7 @@ def test_run_that_is_listed_twice_is_refused(log: Log) -> None:
             return [Stage("double", lambda frame: [{"seed": 1}, {"seed": 1}], "", 2)]
 
     with pytest.raises(ValueError, match="lists a run twice"):
-        plan.survey(Twice(log("a")), "quick", [])
+        engine_stages.survey(Twice(log("a")), "quick", [])
 
 
 def test_groups_must_be_a_partition(log: Log) -> None:
@@ -104,7 +106,7 @@ def test_groups_must_be_a_partition(log: Log) -> None:
 
     experiment = Lossy(log("a"))
     with pytest.raises(ValueError, match="exactly one group"):
-        plan.unfinished_groups(experiment, plan.survey(experiment, "quick", [])[0])
+        engine_stages.unfinished_groups(experiment, engine_stages.survey(experiment, "quick", [])[0])
 
 
 # ---- the keeper (no Ray) ---------------------------------------------------------------------------------------------
@@ -113,25 +115,25 @@ def test_groups_must_be_a_partition(log: Log) -> None:
 def test_keeper_gives_back_what_it_was_given(tmp_path: Path) -> None:
     runs: list[Config] = [{"seed": 1}, {"seed": 2}]
     reports: list[dict[str, Any]] = []
-    first = keeper.FileKeeper(tmp_path, runs, reports.append)
+    first = checkpoints.FileKeeper(tmp_path, runs, reports.append)
     assert first.load() is None
     first.scalars(1, 5, {"loss": 0.5})
     first.save({"step": 5}, 5, 10)
-    second = keeper.FileKeeper(tmp_path, runs, reports.append)
+    second = checkpoints.FileKeeper(tmp_path, runs, reports.append)
     assert second.load() == {"step": 5}
     assert second.history(1) == {"loss.step": [5.0], "loss": [0.5]}
     assert reports == [{"step": 5, "of": 10}]
-    assert keeper.interrupted(tmp_path) == [runs]
+    assert checkpoints.interrupted(tmp_path) == [runs]
     first.close()
 
 
 def test_unreadable_checkpoint_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs: list[Config] = [{"seed": 1}]
-    files = keeper.FileKeeper(tmp_path, runs, lambda report: None)
+    files = checkpoints.FileKeeper(tmp_path, runs, lambda report: None)
     files.save({"step": 5}, 5, 10)
     [path] = tmp_path.glob(".checkpoints/*/state.pt")
     path.write_bytes(path.read_bytes()[:100])
-    assert keeper.FileKeeper(tmp_path, runs, lambda report: None).load() is None
+    assert checkpoints.FileKeeper(tmp_path, runs, lambda report: None).load() is None
     assert "starts again" in capsys.readouterr().out
 
 
@@ -139,17 +141,17 @@ def test_checkpoint_of_other_versions_or_another_order_is_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[Config] = [{"seed": 1}, {"seed": 2}]
-    keeper.FileKeeper(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
-    assert keeper.FileKeeper(tmp_path, runs, lambda report: None).load() == {"step": 5}
-    assert keeper.FileKeeper(tmp_path, runs[::-1], lambda report: None).load() is None
-    monkeypatch.setattr(keeper, "versions", lambda: {"torch": "another"})
-    assert keeper.FileKeeper(tmp_path, runs, lambda report: None).load() is None
+    checkpoints.FileKeeper(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
+    assert checkpoints.FileKeeper(tmp_path, runs, lambda report: None).load() == {"step": 5}
+    assert checkpoints.FileKeeper(tmp_path, runs[::-1], lambda report: None).load() is None
+    monkeypatch.setattr(records, "versions", lambda: {"torch": "another"})
+    assert checkpoints.FileKeeper(tmp_path, runs, lambda report: None).load() is None
 
 
 def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
     def checkpoint(seed: int) -> Path:
         runs: list[Config] = [{"seed": seed}]
-        keeper.FileKeeper(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
+        checkpoints.FileKeeper(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
         return tmp_path / ".checkpoints" / records.group_id(runs)
 
     under_way, done, half_made, half_removed, empty = (checkpoint(seed) for seed in range(5))
@@ -159,15 +161,15 @@ def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
         file.unlink()
     (tmp_path / ".abc.json.host-1.tmp").touch()
     about: Any = {"experiment": "toy", "stage": "x", "seconds": 1.0, "versions": {}, "commit": None}
-    keeper.tidy(tmp_path, [Record.of(Outcome({}, {}), {"seed": 1}, **about)])
+    checkpoints.tidy(tmp_path, [Record.of(Outcome({}, {}), {"seed": 1}, **about)])
     assert list(tmp_path.glob(".checkpoints/*")) == [under_way]
     assert not done.exists()
-    assert keeper.interrupted(tmp_path) == [[{"seed": 0}]]
+    assert checkpoints.interrupted(tmp_path) == [[{"seed": 0}]]
     assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_history_is_thinned_to_twenty_points_with_both_ends(tmp_path: Path) -> None:
-    files = keeper.FileKeeper(tmp_path, [{"seed": 1}], lambda report: None)
+    files = checkpoints.FileKeeper(tmp_path, [{"seed": 1}], lambda report: None)
     for step in range(101):
         files.scalars(0, step, {"loss": float(step)})
     files.close()
@@ -230,7 +232,7 @@ def test_run_computes_every_stage_once_and_a_second_time_nothing(
     found, corrupt = records.load_all(results)
     assert ({record.stage for record in found}, len(found), corrupt) == ({"coarse", "final"}, 12, [])
     assert {record.config["rate"] for record in found if record.stage == "final"} == {0.2}  # the valley of the toy
-    runs = [run for standing in plan.survey(experiment, "quick", found) for run in standing.runs or []]
+    runs = [run for standing in engine_stages.survey(experiment, "quick", found) for run in standing.runs or []]
     assert {record.id: record.metrics for record in found} == toy.undisturbed(experiment, runs)
     assert all(steps == [0] for steps in toy.starts(log("a")).values())
     assert all(record.history.keys() == {"x", "x.step"} for record in found)  # from the scalars: the toy brings none
@@ -313,7 +315,7 @@ def test_search_goes_on_from_its_records_and_hands_its_winners_to_the_next_stage
     toy.checkpoint_at(2, experiment, [begun], tmp_path)
 
     engine.run(experiment, "search", tmp_path, Options(), display)
-    search, final = plan.survey(experiment, "search", records.load_all(tmp_path)[0])
+    search, final = engine_stages.survey(experiment, "search", records.load_all(tmp_path)[0])
     assert (len(search.done), len(final.done), search.complete, final.complete) == (12, 4, True, True)
     assert {records.run_id(config) for config in asked} <= {record.id for record in search.done}
     traces = toy.starts(log("a"))
@@ -428,7 +430,7 @@ def test_ray_client_is_refused(tmp_path: Path, log: Log, display: Display) -> No
 def test_cluster_that_has_nothing_to_spare_is_told(
     tmp_path: Path, log: Log, display: Display, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clerk = engine._Clerk("toy", plan.survey(Toy(log("a")), "quick", [])[0], tmp_path, display)
+    clerk = engine._Clerk("toy", engine_stages.survey(Toy(log("a")), "quick", [])[0], tmp_path, display)
     clerk.on_step_end(0, [])
     assert "ray status" not in output.getvalue()
     monkeypatch.setattr(engine, "_PATIENCE", 0.0)

@@ -22,10 +22,11 @@ import pytest
 import toy
 from toy import Toy
 
-from catnat_experiments import engine, keeper, plan, records
-from catnat_experiments.engine import Options
-from catnat_experiments.progress import Display
-from catnat_experiments.search import Search
+from catnat_experiments.engine import checkpoints, records, stages
+from catnat_experiments.engine import run as engine
+from catnat_experiments.engine.progress import Display
+from catnat_experiments.engine.run import Options
+from catnat_experiments.engine.search import Search
 
 Log = Callable[[str], str]
 
@@ -33,7 +34,7 @@ Log = Callable[[str], str]
 def check_numbers(experiment: Toy, preset: str, results: Path) -> None:
     """All records are there and good, and their metrics are those of an undisturbed run."""
     found, corrupt = records.load_all(results)
-    standings = plan.survey(experiment, preset, found)
+    standings = stages.survey(experiment, preset, found)
     assert corrupt == []
     assert all(standing.complete for standing in standings)
     grids = [standing.runs or [] for standing in standings if not isinstance(standing.stage, Search)]
@@ -105,7 +106,7 @@ def kill_and_repeat(experiment: Toy, preset: str, results: Path, log: str) -> se
 def _one_done_and_one_under_way(results: Path) -> bool:
     done = {path.stem for path in results.glob("*.json")}
     with contextlib.suppress(FileNotFoundError):  # a checkpoint may be removed while we look
-        return bool(done) and any(records.run_id(group[0]) not in done for group in keeper.interrupted(results))
+        return bool(done) and any(records.run_id(group[0]) not in done for group in checkpoints.interrupted(results))
     return False
 
 
@@ -114,7 +115,7 @@ def test_killed_driver_and_the_command_repeated(tmp_path: Path, log: Log) -> Non
     done = kill_and_repeat(experiment, "many", tmp_path, log("a"))
     assert 0 < len(done) < 10
     check_numbers(experiment, "many", tmp_path)
-    runs = plan.survey(experiment, "many", [])[0].runs or []
+    runs = stages.survey(experiment, "many", [])[0].runs or []
     starts = toy.starts(log("a"))
     assert len(starts) == 5
     resumed = 0
@@ -132,7 +133,7 @@ def test_killed_driver_and_the_command_repeated(tmp_path: Path, log: Log) -> Non
 def test_killed_driver_of_a_search(tmp_path: Path, log: Log) -> None:
     experiment = Toy(log("a"), budget=6, steps=8, sleep=0.1)
     done = kill_and_repeat(experiment, "search", tmp_path, log("a"))
-    search, final = plan.survey(experiment, "search", records.load_all(tmp_path)[0])
+    search, final = stages.survey(experiment, "search", records.load_all(tmp_path)[0])
     assert (len(search.done), search.complete, final.complete) == (12, True, True)
     check_numbers(experiment, "search", tmp_path)
     starts = toy.starts(log("a"))

@@ -15,10 +15,11 @@ from memory import Memory, assert_goes_on
 from scipy import stats
 from torch import Tensor
 
-from catnat_experiments import gsl, loop
-from catnat_experiments.experiment import Config
-from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
-from catnat_experiments.records import run_id
+from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, parameterization
+from catnat_experiments.engine import loop
+from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.tasks.gsl import task as gsl
 
 FALSE_ALARM = 1e-6
 torch.set_num_threads(1)

@@ -14,11 +14,13 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat_experiments import identifiers, identifiers_heads, loop
-from catnat_experiments.corpus import Corpus
-from catnat_experiments.experiment import Config, Outcome
-from catnat_experiments.identifiers_heads import HEADS, Head, Sampled, head_of, sampled_loss
-from catnat_experiments.records import run_id
+from catnat_experiments.engine import loop
+from catnat_experiments.engine.experiment import Config, Outcome
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.tasks.identifiers import heads
+from catnat_experiments.tasks.identifiers import task as identifiers
+from catnat_experiments.tasks.identifiers.corpus import Corpus
+from catnat_experiments.tasks.identifiers.heads import HEADS, Head, Sampled, head_of, sampled_loss
 
 CLASSES, SIZE = 12, 16
 FALSE_ALARM = 1e-6
@@ -167,8 +169,8 @@ def test_with_many_samples_the_gradient_is_the_softmaxs(corpus: Corpus) -> None:
 
 
 def test_vectors_are_the_main_directions_of_the_neighbours(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identifiers_heads, "CONTEXTS", 8)
-    monkeypatch.setattr(identifiers_heads, "VECTOR", 4)
+    monkeypatch.setattr(heads, "CONTEXTS", 8)
+    monkeypatch.setattr(heads, "VECTOR", 4)
     table = np.zeros((CLASSES, 2, 8))
     for first, second in zip(corpus.train[:-1], corpus.train[1:], strict=True):
         if first < 8:
@@ -178,13 +180,13 @@ def test_vectors_are_the_main_directions_of_the_neighbours(corpus: Corpus, monke
     table = np.sqrt(table / corpus.counts[:, None, None]).reshape(CLASSES, 16)
     left, values, _ = np.linalg.svd(table, full_matrices=False)
     expected = (left * values)[:, :4]
-    found = identifiers_heads.context_vectors(corpus)
+    found = heads.context_vectors(corpus)
     assert np.allclose(found @ found.T, expected @ expected.T, atol=1e-4)  # up to a rotation
 
 
-@pytest.mark.parametrize("name", identifiers_heads.TREES)
+@pytest.mark.parametrize("name", heads.TREES)
 def test_trees_have_the_counts_as_their_prior(name: str, corpus: Corpus) -> None:
-    tree = identifiers_heads.tree_of(name, corpus)
+    tree = heads.tree_of(name, corpus)
     assert np.allclose(tree.prior, corpus.counts / corpus.counts.sum())
     lengths = np.array([len(tree.path(k)[0]) for k in range(CLASSES)])
     expected = float(lengths @ tree.prior)

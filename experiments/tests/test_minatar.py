@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 from memory import Memory, assert_goes_on
 
-from catnat_experiments import minatar, plan, records
-from catnat_experiments import minatar_ppo as ppo
-from catnat_experiments.experiment import Config
-from catnat_experiments.minatar_ppo import POLICIES
-from catnat_experiments.records import run_id
-from catnat_experiments.search import Search
+from catnat_experiments.engine import records, stages
+from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.search import Search
+from catnat_experiments.tasks.minatar import ppo
+from catnat_experiments.tasks.minatar import task as minatar
+from catnat_experiments.tasks.minatar.ppo import POLICIES
 
 SCORES = np.random.default_rng(0).normal(size=(6, 5)) * 0.7
 ACTIONS = np.array([0, 4, 2, 1, 3, 2])
@@ -273,8 +274,8 @@ def test_the_best_point_of_each_cell_gets_all_final_seeds(preset: str) -> None:
 
 def test_the_plan_prices_a_search_before_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minatar, "_seconds_per_step", lambda game: 2e-5)
-    standings = plan.survey(minatar.EXPERIMENT, "evidence", [])
-    search, final = plan.seconds_left(minatar.EXPERIMENT, standings)
+    standings = stages.survey(minatar.EXPERIMENT, "evidence", [])
+    search, final = stages.seconds_left(minatar.EXPERIMENT, standings)
     size = minatar.PRESETS["evidence"]
     cell = len(size.games) * len(size.parameterizations) * size.steps * 2e-5
     assert search == pytest.approx(cell * size.budget * size.search_seeds)

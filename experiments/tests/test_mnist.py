@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from catnat_experiments import mnist
+from catnat_experiments.common import mnist
 
 
 @pytest.fixture

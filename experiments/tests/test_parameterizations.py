@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import catnat.torch as ct
-from catnat_experiments.parameterizations import PARAMETERIZATIONS, HaarSoftmax, parameterization
+from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, HaarSoftmax, parameterization
 
 NAMES = list(PARAMETERIZATIONS)
 CLAMPED = ("natural", "natural-natural-gradient", "natural-damped-gradient")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from catnat_experiments import records
-from catnat_experiments.experiment import Config, Outcome
-from catnat_experiments.records import Record
+from catnat_experiments.engine import records
+from catnat_experiments.engine.experiment import Config, Outcome
+from catnat_experiments.engine.records import Record
 
 
 def record(seed: int = 0, **metrics: float) -> Record:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from catnat_experiments import plots, records, report
-from catnat_experiments.experiment import Config, Outcome, Stage
-from catnat_experiments.plan import Standing
-from catnat_experiments.records import Record
-from catnat_experiments.report import Claim, Curve, Table
+from catnat_experiments.engine import records
+from catnat_experiments.engine.experiment import Config, Outcome, Stage
+from catnat_experiments.engine.records import Record
+from catnat_experiments.engine.stages import Standing
+from catnat_experiments.report import markdown, plots
+from catnat_experiments.report.markdown import Claim, Curve, Table
 
 TABLE = Table(
     title="Energy score, test",
@@ -63,7 +64,7 @@ def standing(values: Mapping[tuple[float, str], Sequence[float]], stage: str = "
 
 
 def page(values: Mapping[tuple[float, str], Sequence[float]], directory: Path, table: Table = TABLE) -> str:
-    return report.write("gsl", "paper", [standing(values)], [table], directory).read_text()
+    return markdown.write("gsl", "paper", [standing(values)], [table], directory).read_text()
 
 
 def test_table_has_mean_deviation_bold_and_the_papers_number(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
     text = page(CLEAR, tmp_path, table)
     assert "| 0.5 | 2.00 ± 0.10 (2.00) | 1.00 ± 0.10 (1.00) | 0.51 (0.50) |" in text
     assert not re.search(r"better|\*\*|p-values|No test", text)
-    assert report.rich_table(report.fill(table, [standing(CLEAR)])).title == "Energy score, test"
+    assert markdown.rich_table(markdown.fill(table, [standing(CLEAR)])).title == "Energy score, test"
 
 
 def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_claims_need_a_direction(tmp_path: Path) -> None:
 
 def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
     standings = [standing(CLEAR, stage="coarse"), standing({(0.5, "natural"): [9.0]}, missing=5)]
-    text = report.write("gsl", "paper", standings, [TABLE], tmp_path).read_text()
+    text = markdown.write("gsl", "paper", standings, [TABLE], tmp_path).read_text()
     assert "| theta* | natural | optimal |" in text  # a column without runs is left out
     assert "| 0.5 | 9.00 (1.00) | - |" in text
     assert "**Preliminary: 5 runs of this table are missing.**" in text
@@ -205,7 +206,7 @@ def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
 
 def test_a_selection_that_may_change_is_told(tmp_path: Path) -> None:
     unsettled = dataclasses.replace(standing(CLEAR, missing=2), settled=False)
-    text = report.write("gsl", "paper", [unsettled], [TABLE], tmp_path).read_text()
+    text = markdown.write("gsl", "paper", [unsettled], [TABLE], tmp_path).read_text()
     assert "**Preliminary: a stage before this table's is not complete" in text
     assert "about 2 runs of this table are missing.**" in text
 
@@ -237,7 +238,7 @@ def test_plots_are_pictures_and_named_on_the_page(tmp_path: Path) -> None:
 
 
 def test_curve_is_the_mean_over_the_recorded_steps() -> None:
-    numbers = report.fill(TABLE, [standing(CLEAR)])
+    numbers = markdown.fill(TABLE, [standing(CLEAR)])
     axes = Figure().add_subplot()
     curve, runs = TABLE.curves[0], numbers.frame[numbers.frame["config.kind"] == "softmax"]
     plots.draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", "C0", "softmax")
@@ -251,7 +252,7 @@ def test_curve_without_history_is_left_out(tmp_path: Path) -> None:
 
 
 def test_terminal_shows_the_same_cells() -> None:
-    table = report.rich_table(report.fill(TABLE, [standing(CLEAR)]))
+    table = markdown.rich_table(markdown.fill(TABLE, [standing(CLEAR)]))
     assert [str(cell) for cell in table.columns[2].cells] == [
         "[bold]1.00 ± 0.10[/bold] (1.00)",
         "[bold]1.07 ± 0.15[/bold]",
@@ -269,7 +270,7 @@ def test_thousand_records_are_read_and_reported_in_seconds(tmp_path: Path) -> No
     start = time.perf_counter()
     found, _ = records.load_all(tmp_path)
     read = Standing(standing({}).stage, [record.config for record in found], found, 0)
-    report.write("gsl", "paper", [read], [TABLE], tmp_path)
+    markdown.write("gsl", "paper", [read], [TABLE], tmp_path)
     seconds = time.perf_counter() - start
     print(f"1,000 records: {seconds:.1f} s")
     assert len(found) == 1000
@@ -309,7 +310,7 @@ def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
     thetas = [0.1 * step for step in range(1, 7)]
     cells = {(theta, kind): [theta + (kind == "softmax")] for theta in thetas for kind in ("softmax", "natural")}
     tables = [dataclasses.replace(TABLE, title=title, group="Energy score") for title in ("One", "Two")]
-    text = report.write("gsl", "paper", [standing(cells)], tables, tmp_path).read_text()
+    text = markdown.write("gsl", "paper", [standing(cells)], tables, tmp_path).read_text()
     assert text.count("## Energy score: all cells together") == 1
     # Twelve cells, as both tables have the same six; 2 / 2**12, and there is one more claim, about a row without runs.
     assert "| natural against softmax | 12 of 12 | -1.00 | 0.00049 | 0.00049 |" in text

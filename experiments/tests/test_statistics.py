@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from catnat_experiments import statistics
-from catnat_experiments.statistics import Sample
+from catnat_experiments.report import statistics
+from catnat_experiments.report.statistics import Sample
 
 
 def welch_by_hand(first: list[float], second: list[float]) -> float:

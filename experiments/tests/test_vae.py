@@ -21,13 +21,16 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat_experiments import loop, mnist, vae, vae_model, vae_training
-from catnat_experiments import vae_network as layers
-from catnat_experiments.experiment import Config
-from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
-from catnat_experiments.records import pack, run_id, unpack
-from catnat_experiments.vae_experiment import Cell
-from catnat_experiments.vae_network import Convolutional
+from catnat_experiments.common import mnist
+from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, parameterization
+from catnat_experiments.engine import loop
+from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine.records import pack, run_id, unpack
+from catnat_experiments.tasks.vae import model as vae_model
+from catnat_experiments.tasks.vae import network as vae_network
+from catnat_experiments.tasks.vae import task as vae
+from catnat_experiments.tasks.vae.experiment import Cell
+from catnat_experiments.tasks.vae.network import Convolutional
 
 FALSE_ALARM = 1e-6
 train, config = vae.EXPERIMENT.train_one, vae.EXPERIMENT.config
@@ -36,7 +39,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _few_images_for_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vae_training, "LOOKED_AT", 50)
+    monkeypatch.setattr(vae_model, "LOOKED_AT", 50)
 
 
 def small(**changes: str | int | float) -> Config:
@@ -153,8 +156,8 @@ def test_the_network_its_gradient_and_its_state_are_torchs() -> None:
 def test_overlap_is_the_transpose_of_patches(side: int) -> None:
     torch.manual_seed(0)
     image, parts = torch.randn(2, side, side, 5), torch.randn(2 * 9, 3 * 3 * 5)
-    forward = (layers.patches(layers._padded(image), 3) * parts).sum()
-    torch.testing.assert_close((image * layers.overlap(parts, 2, 3, side)).sum(), forward)
+    forward = (vae_network.patches(vae_network._padded(image), 3) * parts).sum()
+    torch.testing.assert_close((image * vae_network.overlap(parts, 2, 3, side)).sum(), forward)
 
 
 def test_the_start_has_torchs_bounds_and_shares_all_but_the_last_layer() -> None:
@@ -176,7 +179,7 @@ def test_the_start_has_torchs_bounds_and_shares_all_but_the_last_layer() -> None
 
 
 def test_gumbel_noise_has_its_law() -> None:
-    noise = vae.gumbel((100_001,), np.random.default_rng(0)).double().numpy()
+    noise = vae_model.gumbel((100_001,), np.random.default_rng(0)).double().numpy()
     assert np.isfinite(noise).all()
     assert stats.kstest(noise, stats.gumbel_r.cdf).pvalue > FALSE_ALARM
 
@@ -186,7 +189,7 @@ def test_gumbel_noise_is_finite_at_the_ends_of_the_random_numbers() -> None:
         def integers(self, low: int, high: int, size: int, **_: Any) -> Any:
             return np.array([0, 2**64 - 1], dtype=np.uint64)[:size]
 
-    smallest, _, largest, _ = vae.gumbel((4,), Ends()).tolist()  # type: ignore[arg-type]
+    smallest, _, largest, _ = vae_model.gumbel((4,), Ends()).tolist()  # type: ignore[arg-type]
     assert (round(smallest, 1), round(largest, 1)) == (-2.8, 16.6)
 
 
@@ -221,7 +224,7 @@ def test_cross_entropy_is_torchs_and_finite_far_out() -> None:
 def test_the_loss_is_the_negative_bound_written_out(name: str) -> None:
     one = model(name, 3, 4, scale=20.0)
     x = images(30)
-    noise = vae.gumbel((90, 4), np.random.default_rng(1))
+    noise = vae_model.gumbel((90, 4), np.random.default_rng(1))
     found = vae.loss(one, x.t().contiguous(), noise, 0.7)
     fresh = one.network.start_state()
     probs = one.kind.probs(one.network.encode(one.encoder, fresh, x.t().contiguous(), training=True))
@@ -414,7 +417,7 @@ def test_training_takes_the_steps_of_the_optimizer_on_the_losses_gradient(optimi
         other.param_groups[0]["lr"] = 0.01 * factor
         other.zero_grad()
         one = vae_model.Model.of(training.model.network, training.model.kind, parameters)._replace(state=state)
-        vae.loss(one, x, vae.gumbel((300, 4), stream), temperature).total.backward()
+        vae.loss(one, x, vae_model.gumbel((300, 4), stream), temperature).total.backward()
         other.step()
     torch.testing.assert_close(training.parameters, parameters.detach(), rtol=0, atol=1e-5)
     torch.testing.assert_close(training.model.state, state, rtol=0, atol=1e-5)
@@ -632,7 +635,7 @@ def test_a_cold_run_goes_below_the_last_temperature_of_others() -> None:
     picked = training.images.train[:100]
     _, found = training.objective(picked)
     pixels = training.images.floats(picked.t().contiguous())
-    noise = vae.gumbel((300, 4), noise_of)
+    noise = vae_model.gumbel((300, 4), noise_of)
     wanted = vae.loss(training.model, pixels, noise, math.exp(-0.03 * 49), relaxed=True)
     assert found.total == wanted.total
 
@@ -656,7 +659,9 @@ def test_the_decoder_is_trained_on_relaxed_draws() -> None:
     objective, found = training.objective(training.images.train[:100])
     fresh = one.network.start_state()
     log_probs = one.kind.log_probs(one.network.encode(one.encoder, fresh, x, training=True))
-    relaxed = (log_probs + vae.gumbel((300, 4), noise_of).view(100, 3, 4)).softmax(-1)  # the first temperature is 1
+    relaxed = (log_probs + vae_model.gumbel((300, 4), noise_of).view(100, 3, 4)).softmax(
+        -1
+    )  # the first temperature is 1
     logits = one.network.decode(one.decoder, fresh, relaxed, training=True)
     wanted = F.binary_cross_entropy_with_logits(logits, x, reduction="sum") / 100
     torch.testing.assert_close(found.reconstruction, wanted, rtol=1e-5, atol=0)

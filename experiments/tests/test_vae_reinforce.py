@@ -15,27 +15,27 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat_experiments import vae_reinforce as second
-from catnat_experiments import vae_training
-from catnat_experiments.experiment import Config
-from catnat_experiments.records import run_id
-from catnat_experiments.vae_experiment import Cell
-from catnat_experiments.vae_network import Perceptrons
+from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.tasks.vae import model as vae_model
+from catnat_experiments.tasks.vae.experiment import Cell
+from catnat_experiments.tasks.vae.network import Perceptrons
+from catnat_experiments.tasks.vae_reinforce import task as vae_reinforce
 
 FALSE_ALARM = 1e-6
 torch.set_num_threads(1)
-train = second.EXPERIMENT.train_one
+train = vae_reinforce.EXPERIMENT.train_one
 
 
 @pytest.fixture(autouse=True)
 def _few_images_for_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vae_training, "LOOKED_AT", 50)
+    monkeypatch.setattr(vae_model, "LOOKED_AT", 50)
 
 
 def small(name: str = "natural", **changes: str | int | float) -> Config:
     """A run of a second: real images, small latents, few steps."""
     sizes = {"steps": 20, "validation_images": 20, "validation_samples": 4, "test_images": 20, "test_samples": 8}
-    return {**second.EXPERIMENT.config(Cell("adam", "binarized", 3, 4), name, 0.001, 1, **sizes), **changes}
+    return {**vae_reinforce.EXPERIMENT.config(Cell("adam", "binarized", 3, 4), name, 0.001, 1, **sizes), **changes}
 
 
 # ---- data ----
@@ -43,7 +43,7 @@ def small(name: str = "natural", **changes: str | int | float) -> Config:
 
 def test_pixels_are_drawn_with_their_grey_levels() -> None:
     levels = torch.arange(256, dtype=torch.uint8).repeat(4000, 1)
-    drawn = second.binarized(levels, np.random.default_rng(0))
+    drawn = vae_reinforce.binarized(levels, np.random.default_rng(0))
     assert not drawn[:, 0].any()
     assert drawn[:, 255].all()
     for level in (1, 64, 128, 254):
@@ -52,7 +52,7 @@ def test_pixels_are_drawn_with_their_grey_levels() -> None:
 
 
 def test_images_are_sixty_thousand_grey_ones_and_two_binary_halves() -> None:
-    data = second.images()
+    data = vae_reinforce.images()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [60_000, 5000, 5000]
     assert int(data.train.max()) == 255
     assert set(torch.cat((data.validation, data.test)).unique().tolist()) == {0, 1}
@@ -105,18 +105,18 @@ def test_the_estimate_is_the_gradient_of_the_expected_loss(baseline: float) -> N
     total = torch.zeros_like(scores)
     for first, other in itertools.product(range(3), range(3)):
         classes = torch.tensor([[first, other]])
-        estimate = second.surrogate(log_probs(), classes, losses[first, other].view(1), baseline)
+        estimate = vae_reinforce.surrogate(log_probs(), classes, losses[first, other].view(1), baseline)
         total += joint[first, other].detach() * torch.autograd.grad(estimate, scores)[0]
     torch.testing.assert_close(total, wanted)
 
 
 def test_a_step_is_that_of_the_written_out_loss() -> None:
-    training = second.Training(second.images(), small())
+    training = vae_reinforce.Training(vae_reinforce.images(), small())
     stream = np.random.Generator(np.random.SFC64())
     stream.bit_generator.state = training.stream.bit_generator.state
     picked = training.images.train[:128]
     objective, found = training.objective(picked)
-    x = second.binarized(picked, stream).float()
+    x = vae_reinforce.binarized(picked, stream).float()
     model = training.model
     scores = model.network.encode(model.encoder, model.state, x.t(), training=True)
     probs = model.kind.probs(scores)
@@ -135,7 +135,7 @@ def test_a_step_is_that_of_the_written_out_loss() -> None:
 
 
 def test_the_moving_baseline_follows_the_loss() -> None:
-    training = second.Training(second.images(), small("natural+moving"))
+    training = vae_reinforce.Training(vae_reinforce.images(), small("natural+moving"))
     expected = None
     for _ in range(4):
         before = training.sums[0].item()
@@ -145,7 +145,7 @@ def test_the_moving_baseline_follows_the_loss() -> None:
         assert training.step > 1 or expected == mean  # the first step is compared with its own mean
         expected = 0.99 * expected + 0.01 * mean
         assert training.baseline.item() == pytest.approx(expected, rel=1e-5)
-    constant = second.Training(second.images(), small())
+    constant = vae_reinforce.Training(vae_reinforce.images(), small())
     constant.advance()
     assert constant.baseline.item() == 125
 
@@ -153,7 +153,7 @@ def test_the_moving_baseline_follows_the_loss() -> None:
 # ---- runs ----
 
 
-@pytest.mark.parametrize("name", second.ALL)
+@pytest.mark.parametrize("name", vae_reinforce.ALL)
 def test_a_run_is_finite_and_has_the_papers_metric(name: str) -> None:
     outcome = train(small(name), Memory())
     assert all(math.isfinite(value) for value in outcome.metrics.values())
@@ -173,11 +173,11 @@ def test_a_run_broken_off_goes_on_to_the_same_bits(name: str, monkeypatch: pytes
 
 
 def test_presets_list_every_run_once() -> None:
-    [final] = second.EXPERIMENT.stages("collapse")
+    [final] = vae_reinforce.EXPERIMENT.stages("collapse")
     runs = final.runs(None)  # type: ignore[arg-type]
     assert len({run_id(run) for run in runs}) == len(runs) == final.expected_runs == 6 * 3 * 3
     assert {run["seed"] for run in runs[:18]} == {1}
-    coarse, refined, final = second.EXPERIMENT.stages("paper")
+    coarse, refined, final = vae_reinforce.EXPERIMENT.stages("paper")
     assert [stage.expected_runs for stage in (coarse, refined, final)] == [9 * 3 * 6, 9 * 3 * 7, 9 * 3 * 5]
     with pytest.raises(ValueError, match="only 'moving' can stand after a plus"):
         train(small("natural+still"), Memory())
@@ -185,7 +185,7 @@ def test_presets_list_every_run_once() -> None:
 
 def test_every_table_is_of_a_metric_and_of_curves_that_runs_have() -> None:
     outcome = train(small(steps=3), Memory())
-    for table in second.TABLES:
+    for table in vae_reinforce.TABLES:
         assert table.metric in outcome.metrics
         assert {table.row, table.column, *table.where} <= set(small())
         assert all({curve.name, curve.x} <= set(outcome.history) for curve in table.curves)
@@ -196,6 +196,6 @@ def test_figures_of_every_rate(tmp_path: Path) -> None:
     for name, rate in itertools.product(("natural", "natural-reflect+moving"), (0.001, 0.002)):
         run = small(name, rate=rate, steps=3)
         rows.append(final_row(run, train(run, Memory())))
-    drawn = second.figures(pd.DataFrame(rows), tmp_path)
+    drawn = vae_reinforce.figures(pd.DataFrame(rows), tmp_path)
     assert len({path.name for path in drawn}) == 4
     assert all(path.stat().st_size > 5000 for path in drawn)

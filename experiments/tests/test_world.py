@@ -16,10 +16,10 @@ from memory import Memory, assert_goes_on, final_row
 from scipy import stats
 from torch import Tensor
 
-from catnat_experiments import world
-from catnat_experiments.experiment import Config, Outcome
-from catnat_experiments.parameterizations import PARAMETERIZATIONS, parameterization
-from catnat_experiments.records import run_id
+from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, parameterization
+from catnat_experiments.engine.experiment import Config, Outcome
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.tasks.world import task as world
 
 FALSE_ALARM = 1e-6
 State = tuple[int, ...]

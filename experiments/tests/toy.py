@@ -18,11 +18,11 @@ import optuna
 import pandas as pd
 import torch
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
-from catnat_experiments.keeper import FileKeeper
-from catnat_experiments.records import group_id, run_id
-from catnat_experiments.report import Claim, Curve, Table
-from catnat_experiments.search import Search, top
+from catnat_experiments.engine.checkpoints import FileKeeper
+from catnat_experiments.engine.experiment import Config, Keeper, Outcome, Stage
+from catnat_experiments.engine.records import group_id, run_id
+from catnat_experiments.engine.search import Search, top
+from catnat_experiments.report.markdown import Claim, Curve, Table
 
 METHODS = ("alpha", "beta")
 RATES = (0.1, 0.2, 0.4)

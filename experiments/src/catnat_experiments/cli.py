@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from catnat_experiments import plan as plans
-from catnat_experiments import records, report
 from catnat_experiments.builtin import BUILT_IN, BuiltIn
-from catnat_experiments.experiment import Experiment, MissingExtraError
-from catnat_experiments.progress import Best, Display, duration
-from catnat_experiments.records import Corrupt, Record
+from catnat_experiments.engine import records, stages
+from catnat_experiments.engine.experiment import Experiment, MissingExtraError
+from catnat_experiments.engine.progress import Best, Display, duration
+from catnat_experiments.engine.records import Corrupt, Record
+from catnat_experiments.report import markdown
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Run the experiments of the catnat paper, and resume."
@@ -47,13 +47,13 @@ class Loaded:
     """An experiment's module, opened: what it is, what it reports, what it draws, and where its records are."""
 
     experiment: Experiment
-    tables: tuple[report.Table, ...]
+    tables: tuple[markdown.Table, ...]
     figures: Callable[[pd.DataFrame, Path], list[Path]] | None
     directory: Path
 
 
 def load(name: str, results: Path | None = None) -> Loaded:
-    """Open an experiment: the module ``catnat_experiments.<name>``, or any module that can be imported.
+    """Open an experiment: the module ``catnat_experiments.tasks.<name>.task``, or any module that can be imported.
 
     It must define ``EXPERIMENT``; ``TABLES`` and ``figures(frame, directory)`` are optional.
     """
@@ -66,7 +66,7 @@ def load(name: str, results: Path | None = None) -> Loaded:
 
 
 def _module(name: str) -> ModuleType:
-    for candidate in (f"catnat_experiments.{name}", name):
+    for candidate in (f"catnat_experiments.tasks.{name}.task", name):
         if _exists(candidate):
             return importlib.import_module(candidate)
     raise typer.BadParameter(
@@ -95,11 +95,11 @@ def _fail(reason: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _survey(loaded: Loaded, preset: str) -> tuple[list[plans.Standing], list[Record], list[Corrupt]]:
+def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.Standing], list[Record], list[Corrupt]]:
     """Where the stages of a preset stand, all records that are there, and the damaged ones."""
     found, corrupt = records.load_all(loaded.directory)
     try:
-        return plans.survey(loaded.experiment, preset, found), found, corrupt
+        return stages.survey(loaded.experiment, preset, found), found, corrupt
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -170,7 +170,9 @@ def run(
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
     loaded, console = _open(name, results), Console()
     _print_plan(loaded, preset, cpus, console)
-    from catnat_experiments import engine  # Ray takes a second to import: only who runs something waits for it
+    from catnat_experiments.engine import (
+        run as engine,  # Ray takes a second to import: only who runs something waits for it
+    )
 
     options = engine.Options(address=address, cpus=cpus, gpus_per_trial=gpus_per_trial, retries=retries)
     try:
@@ -229,7 +231,7 @@ def figures(
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
     standings, *_ = _survey(loaded, preset)
     directory = f"--results {loaded.directory}"
-    if not report.done_records(standings):
+    if not markdown.done_records(standings):
         _fail(
             f"There is nothing to draw: {loaded.directory} has no record of {name} with preset {preset}. Make them: "
             f"catnat-experiments run {name} --preset {preset} {directory}"
@@ -246,7 +248,7 @@ def figures(
 
 def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console) -> None:
     standings, _, corrupt = _survey(loaded, preset)
-    seconds = plans.seconds_left(loaded.experiment, standings)
+    seconds = stages.seconds_left(loaded.experiment, standings)
     table = RichTable(
         "stage", "runs", "done", "core-hours left", "", title=f"{loaded.experiment.name}, preset {preset}"
     )
@@ -264,12 +266,12 @@ def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console)
         console.print(f"{len(corrupt)} damaged records will be computed again.", highlight=False)
 
 
-def _count(standing: plans.Standing, runs: int) -> str:
+def _count(standing: stages.Standing, runs: int) -> str:
     """A number of runs, which is a guess as long as the stages before may still select others."""
     return str(runs) if standing.settled or not runs else f"about {runs}"
 
 
-def _unsettled(standings: Sequence[plans.Standing], found: Sequence[Record]) -> list[str]:
+def _unsettled(standings: Sequence[stages.Standing], found: Sequence[Record]) -> list[str]:
     """Sentences: what may change about the counts, and how many records nothing selects as long as runs are missing."""
     waiting = [standing for standing in standings if not standing.settled]
     told = []
@@ -294,7 +296,7 @@ def _hours(seconds: float) -> str:
     return "unknown" if math.isnan(seconds) else f"{seconds / 3600:.2g}"
 
 
-def _best(tables: tuple[report.Table, ...]) -> Best | None:
+def _best(tables: tuple[markdown.Table, ...]) -> Best | None:
     if not tables:
         return None
     first = tables[0]
@@ -305,25 +307,25 @@ def _text(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _report(loaded: Loaded, preset: str, standings: Sequence[plans.Standing], output: Path, console: Console) -> None:
-    page = report.write(loaded.experiment.name, preset, standings, loaded.tables, output)
+def _report(loaded: Loaded, preset: str, standings: Sequence[stages.Standing], output: Path, console: Console) -> None:
+    page = markdown.write(loaded.experiment.name, preset, standings, loaded.tables, output)
     for table in loaded.tables:
-        numbers = report.fill(table, standings)
+        numbers = markdown.fill(table, standings)
         if not numbers.rows:
             if not table.optional:
                 console.print(f"{table.title}: no record for this table yet.", highlight=False)
             continue
-        console.print(report.rich_table(numbers))
-        for sentence in report.claims(numbers):
+        console.print(markdown.rich_table(numbers))
+        for sentence in markdown.claims(numbers):
             console.print(sentence.replace("**", ""), highlight=False, markup=False, soft_wrap=True)
     console.print(f"The whole report: {page}", highlight=False, soft_wrap=True)
 
 
-def _draw(loaded: Loaded, standings: Sequence[plans.Standing], directory: Path, console: Console) -> list[Path]:
+def _draw(loaded: Loaded, standings: Sequence[stages.Standing], directory: Path, console: Console) -> list[Path]:
     if loaded.figures is None:
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    drawn = loaded.figures(records.frame(report.done_records(standings)), directory)
+    drawn = loaded.figures(records.frame(markdown.done_records(standings)), directory)
     for path in drawn:
         console.print(str(path), highlight=False, soft_wrap=True)
     return drawn

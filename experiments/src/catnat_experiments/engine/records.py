@@ -1,0 +1,319 @@
+"""Records: one small JSON file per finished run, readable by anything.
+
+A run is named by its config: the id is a hash of it, so the same config is the same run on every machine, and a file
+``<id>.json`` says that it is done. Files appear whole or not at all; a checksum over the content tells a damaged one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import socket
+import subprocess
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from catnat_experiments.engine.experiment import Config, Outcome
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class DiskFullError(OSError):
+    """A file could not be written because the disk, the quota or the file-size limit is used up."""
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def canonical(value: object) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN. What ids and checksums are computed from.
+
+    >>> canonical({"seed": 1, "rate": 0.1})
+    '{"rate":0.1,"seed":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def run_id(config: Config) -> str:
+    """The first 16 hex digits of the SHA-256 of the config's canonical JSON.
+
+    >>> run_id({"seed": 1, "rate": 0.1}) == run_id({"rate": 0.1, "seed": 1})
+    True
+    """
+    try:
+        return _digest(config)[:16]
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"A config must be plain JSON (text, whole numbers, finite floats), but {config!r} is not: {error}. Values "
+            "taken from NumPy or pandas need int(...) or float(...)."
+        ) from error
+
+
+def group_id(runs: Sequence[Config]) -> str:
+    """The id of runs that are computed together: the same hash, of the sorted list of their ids.
+
+    >>> first, second = {"seed": 1}, {"seed": 2}
+    >>> group_id([first, second]) == group_id([second, first])
+    True
+    """
+    return _digest(sorted(run_id(run) for run in runs))[:16]
+
+
+# ---- provenance ------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def versions(*more: str) -> dict[str, str]:
+    """The versions that decide the numbers: Python and the packages behind them, and what else an experiment names."""
+    packages = ("torch", "numpy", "catnat", "catnat-experiments", "ray", *more)
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
+
+@functools.cache
+def commit() -> str | None:
+    """The git commit of this package's source, with ``+`` if files were changed since; None for an installed wheel."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)  # an environment may lie inside someone else's repository
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/experiments/src")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# ---- one record ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What is kept of one finished run. A metric that is not finite is kept as null and read as NaN."""
+
+    id: str
+    experiment: str
+    stage: str
+    config: Config
+    metrics: dict[str, float]
+    history: dict[str, list[float]]
+    versions: dict[str, str]
+    commit: str | None
+    seconds: float
+    finished: str
+
+    @classmethod
+    def of(
+        cls,
+        outcome: Outcome,
+        config: Config,
+        *,
+        experiment: str,
+        stage: str,
+        seconds: float,
+        versions: Mapping[str, str],
+        commit: str | None,
+    ) -> Record:
+        """The record of a run that ends now."""
+        return cls(
+            id=run_id(config),
+            experiment=experiment,
+            stage=stage,
+            config=dict(config),
+            metrics={name: float(value) for name, value in outcome.metrics.items()},
+            history={name: [float(value) for value in values] for name, values in outcome.history.items()},
+            versions=dict(versions),
+            commit=commit,
+            seconds=round(seconds, 3),
+            finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    def to_json(self) -> str:
+        """The file's text, one line per field, with the checksum of everything else in it."""
+        content = _finite(dataclasses.asdict(self))
+        content["checksum"] = _digest(content)
+        lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
+        return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read a record; a ValueError says in what way it is damaged."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"not whole JSON ({error})") from None
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        checksum = content.pop("checksum", None)
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(content) != names:
+            raise ValueError(f"its keys differ from a record's: {', '.join(sorted(set(content) ^ names))}")
+        if checksum != _digest(content):
+            raise ValueError("its checksum does not match its content")
+        if content["id"] != run_id(content["config"]):
+            raise ValueError("its id is not the hash of its config")
+        content["metrics"] = {name: _number(value) for name, value in content["metrics"].items()}
+        content["history"] = {name: [_number(value) for value in values] for name, values in content["history"].items()}
+        return cls(**content)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+_BYTES = 6
+
+
+def pack(array: NDArray[np.uint8]) -> list[float]:
+    """Bytes, compressed, as numbers that a record's history can hold: 6 bytes each, after the number of bytes.
+
+    >>> unpack(pack(np.arange(5, dtype=np.uint8))).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    content = zlib.compress(array.tobytes(), 9)
+    chunks = (content[place : place + _BYTES].ljust(_BYTES, b"\0") for place in range(0, len(content), _BYTES))
+    return [float(len(content)), *(float(int.from_bytes(chunk, "big")) for chunk in chunks)]
+
+
+def unpack(numbers: Sequence[float]) -> NDArray[np.uint8]:
+    """The bytes of :func:`pack`."""
+    content = b"".join(int(number).to_bytes(_BYTES, "big") for number in numbers[1:])[: int(numbers[0])]
+    return np.frombuffer(zlib.decompress(content), np.uint8)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is whole or not there, even if the process or the machine dies on the way."""
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno not in _DISK_FULL:
+            raise
+        raise DiskFullError(
+            error.errno,
+            f"No room to write {path.name} ({len(content):,} bytes; {os.strerror(error.errno)}): the disk, your quota "
+            f"or the file-size limit is used up. Free some space in {path.parent} and repeat the command: everything "
+            "that was finished is kept and is not computed again.",
+        ) from None
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename itself durable, where the system can (Windows cannot open a directory)."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write(record: Record, directory: Path) -> Path:
+    """Write ``<directory>/<id>.json``, whole or not at all."""
+    path = directory / f"{record.id}.json"
+    write_atomically(path, record.to_json().encode())
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Corrupt:
+    """A file that should be a record and is not; its run counts as not done.
+
+    ``config`` is that of the run, if it can still be read: a search could not know otherwise which run to repeat.
+    """
+
+    path: Path
+    reason: str
+    config: Config | None = None
+
+
+def load_all(directory: Path) -> tuple[list[Record], list[Corrupt]]:
+    """All records of a directory, sorted by id, and the files that are damaged, with the reason."""
+    read = [_read(path) for path in sorted(directory.glob("*.json"))]
+    good = [record for record in read if isinstance(record, Record)]
+    return good, [corrupt for corrupt in read if isinstance(corrupt, Corrupt)]
+
+
+def _read(path: Path) -> Record | Corrupt:
+    try:
+        record = Record.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        return Corrupt(path, str(error), _config_left(path))
+    return record if path.stem == record.id else Corrupt(path, f"it holds the record of run {record.id}")
+
+
+def _config_left(path: Path) -> Config | None:
+    """The config in a damaged record: a line of its own, and certainly whole if its hash is the file's name."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, text = line.strip().partition(": ")
+            if name == '"config"':
+                config: Config = json.loads(text.rstrip(","))
+                return config if run_id(config) == path.stem else None
+    return None
+
+
+def frame(records: Path | Iterable[Record]) -> pd.DataFrame:
+    """Records as a table, one row per run.
+
+    The columns are ``id``, ``experiment``, ``stage``, ``seconds``, ``finished``, ``commit``, one ``config.<key>``,
+    ``metrics.<name>`` and ``history.<name>`` (a list) each, and ``config``, the config itself: build the configs of a
+    later stage from that one, because pandas turns whole numbers into floats in a column with gaps.
+    """
+    found = load_all(records)[0] if isinstance(records, Path) else records
+    rows = [_row(record) for record in found]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_PLAIN))
+
+
+_PLAIN = ("id", "experiment", "stage", "seconds", "finished", "commit", "config")
+
+
+def _row(record: Record) -> dict[str, object]:
+    nested: dict[str, Mapping[str, object]] = {
+        "config": record.config,
+        "metrics": record.metrics,
+        "history": record.history,
+    }
+    return {name: getattr(record, name) for name in _PLAIN} | {
+        f"{part}.{key}": value for part, values in nested.items() for key, value in values.items()
+    }
