@@ -20,8 +20,9 @@ from catnat_experiments import cli
 from catnat_experiments.builtin import BUILT_IN, BuiltIn
 from catnat_experiments.engine import records
 from catnat_experiments.engine import stages as engine_stages
-from catnat_experiments.engine.experiment import MissingExtraError, Outcome, extra
+from catnat_experiments.engine.extras import MissingExtraError, extra
 from catnat_experiments.engine.records import Record
+from catnat_experiments.engine.types import Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +42,12 @@ def finish(experiment: Toy, stages: int) -> None:
     """Records of the first stages, without computing anything."""
     results = Path("results/toy")
     for place in range(stages):
-        standing = engine_stages.survey(experiment, "quick", records.load_all(results)[0])[place]
-        for run in standing.runs or []:
+        status = engine_stages.survey(experiment, "quick", records.load_all(results)[0])[place]
+        for run in status.runs or []:
             outcome = Outcome({"loss": (float(run["rate"]) - 0.2) ** 2 + 0.01 * int(run["seed"])}, {})
             about = {
                 "experiment": "toy",
-                "stage": standing.stage.name,
+                "stage": status.stage.name,
                 "seconds": 7200.0,
                 "versions": {},
                 "commit": None,
@@ -170,7 +171,7 @@ def opened(name: str) -> ModuleType:
 
 def test_every_experiment_of_the_package_is_listed() -> None:
     package = Path(catnat_experiments.__file__).parent
-    assert {path.stem for path in package.glob("*.py") if "\nEXPERIMENT = " in path.read_text()} == set(BUILT_IN)
+    assert {path.parent.name for path in package.glob("tasks/*/task.py")} == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -197,10 +198,8 @@ def test_readme_has_the_same_core_hours() -> None:
 def planned(name: str, preset: str) -> tuple[int, float]:
     """The runs of a preset from nothing, and the core-hours that `plan` gives."""
     experiment = opened(name).EXPERIMENT
-    standings = engine_stages.survey(experiment, preset, [])
-    return sum(standing.missing for standing in standings), sum(
-        engine_stages.seconds_left(experiment, standings)
-    ) / 3600
+    statuses = engine_stages.survey(experiment, preset, [])
+    return sum(status.missing for status in statuses), sum(engine_stages.seconds_left(experiment, statuses)) / 3600
 
 
 @pytest.mark.parametrize("preset", BUILT_IN["identifiers"].hours)
@@ -295,7 +294,7 @@ def test_help_sends_to_the_list_of_presets() -> None:
 def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "There is no experiment 'nothing': give one of gsl, vae, " in call("plan", "nothing").output
     assert "There is no experiment 'no.thing'" in call("plan", "no.thing").output
-    assert "defines no EXPERIMENT" in call("plan", "records").output
+    assert "defines no EXPERIMENT" in call("plan", "memory").output
     assert "--cpus is for this machine alone" in call("run", "toy", "--cpus", "2", "--address", "auto").output
 
     def stages(self: Toy, preset: str) -> object:

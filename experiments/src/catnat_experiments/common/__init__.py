@@ -1,1 +1,1 @@
-"""TODO."""
+"""What several experiments share: parameterizations, data, how a rate is selected, pictures in records."""

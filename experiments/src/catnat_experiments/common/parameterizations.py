@@ -63,19 +63,19 @@ class Parameterization(abc.ABC):
 
     @abc.abstractmethod
     def saturated(self, scores: Tensor) -> Tensor:
-        """Which scores are dead: their probability is exactly 0 or 1, and they get no gradient."""
+        """Which scores are saturated: their probability is exactly 0 or 1, and they get no gradient."""
 
     @abc.abstractmethod
     def _natural(self, scores: Tensor) -> Tensor:
-        """The scores, with the natural gradient on the way back."""
+        """The scores, with the natural gradient in the backward pass."""
 
     def wrap(self, scores: Tensor) -> Tensor:
-        """The scores themselves. A natural-gradient variant replaces their gradient on the way back."""
+        """The scores themselves. A natural-gradient variant replaces their gradient in the backward pass."""
         return self._natural(scores) if self.natural_gradient else scores
 
 
-def _dead_scores(probs: Tensor) -> Tensor:
-    """Which of K scores are dead: those of classes of probability 0, and the one score of a certain class."""
+def _saturated_scores(probs: Tensor) -> Tensor:
+    """Which of K scores are saturated: those of classes of probability 0, and the one score of a certain class."""
     impossible = probs == 0
     certain = impossible.sum(-1, keepdim=True) == probs.shape[-1] - 1
     return impossible | certain
@@ -104,7 +104,7 @@ class Softmax(Parameterization):
 
     def saturated(self, scores: Tensor) -> Tensor:
         """Only where a probability underflows to 0: 104 below the largest score, in float32."""
-        return _dead_scores(self.probs(scores))
+        return _saturated_scores(self.probs(scores))
 
     def _natural(self, scores: Tensor) -> Tensor:
         return ct.softmax_natural_gradient(scores, damping=self.damping)
@@ -200,7 +200,7 @@ class Sparsemax(Parameterization):
 
     def saturated(self, scores: Tensor) -> Tensor:
         """Outside the support, and where the support is one class."""
-        return _dead_scores(self.probs(scores))
+        return _saturated_scores(self.probs(scores))
 
     def _natural(self, scores: Tensor) -> Tensor:
         raise NotImplementedError(

@@ -2,7 +2,7 @@ r"""A third boundary of the natural activation, on trial: beyond a certain proba
 
 With :math:`u = \pi x / A` the natural activation is :math:`(1 + \sin u) / 2`, and its log-odds are
 :math:`2\,\mathrm{arsinh}(\tan u)`. They are followed up to the probability .99 on either side, and go on from there in
-a straight line with the slope that they have there. So the activation is monotone, and no node can die.
+a straight line with the slope that they have there. So the activation is monotone, and no node can saturate.
 
 The formulas are those of a user's own activation, written once for both frameworks.
 """

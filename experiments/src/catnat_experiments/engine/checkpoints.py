@@ -12,14 +12,16 @@ from typing import Any, cast
 
 import torch
 
-from catnat_experiments.engine.experiment import Config
-from catnat_experiments.engine.records import Record, commit, group_id, run_id, versions, write_atomically
+from catnat_experiments.engine.files import write_atomically
+from catnat_experiments.engine.provenance import commit, versions
+from catnat_experiments.engine.records import Record, group_id, run_id
+from catnat_experiments.engine.types import Config
 
 _HISTORY_POINTS = 20
 
 
-class FileKeeper:
-    """The keeper of one group: its checkpoints on disk, its scalars in TensorBoard.
+class FileCheckpointer:
+    """The checkpointer of one group: its checkpoints on disk, its scalars in TensorBoard.
 
     Args:
         directory: The results directory.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from catnat_experiments.engine.experiment import Keeper
+from catnat_experiments.engine.types import Checkpointer
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 LOG_POINTS = 20
@@ -36,9 +36,9 @@ class Training(Protocol):
         """Go on from a checkpoint."""
 
 
-def go_on(training: Training, keeper: Keeper) -> None:
-    """All steps that are left, from the keeper's last checkpoint on."""
-    kept = keeper.load()
+def resume_training(training: Training, checkpointer: Checkpointer) -> None:
+    """All steps that are left, from the last checkpoint on."""
+    kept = checkpointer.load()
     if kept is not None:
         training.restore(kept)
     points = [0, *(round(training.steps * (point + 1) / LOG_POINTS) for point in range(LOG_POINTS))]
@@ -48,10 +48,10 @@ def go_on(training: Training, keeper: Keeper) -> None:
         training.advance()
         if training.step in since:
             for run, values in enumerate(training.log(since[training.step])):
-                keeper.scalars(run, training.step, values)
+                checkpointer.scalars(run, training.step, values)
         # The last step too: what is killed in its evaluation has all its steps.
         if time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS or training.step == training.steps:
-            keeper.save(training.state(), training.step, training.steps)
+            checkpointer.save(training.state(), training.step, training.steps)
             saved = time.monotonic()
 
 
@@ -83,7 +83,7 @@ def least_seconds(
 
 
 class Printing:
-    """A keeper that keeps nothing and prints points of history, for one run by hand."""
+    """A checkpointer that keeps nothing and prints points of history, for one run by hand."""
 
     def __init__(self, *shown: str) -> None:
         self._shown = shown

@@ -13,9 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from catnat_experiments.engine.experiment import Config
 from catnat_experiments.engine.records import Record
-from catnat_experiments.report.statistics import Direction
+from catnat_experiments.engine.types import Config, Direction
 
 _SECONDS_BETWEEN_LINES = 5.0
 _GROUPS_SHOWN = 4

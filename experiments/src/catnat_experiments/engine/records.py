@@ -8,36 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import functools
 import hashlib
-import importlib.metadata
 import json
 import math
-import os
-import platform
-import socket
-import subprocess
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from catnat_experiments.engine.experiment import Config, Outcome
+from catnat_experiments.engine.files import write_atomically
+from catnat_experiments.engine.types import Config, Outcome
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class DiskFullError(OSError):
-    """A file could not be written because the disk, the quota or the file-size limit is used up."""
-
-
-# ---- names -----------------------------------------------------------------------------------------------------------
+# ---- names of runs ---------------------------------------------------------------------------------------------------
 
 
 def canonical(value: object) -> str:
@@ -63,7 +47,7 @@ def run_id(config: Config) -> str:
         return _digest(config)[:16]
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"A config must be plain JSON (text, whole numbers, finite floats), but {config!r} is not: {error}. Values "
+            f"A config must be plain JSON (text, integers, finite floats), but {config!r} is not: {error}. Values "
             "taken from NumPy or pandas need int(...) or float(...)."
         ) from error
 
@@ -76,33 +60,6 @@ def group_id(runs: Sequence[Config]) -> str:
     True
     """
     return _digest(sorted(run_id(run) for run in runs))[:16]
-
-
-# ---- provenance ------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def versions(*more: str) -> dict[str, str]:
-    """The versions that decide the numbers: Python and the packages behind them, and what else an experiment names."""
-    packages = ("torch", "numpy", "catnat", "catnat-experiments", "ray", *more)
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
-
-
-@functools.cache
-def commit() -> str | None:
-    """The git commit of this package's source, with ``+`` if files were changed since; None for an installed wheel."""
-    here = Path(__file__).resolve()
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", here.name)  # an environment may lie inside someone else's repository
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/experiments/src")
-        return git("rev-parse", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 # ---- one record ------------------------------------------------------------------------------------------------------
@@ -190,64 +147,6 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-_BYTES = 6
-
-
-def pack(array: NDArray[np.uint8]) -> list[float]:
-    """Bytes, compressed, as numbers that a record's history can hold: 6 bytes each, after the number of bytes.
-
-    >>> unpack(pack(np.arange(5, dtype=np.uint8))).tolist()
-    [0, 1, 2, 3, 4]
-    """
-    content = zlib.compress(array.tobytes(), 9)
-    chunks = (content[place : place + _BYTES].ljust(_BYTES, b"\0") for place in range(0, len(content), _BYTES))
-    return [float(len(content)), *(float(int.from_bytes(chunk, "big")) for chunk in chunks)]
-
-
-def unpack(numbers: Sequence[float]) -> NDArray[np.uint8]:
-    """The bytes of :func:`pack`."""
-    content = b"".join(int(number).to_bytes(_BYTES, "big") for number in numbers[1:])[: int(numbers[0])]
-    return np.frombuffer(zlib.decompress(content), np.uint8)
-
-
-# ---- files -----------------------------------------------------------------------------------------------------------
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is whole or not there, even if the process or the machine dies on the way."""
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno not in _DISK_FULL:
-            raise
-        raise DiskFullError(
-            error.errno,
-            f"No room to write {path.name} ({len(content):,} bytes; {os.strerror(error.errno)}): the disk, your quota "
-            f"or the file-size limit is used up. Free some space in {path.parent} and repeat the command: everything "
-            "that was finished is kept and is not computed again.",
-        ) from None
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename itself durable, where the system can (Windows cannot open a directory)."""
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def write(record: Record, directory: Path) -> Path:
     """Write ``<directory>/<id>.json``, whole or not at all."""
     path = directory / f"{record.id}.json"
@@ -298,7 +197,7 @@ def frame(records: Path | Iterable[Record]) -> pd.DataFrame:
 
     The columns are ``id``, ``experiment``, ``stage``, ``seconds``, ``finished``, ``commit``, one ``config.<key>``,
     ``metrics.<name>`` and ``history.<name>`` (a list) each, and ``config``, the config itself: build the configs of a
-    later stage from that one, because pandas turns whole numbers into floats in a column with gaps.
+    later stage from that one, because pandas turns integers into floats in a column with gaps.
     """
     found = load_all(records)[0] if isinstance(records, Path) else records
     rows = [_row(record) for record in found]

@@ -1,10 +1,11 @@
 """The engine: runs the stages of an experiment on Ray Tune, and never the same run twice.
 
-Who does what. A *group* of runs is one Tune trial: one CPU (or a share of a GPU), in a worker process that Tune reuses
-for the next group. The worker trains and keeps checkpoints; the outcomes travel back through Tune, and the driver, the
-process of the command, alone writes records. So records need no shared disk, and there is one writer. Checkpoints lie
-in ``<results>/.checkpoints/<group id>``, written by the worker: on a cluster with a shared disk any node can go on with
-them; without one a group that loses its node starts again from nothing, which costs time and changes no number.
+Who does what. A *group* of runs is one Tune trial: one CPU (or a fraction of a GPU), in a worker process that Tune
+reuses for the next group. The worker trains and keeps checkpoints; the outcomes travel back through Tune, and the
+driver, the process of the command, alone writes records. So records need no shared disk, and there is one writer.
+Checkpoints lie in ``<results>/.checkpoints/<group id>``, written by the worker: on a cluster with a shared disk any
+node can go on with them; without one a group that loses its node starts again from nothing, which costs time and
+changes no number.
 
 What is lost when something dies. A worker or a node: Tune starts the group again, from its checkpoint. The driver:
 repeat the command; groups with all their records are skipped, the others go on from their checkpoints. The state of
@@ -32,12 +33,14 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from catnat_experiments.engine import checkpoints, records
-from catnat_experiments.engine.experiment import Config, Experiment, Outcome
+from catnat_experiments.engine import checkpoints, provenance, records
+from catnat_experiments.engine.experiment import Experiment
+from catnat_experiments.engine.files import write_atomically
 from catnat_experiments.engine.progress import Display
 from catnat_experiments.engine.records import Corrupt, Record, group_id, run_id
 from catnat_experiments.engine.search import Search, Studies
-from catnat_experiments.engine.stages import Standing, survey, unfinished_groups
+from catnat_experiments.engine.stages import StageStatus, survey, unfinished_groups
+from catnat_experiments.engine.types import Config, Outcome
 
 _PATIENCE = 60.0
 
@@ -61,7 +64,7 @@ class Options:
     Attributes:
         address: Of a Ray cluster to join ("auto" finds the one of this machine); None starts Ray on this machine alone.
         cpus: Cores to use on this machine; None for all. A cluster knows its own.
-        gpus_per_trial: The share of a GPU that a group needs, for example 0.25 to put four on one.
+        gpus_per_trial: The fraction of a GPU that a group needs, for example 0.25 to put four on one.
         retries: How often a group is started again after its worker, its node or its disk failed. An error of the
             experiment's own code is not tried again: it would come again.
     """
@@ -89,39 +92,39 @@ def run(experiment: Experiment, preset: str, directory: Path, options: Options, 
             display.say(f"The record {damaged.path.name} is damaged, its run is computed again: {damaged.reason}.")
         for place in range(len(experiment.stages(preset))):
             # Again for every stage: its runs may depend on records that the stage before has made just now.
-            standings = survey(experiment, preset, records.load_all(directory)[0])
-            if not standings[place].complete:
+            statuses = survey(experiment, preset, records.load_all(directory)[0])
+            if not statuses[place].complete:
                 stack.enter_context(_ray(options))
-                later = sum(standing.missing for standing in standings[place + 1 :])
-                _run_stage(experiment, standings[place], later, corrupt, directory, options, display)
+                later = sum(status.missing for status in statuses[place + 1 :])
+                _run_stage(experiment, statuses[place], later, corrupt, directory, options, display)
         return corrupt
 
 
 def _run_stage(
     experiment: Experiment,
-    standing: Standing,
+    status: StageStatus,
     later: int,
     corrupt: Sequence[Corrupt],
     directory: Path,
     options: Options,
     display: Display,
 ) -> None:
-    stage = standing.stage
-    display.stage(stage.name, len(standing.done) + standing.missing, standing.done, later)
-    clerk = _Clerk(experiment.name, standing, directory, display)
+    stage = status.stage
+    display.stage(stage.name, len(status.done) + status.missing, status.done, later)
+    writer = RecordWriter(experiment.name, status, directory, display)
     if isinstance(stage, Search):
         again = [run for group in checkpoints.interrupted(directory) for run in group]
         again += [damaged.config for damaged in corrupt if damaged.config is not None]
-        studies = Studies(stage, standing.done, again)
-        _tune(experiment, directory, clerk, options, search_alg=_Suggestions(studies), num_samples=studies.remaining)
+        studies = Studies(stage, status.done, again)
+        _tune(experiment, directory, writer, options, search_alg=_Suggestions(studies), num_samples=studies.remaining)
     else:
-        _tune(experiment, directory, clerk, options, groups=unfinished_groups(experiment, standing))
-    if clerk.failures or clerk.written < standing.missing:
-        reasons = "".join(f"\n  {group}: {reason}" for group, reason in list(clerk.failures.items())[:5])
+        _tune(experiment, directory, writer, options, groups=unfinished_groups(experiment, status))
+    if writer.failures or writer.written < status.missing:
+        reasons = "".join(f"\n  {group}: {reason}" for group, reason in list(writer.failures.items())[:5])
         raise UnfinishedError(
-            f"Stage '{stage.name}' is not complete: {standing.missing - clerk.written} runs are missing, and "
-            f"{len(clerk.failures)} group(s) failed.{reasons}\nMore about failures is in {directory / '.errors'}. What "
-            "was finished is kept; repeat the command for the rest."
+            f"Stage '{stage.name}' is not complete: {status.missing - writer.written} runs are missing, and "
+            f"{len(writer.failures)} group(s) failed.{reasons}\nMore about failures is in {directory / '.errors'}. "
+            "What was finished is kept; repeat the command for the rest."
         )
 
 
@@ -133,7 +136,7 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
     torch.set_num_threads(1)  # one CPU a trial; and another number of threads could change the numbers
     runs = cast("list[Config]", json.loads(config["runs"]))
     packages = getattr(experiment, "packages", ())
-    files = checkpoints.FileKeeper(directory, runs, tune.report, packages)
+    files = checkpoints.FileCheckpointer(directory, runs, tune.report, packages)
     try:
         outcomes = experiment.train(runs, files)
         if len(outcomes) != len(runs):
@@ -151,8 +154,8 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
         {
             "outcomes": [Outcome(out.metrics, out.history or files.history(run)) for run, out in enumerate(outcomes)],
             "seconds": files.seconds / len(runs),
-            "versions": records.versions(*packages),
-            "commit": records.commit(),
+            "versions": provenance.versions(*packages),
+            "commit": provenance.commit(),
         }
     )
 
@@ -160,13 +163,13 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
 # ---- the driver's side -----------------------------------------------------------------------------------------------
 
 
-class _Clerk(tune.Callback):
+class RecordWriter(tune.Callback):
     """Writes the records as outcomes come in, removes checkpoints that are not needed any more, feeds the display."""
 
-    def __init__(self, experiment: str, standing: Standing, directory: Path, display: Display) -> None:
+    def __init__(self, experiment: str, status: StageStatus, directory: Path, display: Display) -> None:
         self._experiment = experiment
-        self._stage = standing.stage.name
-        self._done = {record.id for record in standing.done}
+        self._stage = status.stage.name
+        self._done = {record.id for record in status.done}
         self._directory = directory
         self._display = display
         self._last_sign = time.monotonic()
@@ -178,12 +181,14 @@ class _Clerk(tune.Callback):
         return {}  # Tune pickles its parts for a restore that we never ask for
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A group starts."""
         self._last_sign = time.monotonic()
         self._display.started(trial.trial_id, _runs(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
+        """A group reports progress, its outcomes, or an error of the experiment."""
         if "outcomes" in result:
             self._display.finished(trial.trial_id, self._write(_runs(trial), result))
         elif "error" in result:
@@ -192,12 +197,15 @@ class _Clerk(tune.Callback):
             self._display.progressed(trial.trial_id, result["step"], result["of"])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A group's worker was lost, and Tune starts it again."""
         self._display.retried(trial.trial_id, _last_line(str(trial.get_error())))
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A group failed for good."""
         self._failed(trial, str(trial.get_error()))
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Time passes."""
         self._display.tick()
         if any(trial.status == Trial.RUNNING for trial in trials):
             self._last_sign = time.monotonic()
@@ -207,9 +215,7 @@ class _Clerk(tune.Callback):
 
     def _failed(self, trial: Trial, error: str) -> None:
         name = group_id(_runs(trial))
-        records.write_atomically(
-            self._directory / ".errors" / f"{name}.txt", f"{trial.config['runs']}\n{error}".encode()
-        )
+        write_atomically(self._directory / ".errors" / f"{name}.txt", f"{trial.config['runs']}\n{error}".encode())
         self.failures[name] = _last_line(error)
         self._display.failed(trial.trial_id, self.failures[name])
 
@@ -272,7 +278,7 @@ class _Suggestions(Searcher):
 def _tune(
     experiment: Experiment,
     directory: Path,
-    clerk: _Clerk,
+    writer: RecordWriter,
     options: Options,
     *,
     groups: Sequence[Sequence[Config]] = (),
@@ -295,15 +301,15 @@ def _tune(
                 name="tune",
                 storage_path=scratch,
                 verbose=0,
-                callbacks=[clerk],
+                callbacks=[writer],
                 failure_config=tune.FailureConfig(max_failures=options.retries),
             ),
         )
         try:
             tuner.fit()
         except Exception:
-            if clerk.broken:  # Tune makes a mere text of what a callback raises
-                raise clerk.broken from None
+            if writer.broken:  # Tune makes a mere text of what a callback raises
+                raise writer.broken from None
             raise
 
 
@@ -353,7 +359,7 @@ def _check_gpus(options: Options) -> None:
 def _only_writer(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     if not (directory / ".gitignore").exists():  # records are worth a commit, checkpoints are not
-        records.write_atomically(directory / ".gitignore", b".*\n!.gitignore\n")
+        write_atomically(directory / ".gitignore", b".*\n!.gitignore\n")
     try:
         with filelock.FileLock(directory / ".lock", timeout=0):
             yield

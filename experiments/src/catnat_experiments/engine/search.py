@@ -11,9 +11,8 @@ import pandas as pd
 from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState
 
-from catnat_experiments.engine.experiment import Config
 from catnat_experiments.engine.records import Record, canonical, run_id
-from catnat_experiments.report.statistics import Direction
+from catnat_experiments.engine.types import Config, Direction
 
 _ATTEMPTS = 100
 

@@ -6,15 +6,14 @@ import math
 import re
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from catnat_experiments.report.markdown import Curve, Numbers
+from catnat_experiments.report.colours import colour
 from catnat_experiments.report.statistics import Sample
+from catnat_experiments.report.tables import Curve, Numbers
 
 
 def slug(title: str) -> str:
@@ -51,11 +50,6 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     legend_beside(figure)
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
-
-
-def colour(place: int, count: int) -> str:
-    """Of a column: matplotlib's usual ten, and twenty where there are more columns."""
-    return f"C{place}" if count <= 10 else to_hex(mpl.colormaps["tab20"](place % 20))
 
 
 def _or_nan(value: float | None) -> float:

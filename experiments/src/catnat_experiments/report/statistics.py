@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Direction = Literal["lower", "higher"]
+from catnat_experiments.engine.types import Direction
+
 Key = TypeVar("Key", bound=Hashable)
 LEVEL = 0.05
 RESAMPLES = 2000
@@ -70,7 +71,7 @@ def welch(first: Sample, second: Sample) -> float:
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    r"""Holm's step-down correction: the chance of one or more false alarms in the whole family stays below the level.
+    r"""Holm's step-down correction: the probability of a false alarm in the whole family stays below the level.
 
     The i-th smallest of m p-values becomes :math:`\max_{j \le i} \min(1, (m - j + 1) p_{(j)})`. A NaN (no test was
     possible) stays NaN and does not count.
@@ -162,7 +163,7 @@ def interquartile_mean(strata: Sequence[Sample]) -> Interval:
 
 
 def probability_of_improvement(pairs: Sequence[tuple[Sample, Sample]], direction: Direction) -> Interval:
-    r"""The chance that a run of the first sample is better than one of the second, averaged over strata.
+    r"""The probability that a run of the first sample is better than one of the second, averaged over strata.
 
     .. math:: \frac1{n m} \sum_{i, j} [x_i > y_j] + \tfrac12 [x_i = y_j]
 
@@ -171,12 +172,12 @@ def probability_of_improvement(pairs: Sequence[tuple[Sample, Sample]], direction
     """
     sign = 1 if direction == "higher" else -1
 
-    def chance(parts: Sequence[Sequence[Values]]) -> Values:
+    def probability(parts: Sequence[Sequence[Values]]) -> Values:
         signs = [np.sign(sign * (x[..., :, None] - y[..., None, :])).mean((-1, -2)) for x, y in parts]
         means: Values = (1 + np.mean(signs, axis=0)) / 2
         return means
 
-    return _interval(pairs, chance)
+    return _interval(pairs, probability)
 
 
 def _interval(

@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from catnat_experiments.engine.records import unpack
+from catnat_experiments.common.pictures import unpack
 from catnat_experiments.report import plots
-from catnat_experiments.tasks.atari.task import PICTURES, SIDE
+from catnat_experiments.tasks.atari.games import SIDE
+from catnat_experiments.tasks.atari.training import PICTURES
 
 
 def figures(frame: pd.DataFrame, directory: Path, names: Sequence[str]) -> list[Path]:

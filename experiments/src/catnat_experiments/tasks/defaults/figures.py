@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from catnat_experiments.report.plots import colour, save
+from catnat_experiments.report.colours import colour
+from catnat_experiments.report.plots import save
 from catnat_experiments.report.statistics import Sample
-
-if TYPE_CHECKING:
-    from catnat_experiments.tasks.defaults.task import Task
+from catnat_experiments.tasks.defaults.panel import Task
 
 COLUMNS = 3
 KINDS = ("softmax", "sigmoid", "natural", "natural-reflect", "natural-tail")

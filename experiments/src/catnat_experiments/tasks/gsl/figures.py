@@ -1,4 +1,4 @@
-"""The figures of graph structure learning: the hidden graph, the errors on theta, and what becomes of dead entries."""
+"""The figures of graph structure learning: the hidden graph, the errors on theta, the saturated entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from catnat_experiments.report import plots
-from catnat_experiments.tasks.gsl import task as gsl
+from catnat_experiments.tasks.gsl import data, paper
 
 ENTRIES = {"zero": "true zeros", "edge": "true edges"}
 """The two kinds of entries, as the metrics' suffixes and in words."""
@@ -23,14 +23,14 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     """All of them; those about learning need the final runs."""
     drawn = [hidden_graph(directory)]
     final = frame[frame["stage"] == "final"] if len(frame) else frame
-    learned = [name for name in gsl.ALL if name in set(final.get("config.parameterization", ()))]
+    learned = [name for name in paper.ALL if name in set(final.get("config.parameterization", ()))]
     if learned:
-        drawn += [draw(final, learned, directory) for draw in (theta_errors, dead_entries, lost_edges)]
+        drawn += [draw(final, learned, directory) for draw in (theta_errors, saturated_entries, lost_edges)]
     return drawn
 
 
 def _color(name: str) -> str:
-    return f"C{gsl.ALL.index(name)}"
+    return f"C{paper.ALL.index(name)}"
 
 
 def _runs(frame: pd.DataFrame, name: str, theta: float) -> pd.DataFrame:
@@ -44,11 +44,11 @@ def hidden_graph(directory: Path) -> Path:
     """The four communities in a line, and the entries of the adjacency matrix that can be there."""
     figure = Figure(figsize=(10.0, 2.6), layout="compressed")
     left, right = figure.subplots(1, 2, width_ratios=(5, 2))
-    places = np.concatenate([_TRIANGLE + np.array([2.8 * community, 0.0]) for community in range(gsl.COMMUNITIES)])
-    edges = gsl.possible_edges().numpy()
+    places = np.concatenate([_TRIANGLE + np.array([2.8 * community, 0.0]) for community in range(data.COMMUNITIES)])
+    edges = data.possible_edges().numpy()
     for i, j in np.argwhere(np.triu(edges, 1)):
         left.plot(*places[[i, j]].T, color="gray", lw=1.2, zorder=1)
-    left.scatter(*places.T, c=[f"C{node // 6}" for node in range(gsl.NODES)], s=110, zorder=2)
+    left.scatter(*places.T, c=[f"C{node // 6}" for node in range(data.NODES)], s=110, zorder=2)
     for node, (x, y) in enumerate(places):
         left.text(x, y, str(node), ha="center", va="center", color="white", fontsize="x-small", zorder=3)
     left.margins(0.05, 0.2)  # or the outermost nodes would be cut
@@ -88,11 +88,11 @@ def _errors_by_theta(axes: Axes, frame: pd.DataFrame, names: Sequence[str], metr
     axes.set_ylim(bottom=0)
 
 
-# ---- dead entries ----------------------------------------------------------------------------------------------------
+# ---- saturated entries -----------------------------------------------------------------------------------------------
 
 
-def dead_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
-    """The share of dead entries over training, of true zeros and of true edges, for those who have any."""
+def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
+    """The fraction of saturated entries over training, of true zeros and of true edges, for those who have any."""
     thetas = sorted(set(frame["config.theta"]))
     figure = Figure(figsize=(2.0 + 2.0 * len(thetas), 4.2), layout="constrained")
     panels = figure.subplots(2, len(thetas), sharex=True, sharey="row", squeeze=False)
@@ -110,12 +110,12 @@ def dead_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> 
 
 
 def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
-    """Every final run: how far its energy score is above the optimal row's, over the true edges that died in it."""
+    """Every final run: how far its energy score is above the optimal row's, over its saturated true edges."""
     thetas = sorted(set(frame["config.theta"]))
     figure = Figure(figsize=(2.0 + 2.0 * len(thetas), 2.8), layout="constrained")
     panels = figure.subplots(1, len(thetas), squeeze=False)[0]
     for axes, theta in zip(panels, thetas, strict=True):
-        optimal = _runs(frame, gsl.OPTIMAL, theta)["metrics.test_es_twice"].mean()
+        optimal = _runs(frame, paper.OPTIMAL, theta)["metrics.test_es_twice"].mean()
         for name in names:
             runs = _runs(frame, name, theta)
             lost = 102 * runs["metrics.dead_edge"]

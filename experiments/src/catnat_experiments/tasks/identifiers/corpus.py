@@ -37,7 +37,7 @@ CACHE = "CATNAT_CACHE"
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "ray", "sympy", "matplotlib", "networkx", "sqlalchemy")
 """What catnat-experiments depends on, and brings the most source code."""
 VALIDATION = 0.05
-"""The share of files that validate."""
+"""The fraction of files that validate."""
 LEAST = 2
 """Tokens that occur less often in the training files are ``<unk>``."""
 STRING, COMMENT, END, UNKNOWN = "<string>", "<comment>", "<end>", "<unk>"

@@ -21,7 +21,7 @@ from catnat_experiments.tasks.identifiers.corpus import Corpus
 SAMPLES = 4096
 """Classes that the sampled softmax draws in a step."""
 SHORTLIST = (0.02, 0.2)
-"""Where adaptive softmax cuts, as shares of the classes: the tails have a quarter and a sixteenth of the features."""
+"""Where adaptive softmax cuts, as fractions of the classes; the tails have 1/4 and 1/16 of the features."""
 ROWS_AT_ONCE = 128
 """Of the fused loss. With the number that torch chooses itself, a step on a CPU takes eight times as long."""
 CONTEXTS, VECTOR = 1000, 32
@@ -44,7 +44,7 @@ class Head(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
-        """The k most probable classes of every row, best first, and the share of all scores that finding them took."""
+        """The k most probable classes of every row, best first, and the fraction of all scores that this took."""
 
 
 class Softmax(Head):
@@ -54,7 +54,7 @@ class Softmax(Head):
         super().__init__()
         start = nn.Linear(size, len(counts)).weight.detach()
         self.weight = nn.Parameter(start)
-        self.bias = nn.Parameter(_log_shares(counts).unsqueeze(1))  # (K, 1): rows that can be looked up
+        self.bias = nn.Parameter(_log_frequencies(counts).unsqueeze(1))  # (K, 1): rows that can be looked up
 
     def scores(self, features: Tensor) -> Tensor:
         """All of them, (n, K)."""
@@ -145,11 +145,11 @@ class Adaptive(Head):
 
     def __init__(self, size: int, counts: NDArray[np.int64]) -> None:
         super().__init__()
-        cutoffs = sorted({max(1, round(share * len(counts))) for share in SHORTLIST})
+        cutoffs = sorted({max(1, round(fraction * len(counts))) for fraction in SHORTLIST})
         self.layer = nn.AdaptiveLogSoftmaxWithLoss(size, len(counts), cutoffs, head_bias=True)
         tails = np.add.reduceat(counts, cutoffs)
         with torch.no_grad():
-            self.layer.head.bias.copy_(_log_shares(np.concatenate((counts[: cutoffs[0]], tails))))
+            self.layer.head.bias.copy_(_log_frequencies(np.concatenate((counts[: cutoffs[0]], tails))))
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
         """Reads the tails that targets are in."""
@@ -190,7 +190,7 @@ class TreeHead(Head):
         return found.indices, float(found.visited.double().mean()) / self.layer.tree.num_nodes
 
 
-def _log_shares(counts: NDArray[np.int64]) -> Tensor:
+def _log_frequencies(counts: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.log(counts / counts.sum())).float()
 
 
@@ -221,7 +221,7 @@ ACTIVATIONS = ("sigmoid", "natural-reflect", "sigmoid-isotropic", "natural-isotr
 def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
     """A vector for every class: what stands before and after it in the training files, by singular vectors.
 
-    The table has a row per class and a column per frequent token on either side, with the square roots of their shares:
+    The table has a row per class and a column per frequent token on either side, square roots of their frequencies:
     the distance of two rows is then Hellinger's, between the neighbours of two classes.
     """
     from scipy import sparse
@@ -250,8 +250,8 @@ def tree_of(name: str, corpus: Corpus) -> catnat.Tree:
 
 # ---- by name ---------------------------------------------------------------------------------------------------------
 
-RIVALS = ("softmax", "linear_cross_entropy", "adaptive", "sampled")
-HEADS = (*RIVALS, *(f"{tree} {activation}" for tree in TREES for activation in ACTIVATIONS))
+BASELINES = ("softmax", "linear_cross_entropy", "adaptive", "sampled")
+HEADS = (*BASELINES, *(f"{tree} {activation}" for tree in TREES for activation in ACTIVATIONS))
 
 
 def head_of(name: str, size: int, corpus: Corpus, generator: torch.Generator) -> Head:

@@ -40,7 +40,7 @@ LARGEST_GRADIENT = 0.5
 
 
 class Softmax(NamedTuple):
-    """What PPO asks of a distribution of actions, for logits: the twin of ``cj.Catnat``."""
+    """What PPO asks of a distribution of actions, for logits: the counterpart of ``cj.Catnat``."""
 
     scores: Array
 
@@ -82,20 +82,20 @@ class Policy:
         """One per action, or one per inner node of the balanced tree."""
         return actions if self.activation is None else actions - 1
 
-    def law(self, scores: Array) -> Any:
+    def distribution(self, scores: Array) -> Any:
         """The distribution of actions."""
         return Softmax(scores) if self.activation is None else cj.Catnat(scores, activation=self.activation)
 
     def wrap(self, scores: Array) -> Array:
-        """The scores themselves, with the natural gradient on the way back if the policy has one."""
+        """The scores themselves, with the natural gradient in the backward pass if the policy has one."""
         if self.damping is None:
             return scores
         if self.activation is None:
             return cj.softmax_natural_gradient(scores, damping=self.damping)
         return cj.natural_gradient(scores, activation=self.activation, damping=self.damping)
 
-    def dead(self, scores: Array) -> Array:
-        """Which scores are dead: nodes that answer with certainty, or actions whose probability underflows to 0."""
+    def saturated(self, scores: Array) -> Array:
+        """Which scores are saturated: certain nodes, or actions whose probability underflows to 0."""
         if self.activation is None:
             return jax.nn.softmax(scores) == 0
         return cj.saturated(scores, activation=self.activation)
@@ -227,7 +227,7 @@ def aims(policy: Policy, scores: Array, action: Array, advantage: Array, clip: A
     activation = policy.activation
     if activation is None:
         raise ValueError("A trust region in closed form needs a diagonal Fisher matrix: use a tree, not softmax.")
-    gradient = jax.grad(lambda scores: -(advantage * policy.law(scores).log_prob(action)).sum())(scores)
+    gradient = jax.grad(lambda scores: -(advantage * policy.distribution(scores).log_prob(action)).sum())(scores)
     fisher = cj.fisher_diagonal(scores, activation=activation)
     square = jnp.where(fisher > 0, jnp.square(gradient) / jnp.where(fisher > 0, fisher, 1), 0).sum(-1)
     square = jnp.maximum(square, 1e-30)  # an advantage of 0: a divergence must be positive
@@ -381,9 +381,9 @@ class Learner:
         found = Found(
             episodes=played.ended.sum(),
             returns=played.episode_return.sum(),
-            entropy=self.policy.law(old).entropy().mean(),
-            dead=self.policy.dead(old).mean(),
-            divergence=self.policy.law(old).kl_divergence(self.policy.law(new)).mean(),
+            entropy=self.policy.distribution(old).entropy().mean(),
+            dead=self.policy.saturated(old).mean(),
+            divergence=self.policy.distribution(old).kl_divergence(self.policy.distribution(new)).mean(),
         )
         return _strong(run._replace(networks=networks, moments=moments, update=run.update + 1)), found
 
@@ -393,8 +393,8 @@ class Learner:
         def step(run: Run, key: Array) -> tuple[Run, Played]:
             act_key, step_key = jax.random.split(key)
             scores = apply_layers(run.networks.actor, run.observation)
-            law = self.policy.law(scores)
-            action = law.sample(key=act_key)
+            actions = self.policy.distribution(scores)
+            action = actions.sample(key=act_key)
             keys = jax.random.split(step_key, self.sizes.envs)
             observation, games, reward, terminated, truncated, about = jax.vmap(self.env.step, (0, 0, 0, None))(
                 keys, run.games, action, self.params
@@ -404,7 +404,7 @@ class Learner:
                 observation=run.observation,
                 scores=scores,
                 action=action,
-                log_prob=law.log_prob(action),
+                log_prob=actions.log_prob(action),
                 value=values_of(run.networks.critic, run.observation),
                 reward=reward,
                 terminated=terminated,
@@ -432,12 +432,12 @@ class Learner:
     def actor_loss(self, actor: Layers, batch: Batch, knobs: Knobs) -> Array:
         """The policy's loss less the entropy bonus."""
         scores = self.policy.wrap(apply_layers(actor, batch.observation))
-        law = self.policy.law(scores)
+        actions = self.policy.distribution(scores)
         if batch.aim is None:
-            loss = clipped_loss(law.log_prob(batch.action), batch.log_prob, batch.advantage, knobs.clip)
+            loss = clipped_loss(actions.log_prob(batch.action), batch.log_prob, batch.advantage, knobs.clip)
         else:
             loss = aim_loss(scores, batch.aim)
-        return jnp.mean(loss - knobs.entropy * law.entropy())
+        return jnp.mean(loss - knobs.entropy * actions.entropy())
 
     def critic_loss(self, critic: Layers, batch: Batch) -> Array:
         """Half the mean squared error."""

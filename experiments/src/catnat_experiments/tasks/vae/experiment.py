@@ -13,16 +13,13 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 
-from catnat_experiments.engine.experiment import Config, EveryRunAlone, Keeper, Outcome, Stage, plan_of
+from catnat_experiments.common.selection import SEARCH_SEED, Arm, ranked
+from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
 from catnat_experiments.engine.loop import Printing, least_seconds
 from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
 from catnat_experiments.tasks.vae.model import METRICS, ROWS, bounds
 from catnat_experiments.tasks.vae.training import Training, finished
-
-SEARCH_SEED = 0
-"""The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
-Arm = tuple[str, float]
-"""A parameterization and a rate."""
 
 
 class Cell(NamedTuple):
@@ -111,9 +108,9 @@ class Autoencoder(EveryRunAlone):
     presets: Mapping[str, Preset]
     training: Callable[[Config], Training]
 
-    def train_one(self, run: Config, keeper: Keeper) -> Outcome:
-        """Train a run, going on from the keeper's checkpoint if there is one, and evaluate it."""
-        return finished(self.training(run), keeper)
+    def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
+        """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
+        return finished(self.training(run), checkpointer)
 
     def config(self, cell: Cell, name: str, rate: float, seed: int, **sizes: int) -> Config:
         """All that decides a run's numbers.
@@ -242,22 +239,6 @@ class _Stages(NamedTuple):
         if rung == 0:
             return halving.arms
         return ranked(self._climbing(halving, rung - 1, records), records)[: halving.count(rung)]
-
-
-def ranked(runs: Sequence[Config], records: pd.DataFrame, metric: str = "validation_nll") -> list[Arm]:
-    """Parameterizations and rates of these runs, lowest mean of the metric first; other records are ignored."""
-    values = dict(zip(records["id"], records[f"metrics.{metric}"], strict=True))
-    found: dict[Arm, list[float]] = {}
-    for run in runs:
-        arm = (str(run["parameterization"]), float(run["rate"]))
-        found.setdefault(arm, []).append(float(values.get(run_id(run), math.nan)))
-    finite = {arm: mean for arm, each in found.items() if math.isfinite(mean := sum(each) / len(each))}
-    if not finite:
-        raise ValueError(
-            f"No run of {runs[0]['parameterization']} has a finite {metric} in the records: finish the stage before, "
-            "then repeat the command."
-        )
-    return sorted(finite, key=lambda arm: (finite[arm], arm))
 
 
 def print_run(experiment: Autoencoder, run: Config) -> None:

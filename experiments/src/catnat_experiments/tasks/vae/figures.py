@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from catnat_experiments.engine.records import unpack
+from catnat_experiments.common.pictures import LEVELS, unpack
+from catnat_experiments.report import colours as report_colours
 from catnat_experiments.report import plots
 from catnat_experiments.tasks.vae.experiment import Cell
-from catnat_experiments.tasks.vae.model import LEVELS
 
 CURVES = {
     "validation_loss": "loss on validation images",
@@ -39,7 +39,7 @@ def figures(
     for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
         present = [column for column in columns if column in set(runs["config.parameterization"])]
-        colours = {column: plots.colour(place, len(present)) for place, column in enumerate(present)}
+        colours = {column: report_colours.colour(place, len(present)) for place, column in enumerate(present)}
         drawn += [
             pictures(runs, list(colours), directory / f"pictures-{name}.png"),
             curves(runs, colours, directory / f"curves-{name}.png"),
@@ -78,7 +78,7 @@ def _strip(axes: Axes, run: pd.Series, kind: str, label: str) -> None:
 
 
 def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
-    """Loss, entropy, classes alive and dead scores over training: means and one standard deviation of final runs."""
+    """Loss, entropy, classes alive and saturated scores over training: means and standard deviations of final runs."""
     figure = Figure(figsize=(13.0, 3.0), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
         for name, colour in colours.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat_experiments.common import mnist
+from catnat_experiments.common import mnist, streams
+from catnat_experiments.common.latents import classes_alive
 from catnat_experiments.common.parameterizations import Parameterization
-from catnat_experiments.engine.records import pack
+from catnat_experiments.common.pictures import LEVELS, pack
 from catnat_experiments.tasks.vae.network import Network, Parts
 
 METRICS = {
@@ -22,8 +24,8 @@ METRICS = {
     "validation_loss": "the negative evidence lower bound of the validation set",
     "kl": "its second part: how far the posteriors are from uniform, summed over the variables",
     "entropy": "mean entropy of a variable's posterior, in nats",
-    "dead": "share of scores that are dead for an image: certain, and without a gradient",
-    "dead_everywhere": "share of scores that are dead for each of the images looked at",
+    "dead": "fraction of scores that are saturated for an image: certain, and without a gradient",
+    "dead_everywhere": "fraction of scores that are saturated for each of the images looked at",
     "classes_alive": "classes of a variable that are used: of mean probability at least 1 / (10 K)",
     "classes_used": "the exponential of the entropy of a variable's mean posterior",
 }
@@ -34,12 +36,8 @@ RELAXED_METRICS = {
 }
 """Of runs whose decoder was trained on relaxed draws, on the test set."""
 
-_PURPOSES = ("run", "evaluation", "pictures")
-
-
-def stream_of(purpose: str, *numbers: int) -> np.random.Generator:
-    """Random numbers of their own for every purpose and seed."""
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence((_PURPOSES.index(purpose), *numbers))))
+stream_of = functools.partial(streams.stream_of, ("run", "evaluation", "pictures"))
+"""Random numbers for a purpose and a seed."""
 
 
 def gumbel(shape: tuple[int, ...], stream: np.random.Generator) -> Tensor:
@@ -85,8 +83,6 @@ ROWS = 512
 """Draws that are decoded at a time: their layers fit into a processor's cache."""
 LOOKED_AT = 1000
 """Validation images that the curves are computed from."""
-ALIVE = 0.1
-"""A class is alive if its mean probability is at least this share of the uniform one."""
 
 
 def posterior(model: Model, images: Tensor) -> Tensor:
@@ -196,18 +192,17 @@ def bounds(
 
 @torch.no_grad()
 def latent_metrics(model: Model, images: Tensor) -> dict[str, float]:
-    """What the posteriors of some images (images, 784) look like: entropy, divergence, dead scores, used classes."""
+    """What the posteriors of some images (images, 784) look like: entropy, divergence, saturation, used classes."""
     scores = torch.cat([posterior(model, some) for some in torch.split(images, 250)])
-    probs, dead = model.kind.probs(scores).double(), model.kind.saturated(scores)
+    probs, saturated = model.kind.probs(scores).double(), model.kind.saturated(scores)
     entropy = torch.special.entr(probs).sum(-1)
     mean = probs.mean(0)
-    classes = probs.shape[-1]
     return {
         "kl": model.constant - float(entropy.sum(1).mean()),
         "entropy": float(entropy.mean()),
-        "dead": float(dead.double().mean()),
-        "dead_everywhere": float(dead.all(0).double().mean()),
-        "classes_alive": float((mean >= ALIVE / classes).double().sum(-1).mean()),
+        "dead": float(saturated.double().mean()),
+        "dead_everywhere": float(saturated.all(0).double().mean()),
+        "classes_alive": classes_alive(mean),
         "classes_used": float(torch.special.entr(mean).sum(-1).exp().mean()),
     }
 
@@ -215,8 +210,6 @@ def latent_metrics(model: Model, images: Tensor) -> dict[str, float]:
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 PICTURES = 8
-LEVELS = 15
-"""Grey levels of the pictures in a record, beside 0."""
 
 
 @torch.no_grad()

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from catnat_experiments.common import mnist
 from catnat_experiments.common.parameterizations import Parameterization
-from catnat_experiments.engine.experiment import Config, Keeper, Outcome
-from catnat_experiments.engine.loop import add_point, go_on
+from catnat_experiments.engine.loop import add_point, resume_training
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.vae.model import (
     LOOKED_AT,
     METRICS,
@@ -49,7 +49,7 @@ class Training(abc.ABC):
         self.stream = stream_of("run", int(run["seed"]))
         self.parameters = network.start(self.stream)
         self.model = Model.of(network, kind, self.parameters)
-        # Views that autograd takes for parameters of their own: cheaper than the way back through the views.
+        # Views that autograd takes for parameters of their own: cheaper than a backward pass through the views.
         self._parts = [part.requires_grad_() for part in (*self.model.decoder, *self.model.encoder)]
         self.optimizer = _optimizer(str(run["optimizer"]), self.parameters, float(run["rate"]))
         self.order = torch.zeros(len(images.train), dtype=torch.int64)
@@ -137,10 +137,10 @@ def _optimizer(name: str, parameters: Tensor, rate: float) -> torch.optim.Optimi
     raise ValueError(f"`optimizer` is {name!r}, but one of these is needed: adam, sgd.")
 
 
-def finished(training: Training, keeper: Keeper) -> Outcome:
-    """Train a run, going on from the keeper's checkpoint if there is one, and evaluate it."""
+def finished(training: Training, checkpointer: Checkpointer) -> Outcome:
+    """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
     torch.set_num_threads(1)
-    go_on(training, keeper)
+    resume_training(training, checkpointer)
     return Outcome(training.metrics(), {**training.history, **_kept_pictures(training)})
 
 

@@ -12,11 +12,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from catnat_experiments.engine import records
-from catnat_experiments.engine.experiment import Config, Outcome, Stage
 from catnat_experiments.engine.records import Record
-from catnat_experiments.engine.stages import Standing
-from catnat_experiments.report import markdown, plots
-from catnat_experiments.report.markdown import Claim, Curve, Table
+from catnat_experiments.engine.stages import StageStatus
+from catnat_experiments.engine.types import Config, Outcome, Stage
+from catnat_experiments.report import plots, terminal
+from catnat_experiments.report.page import write
+from catnat_experiments.report.tables import Claim, Curve, Table, fill
 
 TABLE = Table(
     title="Energy score, test",
@@ -45,7 +46,7 @@ CLEAR = {
 }
 
 
-def standing(values: Mapping[tuple[float, str], Sequence[float]], stage: str = "final", missing: int = 0) -> Standing:
+def status(values: Mapping[tuple[float, str], Sequence[float]], stage: str = "final", missing: int = 0) -> StageStatus:
     found = [
         Record.of(
             Outcome({"es": value}, {"loss": [3.0 + seed, 2.0, 1.0], "step": [0.0, 10.0, 20.0]}),
@@ -60,11 +61,11 @@ def standing(values: Mapping[tuple[float, str], Sequence[float]], stage: str = "
         for seed, value in enumerate(sample)
     ]
     runs: list[Config] = [record.config for record in found]
-    return Standing(Stage(stage, lambda frame: runs, "", len(runs)), runs, found, missing)
+    return StageStatus(Stage(stage, lambda frame: runs, "", len(runs)), runs, found, missing)
 
 
 def page(values: Mapping[tuple[float, str], Sequence[float]], directory: Path, table: Table = TABLE) -> str:
-    return markdown.write("gsl", "paper", [standing(values)], [table], directory).read_text()
+    return write("gsl", "paper", [status(values)], [table], directory).read_text()
 
 
 def test_table_has_mean_deviation_bold_and_the_papers_number(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
     text = page(CLEAR, tmp_path, table)
     assert "| 0.5 | 2.00 ± 0.10 (2.00) | 1.00 ± 0.10 (1.00) | 0.51 (0.50) |" in text
     assert not re.search(r"better|\*\*|p-values|No test", text)
-    assert markdown.rich_table(markdown.fill(table, [standing(CLEAR)])).title == "Energy score, test"
+    assert terminal.rich_table(fill(table, [status(CLEAR)])).title == "Energy score, test"
 
 
 def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
@@ -197,16 +198,16 @@ def test_claims_need_a_direction(tmp_path: Path) -> None:
 
 
 def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
-    standings = [standing(CLEAR, stage="coarse"), standing({(0.5, "natural"): [9.0]}, missing=5)]
-    text = markdown.write("gsl", "paper", standings, [TABLE], tmp_path).read_text()
+    statuses = [status(CLEAR, stage="coarse"), status({(0.5, "natural"): [9.0]}, missing=5)]
+    text = write("gsl", "paper", statuses, [TABLE], tmp_path).read_text()
     assert "| theta* | natural | optimal |" in text  # a column without runs is left out
     assert "| 0.5 | 9.00 (1.00) | - |" in text
     assert "**Preliminary: 5 runs of this table are missing.**" in text
 
 
 def test_a_selection_that_may_change_is_told(tmp_path: Path) -> None:
-    unsettled = dataclasses.replace(standing(CLEAR, missing=2), settled=False)
-    text = markdown.write("gsl", "paper", [unsettled], [TABLE], tmp_path).read_text()
+    unsettled = dataclasses.replace(status(CLEAR, missing=2), settled=False)
+    text = write("gsl", "paper", [unsettled], [TABLE], tmp_path).read_text()
     assert "**Preliminary: a stage before this table's is not complete" in text
     assert "about 2 runs of this table are missing.**" in text
 
@@ -238,7 +239,7 @@ def test_plots_are_pictures_and_named_on_the_page(tmp_path: Path) -> None:
 
 
 def test_curve_is_the_mean_over_the_recorded_steps() -> None:
-    numbers = markdown.fill(TABLE, [standing(CLEAR)])
+    numbers = fill(TABLE, [status(CLEAR)])
     axes = Figure().add_subplot()
     curve, runs = TABLE.curves[0], numbers.frame[numbers.frame["config.kind"] == "softmax"]
     plots.draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", "C0", "softmax")
@@ -252,7 +253,7 @@ def test_curve_without_history_is_left_out(tmp_path: Path) -> None:
 
 
 def test_terminal_shows_the_same_cells() -> None:
-    table = markdown.rich_table(markdown.fill(TABLE, [standing(CLEAR)]))
+    table = terminal.rich_table(fill(TABLE, [status(CLEAR)]))
     assert [str(cell) for cell in table.columns[2].cells] == [
         "[bold]1.00 ± 0.10[/bold] (1.00)",
         "[bold]1.07 ± 0.15[/bold]",
@@ -265,12 +266,12 @@ def test_thousand_records_are_read_and_reported_in_seconds(tmp_path: Path) -> No
     values = {
         (theta, kind): stream.normal(size=100).tolist() for theta in (0.1, 0.25, 0.5, 0.75, 0.9) for kind in kinds
     }
-    for record in standing(values).done:
+    for record in status(values).done:
         (tmp_path / f"{record.id}.json").write_text(record.to_json())
     start = time.perf_counter()
     found, _ = records.load_all(tmp_path)
-    read = Standing(standing({}).stage, [record.config for record in found], found, 0)
-    markdown.write("gsl", "paper", [read], [TABLE], tmp_path)
+    read = StageStatus(status({}).stage, [record.config for record in found], found, 0)
+    write("gsl", "paper", [read], [TABLE], tmp_path)
     seconds = time.perf_counter() - start
     print(f"1,000 records: {seconds:.1f} s")
     assert len(found) == 1000
@@ -310,7 +311,7 @@ def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
     thetas = [0.1 * step for step in range(1, 7)]
     cells = {(theta, kind): [theta + (kind == "softmax")] for theta in thetas for kind in ("softmax", "natural")}
     tables = [dataclasses.replace(TABLE, title=title, group="Energy score") for title in ("One", "Two")]
-    text = markdown.write("gsl", "paper", [standing(cells)], tables, tmp_path).read_text()
+    text = write("gsl", "paper", [status(cells)], tables, tmp_path).read_text()
     assert text.count("## Energy score: all cells together") == 1
     # Twelve cells, as both tables have the same six; 2 / 2**12, and there is one more claim, about a row without runs.
     assert "| natural against softmax | 12 of 12 | -1.00 | 0.00049 | 0.00049 |" in text

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 from memory import Memory, assert_goes_on
 
-from catnat_experiments.engine import records, stages
-from catnat_experiments.engine.experiment import Config
+from catnat_experiments.engine import provenance, stages
 from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.search import Search
-from catnat_experiments.tasks.minatar import ppo
+from catnat_experiments.engine.types import Config
+from catnat_experiments.tasks.minatar import ppo, training
 from catnat_experiments.tasks.minatar import task as minatar
 from catnat_experiments.tasks.minatar.ppo import POLICIES
 
@@ -50,17 +50,17 @@ def facts(name: str) -> Facts:
     policy, scores = POLICIES[name], jnp.array(SCORES[:, : POLICIES[name].num_scores(5)])
 
     def log_probs(scores: Any) -> Any:
-        return jnp.stack([policy.law(scores).log_prob(jnp.array(action)) for action in range(5)])
+        return jnp.stack([policy.distribution(scores).log_prob(jnp.array(action)) for action in range(5)])
 
     def loss(scores: Any) -> Any:
-        return -(jnp.array(ADVANTAGES) * policy.law(policy.wrap(scores)).log_prob(jnp.array(ACTIONS))).sum()
+        return -(jnp.array(ADVANTAGES) * policy.distribution(policy.wrap(scores)).log_prob(jnp.array(ACTIONS))).sum()
 
     @jax.jit
     def program(scores: Any) -> tuple[Any, ...]:
-        law = policy.law(scores)
-        divergence = law.kl_divergence(policy.law(scores[::-1]))
+        actions = policy.distribution(scores)
+        divergence = actions.kl_divergence(policy.distribution(scores[::-1]))
         enumerated = jax.vmap(log_probs)(scores), jax.vmap(jax.jacobian(log_probs))(scores)
-        return law.entropy(), divergence, jax.grad(loss)(scores), *enumerated
+        return actions.entropy(), divergence, jax.grad(loss)(scores), *enumerated
 
     entropy, divergence, replaced, logs, jacobian = (np.array(values, np.float64) for values in program(scores))
     fisher = np.einsum("bk,bki,bkj->bij", np.exp(logs), jacobian, jacobian)
@@ -124,7 +124,7 @@ def test_aims_are_natural_gradient_steps_of_the_wanted_mean_divergence(name: str
     def program(old: Any) -> tuple[Any, ...]:
         aim = ppo.aims(policy, old, jnp.array(ACTIONS), jnp.array(ADVANTAGES), jnp.array(clip))
         slope = jax.grad(lambda scores: ppo.aim_loss(scores, aim).sum())
-        return aim.scores, slope(old), slope(aim.scores), policy.law(aim.scores).probs
+        return aim.scores, slope(old), slope(aim.scores), policy.distribution(aim.scores).probs
 
     aim, at_old, at_aim, after = (np.array(values, np.float64) for values in program(found.scores))
     natural = np.linalg.solve(found.fisher, found.gradient[..., None])[..., 0]
@@ -156,10 +156,12 @@ def test_entropies_and_divergences_are_sums_over_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "far"), [("natural", True), ("natural-reflect", False), ("sigmoid", False)])
-def test_dead_scores_are_those_of_certain_answers(name: str, far: bool) -> None:
-    np.testing.assert_array_equal(POLICIES[name].dead(jnp.array([0.0, 10.0, -1.0, 0.0])), [False, far, False, False])
-    dead = POLICIES["softmax"].dead(jnp.array([0.0, -200.0, 1.0]))
-    np.testing.assert_array_equal(dead, [False, True, False])
+def test_saturated_scores_are_those_of_certain_answers(name: str, far: bool) -> None:
+    np.testing.assert_array_equal(
+        POLICIES[name].saturated(jnp.array([0.0, 10.0, -1.0, 0.0])), [False, far, False, False]
+    )
+    saturated = POLICIES["softmax"].saturated(jnp.array([0.0, -200.0, 1.0]))
+    np.testing.assert_array_equal(saturated, [False, True, False])
 
 
 # ---- playing ----
@@ -193,23 +195,23 @@ def test_what_was_played_fits_together() -> None:
 
 def test_a_run_does_not_depend_on_the_runs_beside_it_and_repeats() -> None:
     first, second = small(seed=1), small(seed=2, rate=0.01)
-    together = minatar.train([first, second], Memory())
-    assert minatar.train([second, first], Memory()) == together[::-1]
-    assert minatar.train([small(seed=7), second], Memory())[1] == together[1]
+    together = training.train([first, second], Memory())
+    assert training.train([second, first], Memory()) == together[::-1]
+    assert training.train([small(seed=7), second], Memory())[1] == together[1]
     assert together[0] != together[1]
 
 
 @pytest.mark.slow
 def test_a_run_alone_has_the_numbers_of_a_lane() -> None:
-    [alone] = minatar.train([small(seed=1)], Memory())
-    beside = minatar.train([small(seed=1), small(seed=2)], Memory())[0]
+    [alone] = training.train([small(seed=1)], Memory())
+    beside = training.train([small(seed=1), small(seed=2)], Memory())[0]
     for name, values in alone.history.items():
         np.testing.assert_allclose(values, beside.history[name], rtol=1e-3, atol=1e-5)
 
 
 def test_a_run_of_the_search_is_the_mean_of_its_seeds() -> None:
-    [mean] = minatar.train([small(seed=4, seeds=2)], Memory())
-    lanes = minatar.train([small(seed=4), small(seed=5)], Memory())
+    [mean] = training.train([small(seed=4, seeds=2)], Memory())
+    lanes = training.train([small(seed=4), small(seed=5)], Memory())
     for name in ("entropy", "dead", "divergence"):
         assert mean.metrics[name] == pytest.approx(sum(lane.metrics[name] for lane in lanes) / 2)
     assert mean.history["episodes"] == [
@@ -220,31 +222,31 @@ def test_a_run_of_the_search_is_the_mean_of_its_seeds() -> None:
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_run_broken_off_goes_on_to_the_same_bits(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [small(seed=1), small(seed=2, clip=0.4)]
-    assert_goes_on(lambda keeper: minatar.train(runs, keeper), step, monkeypatch)
+    assert_goes_on(lambda checkpointer: training.train(runs, checkpointer), step, monkeypatch)
 
 
 def test_metrics_are_those_of_the_last_points() -> None:
     rest = {name: [1.0, 2.0, 3.0] for name in ("entropy", "dead", "divergence")}
-    found = minatar.metrics_of({"episodes": [4.0, 1.0, 3.0], "return": [9.0, 2.0, 6.0], **rest})
+    found = training.metrics_of({"episodes": [4.0, 1.0, 3.0], "return": [9.0, 2.0, 6.0], **rest})
     assert found["return"] == (1 * 2 + 3 * 6) / 4
     assert found["return_all"] == (9 + 2 + 6) / 3
     assert found["entropy"] == 3.0
-    none = minatar.metrics_of({"episodes": [2.0, 0.0, 0.0], "return": [5.0, math.nan, math.nan], **rest})
+    none = training.metrics_of({"episodes": [2.0, 0.0, 0.0], "return": [5.0, math.nan, math.nan], **rest})
     assert math.isnan(none["return"])
     assert none["return_all"] == 5.0
 
 
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ValueError, match="`seed`, `rate`, `clip`, `entropy` only"):
-        minatar.train([small(), small(game="Asterix")], Memory())
+        training.train([small(), small(game="Asterix")], Memory())
     with pytest.raises(ValueError, match="`minibatches` is 5, but it must divide the 32 steps"):
-        minatar.train([small(minibatches=5)], Memory())
+        training.train([small(minibatches=5)], Memory())
     with pytest.raises(ValueError, match=r"`steps` is 31, but .* at least 32"):
-        minatar.train([small(steps=31)], Memory())
+        training.train([small(steps=31)], Memory())
     with pytest.raises(ValueError, match="'Pong', but one of these is needed: Asterix"):
-        minatar.train([small(game="Pong")], Memory())
+        training.train([small(game="Pong")], Memory())
     with pytest.raises(ValueError, match="'tanh', but one of these is needed: softmax"):
-        minatar.train([small(parameterization="tanh")], Memory())
+        training.train([small(parameterization="tanh")], Memory())
     with pytest.raises(ValueError, match="'huge', but minatar has these: quick, evidence, full"):
         minatar.EXPERIMENT.stages("huge")
 
@@ -269,13 +271,13 @@ def test_the_best_point_of_each_cell_gets_all_final_seeds(preset: str) -> None:
     groups = minatar.EXPERIMENT.groups(runs)
     assert sorted(run_id(run) for group in groups for run in group) == sorted(map(run_id, runs))
     assert {len(group) for group in groups} == {min(size.seeds, 10)}
-    assert all(len({run_id(minatar._shared(run)) for run in group}) == 1 for group in groups)
+    assert all(len({run_id(training.shared_config(run)) for run in group}) == 1 for group in groups)
 
 
 def test_the_plan_prices_a_search_before_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(minatar, "_seconds_per_step", lambda game: 2e-5)
-    standings = stages.survey(minatar.EXPERIMENT, "evidence", [])
-    search, final = stages.seconds_left(minatar.EXPERIMENT, standings)
+    statuses = stages.survey(minatar.EXPERIMENT, "evidence", [])
+    search, final = stages.seconds_left(minatar.EXPERIMENT, statuses)
     size = minatar.PRESETS["evidence"]
     cell = len(size.games) * len(size.parameterizations) * size.steps * 2e-5
     assert search == pytest.approx(cell * size.budget * size.search_seeds)
@@ -283,8 +285,8 @@ def test_the_plan_prices_a_search_before_it_has_run(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_table_is_of_a_metric_and_of_curves_that_runs_have() -> None:
-    [outcome, _] = minatar.train([small(seed=1), small(seed=2)], Memory())
-    assert set(outcome.metrics) == set(minatar.METRICS)
+    [outcome, _] = training.train([small(seed=1), small(seed=2)], Memory())
+    assert set(outcome.metrics) == set(training.METRICS)
     for table in minatar.TABLES:
         assert table.metric in outcome.metrics
         assert {table.row, table.column, *table.chosen} <= set(small())
@@ -293,8 +295,8 @@ def test_every_table_is_of_a_metric_and_of_curves_that_runs_have() -> None:
 
 
 def test_records_note_the_versions_of_jax_and_of_the_games() -> None:
-    assert records.versions(*minatar.EXPERIMENT.packages)["jax"] == jax.__version__
-    assert "gymnax" not in records.versions()
+    assert provenance.versions(*minatar.EXPERIMENT.packages)["jax"] == jax.__version__
+    assert "gymnax" not in provenance.versions()
 
 
 @pytest.mark.slow
@@ -302,6 +304,6 @@ def test_records_note_the_versions_of_jax_and_of_the_games() -> None:
 def test_ppo_learns_breakout(name: str) -> None:
     """A random player gets 0.5; 60,000 steps are enough for several times that."""
     run = {**minatar.config("Breakout", name, 0, steps=61_440, seeds=2), **minatar.MIDDLE, "rate": 0.0025}
-    [outcome] = minatar.train([run], Memory())
+    [outcome] = training.train([run], Memory())
     assert outcome.history["return"][0] < 1
     assert outcome.metrics["return"] > 2

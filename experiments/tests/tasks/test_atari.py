@@ -20,20 +20,25 @@ from memory import Memory, final_row
 from torch.nn import functional as F
 
 from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.common.pictures import unpack
 from catnat_experiments.engine import loop, stages
-from catnat_experiments.engine.checkpoints import FileKeeper
-from catnat_experiments.engine.experiment import Config
-from catnat_experiments.engine.records import run_id, unpack
+from catnat_experiments.engine.checkpoints import FileCheckpointer
+from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.search import Search
+from catnat_experiments.engine.types import Config
+from catnat_experiments.tasks.atari import agent
+from catnat_experiments.tasks.atari import games as atari_games
 from catnat_experiments.tasks.atari import task as atari
-from catnat_experiments.tasks.atari.task import Games, Training
+from catnat_experiments.tasks.atari import training as atari_training
+from catnat_experiments.tasks.atari.games import SIDE, Games, Step
+from catnat_experiments.tasks.atari.training import METRICS, PICTURES, UNTRAINED, Training
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _short_games_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atari, "LONGEST", 20)
+    monkeypatch.setattr(atari_training, "LONGEST", 20)
 
 
 def small(name: str = "natural", game: str = "breakout", steps: int = 48, **changes: float) -> Config:
@@ -62,7 +67,7 @@ def test_advantages_are_the_sums_of_their_definition() -> None:
                 break
         wanted.append(total)
     columns = (torch.from_numpy(part)[:, None] for part in (rewards, values, terminal, ended))
-    got = atari.advantages(*columns, gamma, decay)
+    got = agent.advantages(*columns, gamma, decay)
     assert got[:, 0].tolist() == pytest.approx(wanted)
 
 
@@ -75,8 +80,8 @@ def test_what_happens_between_two_lives_changes_no_other_advantage() -> None:
     other[3] += 5  # the step between
     values_too = values.clone()
     values_too[3] += 7
-    first = atari.advantages(rewards, values, terminal, terminal, 0.99, 0.95)
-    second = atari.advantages(other, values_too, terminal, terminal, 0.99, 0.95)
+    first = agent.advantages(rewards, values, terminal, terminal, 0.99, 0.95)
+    second = agent.advantages(other, values_too, terminal, terminal, 0.99, 0.95)
     own = [0, 1, 2, 4, 5]
     assert torch.equal(first[own], second[own])
     assert not torch.equal(first[3], second[3])
@@ -87,7 +92,7 @@ def test_the_gradient_of_the_policy_loss_is_that_of_the_clipped_objective() -> N
     clip = 0.1
     ratios = torch.tensor([0.8, 0.8, 1.0, 1.0, 1.3, 1.3], dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([1.0, -2.0, 3.0, -1.0, 2.0, -0.5], dtype=torch.float64)
-    atari.policy_loss(ratios, advantages, clip).backward()
+    agent.policy_loss(ratios, advantages, clip).backward()
     wanted = [
         -a / 6 if not ((a > 0 and r > 1 + clip) or (a < 0 and r < 1 - clip)) else 0.0
         for r, a in zip(ratios.tolist(), advantages.tolist(), strict=True)
@@ -100,7 +105,7 @@ def test_the_value_loss_is_the_larger_of_two_errors() -> None:
     values, before, targets = [1.0, 0.0, 0.3], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]
     # The first is beyond the clip, but its own error is larger; the last one is clipped to 0.1, which is worse.
     wanted = (1.0 + 1.0 + 0.9**2) / 6
-    got = atari.value_loss(*map(torch.tensor, (values, before, targets)), 0.1)
+    got = agent.value_loss(*map(torch.tensor, (values, before, targets)), 0.1)
     assert float(got) == pytest.approx(wanted)
 
 
@@ -230,8 +235,8 @@ def test_rollouts_leave_out_what_the_player_did_not_do() -> None:
 @pytest.mark.parametrize("name", atari.ALL)
 def test_every_parameterization_runs(name: str) -> None:
     [outcome] = atari.EXPERIMENT.train([small(name, "seaquest")], Memory())
-    assert list(outcome.metrics) == list(atari.METRICS)
-    assert np.isfinite([outcome.metrics[key] for key in atari.METRICS if key != "return"]).all()
+    assert list(outcome.metrics) == list(METRICS)
+    assert np.isfinite([outcome.metrics[key] for key in METRICS if key != "return"]).all()
     assert outcome.metrics["entropy"] == pytest.approx(np.log(18), abs=0.02)  # it starts near uniform
     assert outcome.metrics["kl"] > 0
 
@@ -241,13 +246,13 @@ def test_what_a_run_leaves() -> None:
     assert outcome.metrics["games"] >= 1
     assert 0 <= outcome.metrics["return"] < 20
     assert outcome.history["step"] == [256, 512]
-    pictures = unpack(outcome.history["pictures"]).reshape(atari.PICTURES, atari.SIDE, atari.SIDE)
-    assert len(np.unique(pictures.reshape(atari.PICTURES, -1), axis=0)) > 1
+    pictures = unpack(outcome.history["pictures"]).reshape(PICTURES, SIDE, SIDE)
+    assert len(np.unique(pictures.reshape(PICTURES, -1), axis=0)) > 1
     assert len(outcome.history["pictures"]) < 2000  # some 20 KB in the record
 
 
 def test_the_untrained_network_stays_as_it_starts() -> None:
-    training = Training(small(atari.UNTRAINED, update_epochs=0))
+    training = Training(small(UNTRAINED, update_epochs=0))
     before = {name: tensor.clone() for name, tensor in training.network.state_dict().items()}
     training.advance()
     assert all(torch.equal(before[name], tensor) for name, tensor in training.network.state_dict().items())
@@ -258,7 +263,7 @@ def test_a_run_that_diverged_ends_without_a_return() -> None:
     training.returns = [1.0]
     with torch.no_grad():
         training.network.actor.weight[0, 0] = torch.nan
-    loop.go_on(training, Memory())
+    loop.resume_training(training, Memory())
     assert training.step == training.steps
     assert np.isnan(training.metrics()["return"])
 
@@ -281,14 +286,14 @@ def test_a_checkpoint_keeps_all_but_the_games(monkeypatch: pytest.MonkeyPatch) -
     kept = broken.state
     assert (kept["step"], kept["history"]["step"]) == (2, [256, 512])
     assert kept["finished_games"] == len(kept["returns"]) > 0
-    twins = [Training(run), Training(run)]
-    for twin in twins:
-        twin.restore(kept)
-        assert same(twin.state(), kept)
-        twin.advance()
-    assert same(twins[0].state(), twins[1].state())  # what follows is decided by it
-    assert not same(twins[0].state()["network"], kept["network"])  # which is a copy
-    assert not same(twins[0].state()["optimizer"], kept["optimizer"])
+    copies = [Training(run), Training(run)]
+    for duplicate in copies:
+        duplicate.restore(kept)
+        assert same(duplicate.state(), kept)
+        duplicate.advance()
+    assert same(copies[0].state(), copies[1].state())  # what follows is decided by it
+    assert not same(copies[0].state()["network"], kept["network"])  # which is a copy
+    assert not same(copies[0].state()["optimizer"], kept["optimizer"])
     [outcome] = atari.EXPERIMENT.train([run], Memory(kept))
     assert outcome.history["step"] == [256, 512, 768, 1024]
     assert outcome.history["entropy"][:2] == kept["history"]["entropy"]
@@ -298,10 +303,11 @@ def test_a_checkpoint_keeps_all_but_the_games(monkeypatch: pytest.MonkeyPatch) -
 _KILLED = """
     import json, sys
     from pathlib import Path
-    from catnat_experiments import atari, keeper, loop
+    from catnat_experiments.engine import checkpoints, loop
+    from catnat_experiments.tasks.atari.task import EXPERIMENT
     loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     run = json.loads(sys.argv[2])
-    atari.EXPERIMENT.train([run], keeper.FileKeeper(Path(sys.argv[1]), [run], lambda report: None))
+    EXPERIMENT.train([run], checkpoints.FileCheckpointer(Path(sys.argv[1]), [run], lambda report: None))
 """
 
 
@@ -310,13 +316,13 @@ def test_a_killed_run_goes_on_and_its_curve_joins(tmp_path: Path) -> None:
     run = small(num_steps=64, steps=1280)  # 10 rollouts
     command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path), json.dumps(run)]
     with subprocess.Popen(command) as process:
-        while (kept := FileKeeper(tmp_path, [run], lambda report: None).load()) is None or kept["step"] < 3:
+        while (kept := FileCheckpointer(tmp_path, [run], lambda report: None).load()) is None or kept["step"] < 3:
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
-    kept = FileKeeper(tmp_path, [run], lambda report: None).load()
+    kept = FileCheckpointer(tmp_path, [run], lambda report: None).load()
     assert 3 <= kept["step"] < 10
-    [outcome] = atari.EXPERIMENT.train([run], FileKeeper(tmp_path, [run], lambda report: None))
+    [outcome] = atari.EXPERIMENT.train([run], FileCheckpointer(tmp_path, [run], lambda report: None))
     assert outcome.history["step"] == [128.0 * point for point in range(1, 11)]
     for name, values in kept["history"].items():
         assert outcome.history[name][: kept["step"]] == pytest.approx(values, nan_ok=True)
@@ -340,21 +346,21 @@ class Signs:
         for game, action in enumerate(self._wanted):
             self.frames[game, :, :, 21 * action : 21 * action + 21] = 255
 
-    def step(self, actions: np.ndarray) -> atari.Step:
+    def step(self, actions: np.ndarray) -> Step:
         rewards = (actions == self._wanted).astype(np.float32)
         self.returns += rewards.tolist()
         ended = self._stream.random(len(actions)) < 0.1
         self._show()
-        return atari.Step(rewards, ended, ended)
+        return Step(rewards, ended, ended)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "natural"])
 def test_training_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atari, "Games", Signs)
+    monkeypatch.setattr(atari_games, "Games", Signs)
     run = small(name, num_envs=8, num_steps=16, num_minibatches=4, update_epochs=4, steps=128 * 12)
     [outcome] = atari.EXPERIMENT.train([run], Memory())
-    assert outcome.metrics["return"] > 0.6  # 0.25 by chance, and hundreds of draws
+    assert outcome.metrics["return"] > 0.6  # 0.25 at random, and hundreds of draws
     assert outcome.history["entropy"][0] > outcome.history["entropy"][-1]
 
 
@@ -390,16 +396,16 @@ def test_the_papers_protocol() -> None:
 
 def test_the_plan_knows_what_a_search_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atari, "_seconds", lambda game, name: (1e-3, 5e-4))
-    standings = stages.survey(atari.EXPERIMENT, "paper", [])
-    search, final = stages.seconds_left(atari.EXPERIMENT, standings)
+    statuses = stages.survey(atari.EXPERIMENT, "paper", [])
+    search, final = stages.seconds_left(atari.EXPERIMENT, statuses)
     assert search == pytest.approx(640 * 8e6 * (1e-3 + 8 * 5e-4))
     assert final == pytest.approx(400 * 8e6 * (1e-3 + 8 * 5e-4) + 2 * 102_400 * 1e-3)
 
 
 def test_every_table_is_of_a_metric() -> None:
     for table in atari.TABLES:
-        assert table.metric in atari.METRICS
-        assert {curve.name for curve in table.curves} <= set(atari.METRICS)
+        assert table.metric in METRICS
+        assert {curve.name for curve in table.curves} <= set(METRICS)
 
 
 def test_figures(tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ Log = Callable[[str], str]
 def check_numbers(experiment: Toy, preset: str, results: Path) -> None:
     """All records are there and good, and their metrics are those of an undisturbed run."""
     found, corrupt = records.load_all(results)
-    standings = stages.survey(experiment, preset, found)
+    statuses = stages.survey(experiment, preset, found)
     assert corrupt == []
-    assert all(standing.complete for standing in standings)
-    grids = [standing.runs or [] for standing in standings if not isinstance(standing.stage, Search)]
+    assert all(status.complete for status in statuses)
+    grids = [status.runs or [] for status in statuses if not isinstance(status.stage, Search)]
     expected = {}
     for runs in grids:
         expected |= toy.undisturbed(experiment, runs)
@@ -150,7 +150,7 @@ def test_node_lost_from_a_cluster_of_three(tmp_path: Path, log: Log, display: Di
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    # A GPU on each, in name only: enough to see that a share of 0.6 keeps a second group away.
+    # A GPU on each, in name only: enough to see that a fraction of 0.6 keeps a second group away.
     node = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:

@@ -17,9 +17,13 @@ from scipy import stats
 from torch import Tensor
 
 from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, parameterization
-from catnat_experiments.engine.experiment import Config, Outcome
 from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.types import Config, Outcome
+from catnat_experiments.tasks.world import environment
 from catnat_experiments.tasks.world import task as world
+from catnat_experiments.tasks.world import training as world_training
+from catnat_experiments.tasks.world.model import WorldModel, balanced_divergence, belief_metrics, loss, rollout_loss
+from catnat_experiments.tasks.world.training import ALL, EXACT, METRICS, Training
 
 FALSE_ALARM = 1e-6
 State = tuple[int, ...]
@@ -44,20 +48,20 @@ def wave(state: State, steps: int) -> State:
 
 
 def test_the_ball_moves_as_a_triangle_wave() -> None:
-    law = world.motion()
-    states = [tuple(map(int, state)) for state in law.states]
+    dynamics = environment.motion()
+    states = [tuple(map(int, state)) for state in dynamics.states]
     assert sorted(states) == list(itertools.product(range(8), range(8), (-1, 1), (-1, 1)))
     for number, state in enumerate(states):
-        assert law.bounces[number] == (wave(state, 1)[2:] != state[2:])
+        assert dynamics.bounces[number] == (wave(state, 1)[2:] != state[2:])
         for steps in range(1, 20):
-            number = law.next[number]
+            number = dynamics.next[number]
             assert states[number] == wave(state, steps)
 
 
 def test_sequences_follow_the_ball_and_draw_shapes_at_walls() -> None:
-    law, play = world.motion(), world.play(4000, 12, np.random.default_rng(0))
-    assert np.array_equal(play.states[1:], law.next[play.states[:-1]])
-    bounced = law.bounces[play.states[:-1]]
+    dynamics, play = environment.motion(), environment.play(4000, 12, np.random.default_rng(0))
+    assert np.array_equal(play.states[1:], dynamics.next[play.states[:-1]])
+    bounced = dynamics.bounces[play.states[:-1]]
     assert np.array_equal(play.shapes[1:][~bounced], play.shapes[:-1][~bounced])
     pairs = 8 * play.shapes[:-1][bounced] + play.shapes[1:][bounced]  # the old shape says nothing about the new one
     for drawn, kinds in ((pairs, 64), (play.shapes[0], 8), (play.states[0], 256)):
@@ -65,35 +69,35 @@ def test_sequences_follow_the_ball_and_draw_shapes_at_walls() -> None:
 
 
 def test_frames_show_the_shape_at_its_place() -> None:
-    play = world.play(20, 3, np.random.default_rng(1))
+    play = environment.play(20, 3, np.random.default_rng(1))
     assert play.frames.shape == (3, 20, 100)
-    assert len({tuple(shape.flatten()) for shape in world.SHAPES}) == 8
+    assert len({tuple(shape.flatten()) for shape in environment.SHAPES}) == 8
     for time, sequence in itertools.product(range(3), range(20)):
-        row, column, *_ = world.motion().states[play.states[time, sequence]]
+        row, column, *_ = environment.motion().states[play.states[time, sequence]]
         frame = np.zeros((10, 10))
         for i, j in itertools.product(range(3), range(3)):
-            frame[row + i, column + j] = world.SHAPES[play.shapes[time, sequence], i, j]
+            frame[row + i, column + j] = environment.SHAPES[play.shapes[time, sequence], i, j]
         assert np.array_equal(play.frames[time, sequence].view(10, 10).numpy(), frame)
 
 
 def test_two_frames_tell_the_state() -> None:
-    """What makes the exact law the best prediction: the step is the difference of two places."""
-    states = world.motion().states
-    after = states[world.motion().next]
+    """What makes the exact predictions the best ones: the step is the difference of two places."""
+    states = environment.motion().states
+    after = states[environment.motion().next]
     assert np.array_equal(after[:, 2:], after[:, :2] - states[:, :2])
 
 
 def test_predictions_are_means_over_all_futures() -> None:
     states, shapes = np.arange(0, 256, 17), np.arange(16) % 8
-    found = world.predicted(states, shapes, ahead=6).view(6, 16, 10, 10).numpy()
+    found = environment.predicted(states, shapes, ahead=6).view(6, 16, 10, 10).numpy()
     for step, sequence in itertools.product(range(1, 7), range(16)):
-        start: State = tuple(map(int, world.motion().states[states[sequence]]))
+        start: State = tuple(map(int, environment.motion().states[states[sequence]]))
         course = [start, *(wave(start, time) for time in range(1, step + 1))]
         bounced = any(after[2:] != before[2:] for before, after in itertools.pairwise(course))
         row, column = course[-1][:2]
         frame = np.zeros((10, 10))
         for shape in range(8) if bounced else [shapes[sequence]]:
-            frame[row : row + 3, column : column + 3] += world.SHAPES[shape] / (8 if bounced else 1)
+            frame[row : row + 3, column : column + 3] += environment.SHAPES[shape] / (8 if bounced else 1)
         np.testing.assert_allclose(found[step - 1, sequence], frame, atol=1e-12)
 
 
@@ -110,7 +114,7 @@ def by_hand(kind: str, posterior: Tensor, prior: Tensor) -> Tensor:
     return (q * (q.log() - p.log())).sum((-1, -2))
 
 
-@pytest.mark.parametrize("kind", world.ALL)
+@pytest.mark.parametrize("kind", ALL)
 def test_the_divergence_is_dreamers_two_halves(kind: str) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (6, 3, PARAMETERIZATIONS[kind].num_scores(7))
@@ -121,7 +125,7 @@ def test_the_divergence_is_dreamers_two_halves(kind: str) -> None:
     dynamics = by_hand(kind, posterior.detach(), prior).clamp(min=free)
     representation = by_hand(kind, posterior, prior.detach()).clamp(min=free)
     wanted = torch.autograd.grad((dynamics + 0.1 * representation).sum(), scores)
-    term, divergence = world.balanced_divergence(parameterization(kind), posterior, prior, free)
+    term, divergence = balanced_divergence(parameterization(kind), posterior, prior, free)
     torch.testing.assert_close(divergence, value)
     torch.testing.assert_close(term, dynamics + 0.1 * representation)
     found = torch.autograd.grad(term.sum(), scores)
@@ -132,13 +136,13 @@ def test_the_divergence_is_dreamers_two_halves(kind: str) -> None:
     assert all(bool((gradient[~free_rows] != 0).any()) for gradient in found)
 
 
-def model_of(**changes: str | int | float) -> world.WorldModel:
-    return world.Training(small(**changes)).model
+def model_of(**changes: str | int | float) -> WorldModel:
+    return Training(small(**changes)).model
 
 
-@pytest.mark.parametrize("kind", world.ALL)
+@pytest.mark.parametrize("kind", ALL)
 def test_beliefs_follow_the_equations(kind: str) -> None:
-    model, frames = model_of(parameterization=kind), world.play(7, 5, np.random.default_rng(0)).frames
+    model, frames = model_of(parameterization=kind), environment.play(7, 5, np.random.default_rng(0)).frames
     found = model.observe(frames, torch.Generator().manual_seed(0))
     assert found.drawn.shape == (5, 7, 3 * 5)
     one_hot = found.drawn.view(5, 7, 3, 5)
@@ -155,8 +159,8 @@ def test_beliefs_follow_the_equations(kind: str) -> None:
 
 
 def test_the_loss_is_reconstruction_and_divergence() -> None:
-    model, frames = model_of(), world.play(7, 5, np.random.default_rng(0)).frames
-    found, beliefs = world.loss(model, frames, 0.0, torch.Generator().manual_seed(0))
+    model, frames = model_of(), environment.play(7, 5, np.random.default_rng(0)).frames
+    found, beliefs = loss(model, frames, 0.0, torch.Generator().manual_seed(0))
     probs = model.decoder(torch.cat((beliefs.state, beliefs.drawn), -1)).sigmoid()
     likelihood = torch.where(frames == 1, probs, 1 - probs).log().sum(-1)
     kl = by_hand("natural", beliefs.posterior, beliefs.prior).mean()
@@ -167,7 +171,7 @@ def test_the_loss_is_reconstruction_and_divergence() -> None:
 
 def test_gradients_pass_the_draws() -> None:
     """Of what is seen in the first frame, the second one's pixels know through the first draw alone."""
-    model, frames = model_of(), world.play(7, 2, np.random.default_rng(0)).frames
+    model, frames = model_of(), environment.play(7, 2, np.random.default_rng(0)).frames
     beliefs = model.observe(frames, torch.Generator().manual_seed(0))
     model.decode(beliefs.state[1], beliefs.drawn[1].detach()).sum().backward()
     weight = model.posterior[0][0].weight
@@ -179,8 +183,8 @@ def test_gradients_pass_the_draws() -> None:
 
 
 def test_a_rollout_is_scored_by_the_mean_of_its_samples() -> None:
-    model, play = model_of(), world.play(4, 20, np.random.default_rng(0))
-    found = world.rollout_loss(model, play.frames, 3, seed=5)
+    model, play = model_of(), environment.play(4, 20, np.random.default_rng(0))
+    found = rollout_loss(model, play.frames, 3, seed=5)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(5)
         seen = model.observe(play.frames[:5].repeat(1, 3, 1), generator)
@@ -188,16 +192,16 @@ def test_a_rollout_is_scored_by_the_mean_of_its_samples() -> None:
     for step in range(15):
         total = 0.0
         for sequence, pixel in itertools.product(range(4), range(100)):
-            chance = sum(float(probs[step, sequence + 4 * sample, pixel]) for sample in range(3)) / 3
-            total -= math.log(chance if play.frames[5 + step, sequence, pixel] else 1 - chance)
+            probability = sum(float(probs[step, sequence + 4 * sample, pixel]) for sample in range(3)) / 3
+            total -= math.log(probability if play.frames[5 + step, sequence, pixel] else 1 - probability)
         assert float(found[step]) == pytest.approx(total / 4)
 
 
 def test_rollouts_do_not_look_at_what_they_predict() -> None:
-    model, frames = model_of(), world.play(4, 20, np.random.default_rng(0)).frames
+    model, frames = model_of(), environment.play(4, 20, np.random.default_rng(0)).frames
     changed = frames.clone()
     changed[5:] = 1 - changed[5:]
-    agreed = world.rollout_loss(model, frames, 1, 0) + world.rollout_loss(model, changed, 1, 0)
+    agreed = rollout_loss(model, frames, 1, 0) + rollout_loss(model, changed, 1, 0)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)
         seen = model.observe(frames[:5], generator)
@@ -207,12 +211,12 @@ def test_rollouts_do_not_look_at_what_they_predict() -> None:
 
 
 def test_the_metrics_of_latents() -> None:
-    model, frames = model_of(), world.play(6, 20, np.random.default_rng(0)).frames
+    model, frames = model_of(), environment.play(6, 20, np.random.default_rng(0)).frames
     last = model.posterior[0][-1]
     torch.nn.init.zeros_(last.weight)
     with torch.no_grad():  # per variable: certain of one class; uniform over all five; uniform again
         last.bias.copy_(torch.tensor([9.0, 9.0, 9.0, 9.0] + 8 * [0.0]))
-    found = world.belief_metrics(model, frames, 0)
+    found = belief_metrics(model, frames, 0)
     certain = 0.99 + 0.002
     entropy = -certain * math.log(certain) - 4 * 0.002 * math.log(0.002)
     assert found["entropy"] == pytest.approx((entropy + 2 * math.log(5)) / 3, rel=1e-5)
@@ -224,19 +228,19 @@ def test_the_metrics_of_latents() -> None:
 # ---- runs ----
 
 
-@pytest.mark.parametrize("kind", world.ALL)
+@pytest.mark.parametrize("kind", ALL)
 def test_every_parameterization_runs(kind: str) -> None:
-    outcome = world.train(small(parameterization=kind), Memory())
-    assert list(outcome.metrics) == list(world.METRICS)
+    outcome = world_training.train(small(parameterization=kind), Memory())
+    assert list(outcome.metrics) == list(METRICS)
     assert all(math.isfinite(value) for value in outcome.metrics.values())
     assert len(outcome.history["ahead"]) == len(outcome.history["ahead.step"]) == 15
     assert outcome.metrics["test_rollout"] == pytest.approx(np.mean(outcome.history["ahead"]))
-    searched = world.train(small(parameterization=kind, test_sequences=0), Memory())
-    assert list(searched.metrics) == [name for name in world.METRICS if not name.startswith("test")]
+    searched = world_training.train(small(parameterization=kind, test_sequences=0), Memory())
+    assert list(searched.metrics) == [name for name in METRICS if not name.startswith("test")]
 
 
 def test_the_exact_law_is_better_than_a_constant_guess() -> None:
-    outcome = world.train(small(parameterization=world.EXACT, test_sequences=200), Memory())
+    outcome = world_training.train(small(parameterization=EXACT, test_sequences=200), Memory())
     exact, guess = outcome.history["ahead"], outcome.history["ahead_mean_frame"]
     assert outcome.metrics == {"test_rollout": pytest.approx(np.mean(exact))}
     assert all(a < b for a, b in zip(exact, guess, strict=True))
@@ -248,16 +252,16 @@ def test_the_exact_law_is_better_than_a_constant_guess() -> None:
 def test_a_run_broken_off_goes_on_to_the_same_bits(kind: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run, times = small(parameterization=kind), itertools.count(step)
 
-    def train(keeper: Memory) -> Outcome:
+    def train(checkpointer: Memory) -> Outcome:
         torch.manual_seed(next(times))  # of no influence
-        return world.train(run, keeper)
+        return world_training.train(run, checkpointer)
 
     wanted = assert_goes_on(train, step, monkeypatch)
-    assert world.train({**run, "seed": 2}, Memory()) != wanted
+    assert world_training.train({**run, "seed": 2}, Memory()) != wanted
 
 
 def test_the_rate_falls_over_the_last_part_of_a_run() -> None:
-    training = world.Training(small(decay=0.5))
+    training = Training(small(decay=0.5))
     rates = []
     for _ in range(training.steps):
         training.advance()
@@ -269,14 +273,14 @@ def test_the_rate_falls_over_the_last_part_of_a_run() -> None:
 
 
 def test_a_diverged_run_ends_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoil(self: world.Training) -> None:
+    def spoil(self: Training) -> None:
         torch.nn.init.constant_(self.model.recurrent.weight_hh, math.nan)
         self.step = self.steps
 
-    monkeypatch.setattr(world.Training, "advance", spoil)
-    monkeypatch.setattr(world.Training, "log", lambda self, since: [])
-    outcome = world.train(small(), Memory())
-    assert set(outcome.metrics) == set(world.METRICS)
+    monkeypatch.setattr(Training, "advance", spoil)
+    monkeypatch.setattr(Training, "log", lambda self, since: [])
+    outcome = world_training.train(small(), Memory())
+    assert set(outcome.metrics) == set(METRICS)
     assert all(math.isnan(value) for value in outcome.metrics.values())
 
 
@@ -296,15 +300,15 @@ def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
     searched = search.runs(NOTHING)
     assert len(searched) == search.expected_runs == len(plan.classes) * 3 * len(plan.rates)
     assert all((run["seed"], run["test_sequences"]) == (0, 0) for run in searched)
-    best = dict(zip(world.ALL, itertools.cycle(plan.rates)))  # another one for each, if there are several
+    best = dict(zip(ALL, itertools.cycle(plan.rates)))  # another one for each, if there are several
     runs = final.runs(records_of(searched, lambda run: float(run["rate"] != best[str(run["parameterization"])])))
     assert len(runs) == final.expected_runs
-    learned = [run for run in runs if run["parameterization"] != world.EXACT]
+    learned = [run for run in runs if run["parameterization"] != EXACT]
     assert len(runs) - len(learned) == len(plan.classes)
     assert Counter(run["seed"] for run in learned) == dict.fromkeys(range(1, plan.seeds + 1), 3 * len(plan.classes))
     assert all(run["rate"] == best[str(run["parameterization"])] for run in learned)
     assert {run_id({**run, "rate": 0}) for run in learned} == {
-        run_id({**run, "rate": 0}) for run in final.alike if run["parameterization"] != world.EXACT
+        run_id({**run, "rate": 0}) for run in final.alike if run["parameterization"] != EXACT
     }
 
 
@@ -315,7 +319,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="No run of softmax has a finite validation_rollout"):
         final.runs(records_of(search.runs(NOTHING), lambda run: math.nan))
     with pytest.raises(ValueError, match="'hardmax', but one of these is needed: softmax"):
-        world.train(small(parameterization="hardmax"), Memory())
+        world_training.train(small(parameterization="hardmax"), Memory())
 
 
 def test_a_run_is_priced_by_steps_and_rollouts() -> None:
@@ -326,14 +330,14 @@ def test_a_run_is_priced_by_steps_and_rollouts() -> None:
 
 def test_every_table_is_of_a_metric_and_of_curves_that_runs_have(tmp_path: Path) -> None:
     rows = []
-    for name in (*world.ALL, world.EXACT):
+    for name in (*ALL, EXACT):
         run = small(parameterization=name)
-        outcome = world.train(run, Memory())
+        outcome = world_training.train(run, Memory())
         rows.append(final_row(run, outcome))
         for table in world.TABLES:
-            assert table.metric in outcome.metrics or name == world.EXACT
+            assert table.metric in outcome.metrics or name == EXACT
             assert {table.row, table.column, *table.chosen} <= set(run)
-            assert all({curve.name, curve.x} <= set(outcome.history) or name == world.EXACT for curve in table.curves)
+            assert all({curve.name, curve.x} <= set(outcome.history) or name == EXACT for curve in table.curves)
     drawn = world.figures(pd.DataFrame(rows), tmp_path)
     assert [path.name for path in drawn] == ["steps-ahead-5.png", "pictures-5.png"]
     assert all(path.stat().st_size > 5000 for path in drawn)

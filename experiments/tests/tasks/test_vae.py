@@ -23,9 +23,11 @@ from torch.nn import functional as F
 
 from catnat_experiments.common import mnist
 from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, parameterization
+from catnat_experiments.common.pictures import pack, unpack
 from catnat_experiments.engine import loop
-from catnat_experiments.engine.experiment import Config
-from catnat_experiments.engine.records import pack, run_id, unpack
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.types import Config
+from catnat_experiments.tasks.vae import gumbel, variants
 from catnat_experiments.tasks.vae import model as vae_model
 from catnat_experiments.tasks.vae import network as vae_network
 from catnat_experiments.tasks.vae import task as vae
@@ -198,7 +200,7 @@ def test_draws_are_one_hot_with_the_relaxed_gradient(temperature: float) -> None
     torch.manual_seed(0)
     log_probs = torch.randn(50, 6, dtype=torch.float64).log_softmax(-1).requires_grad_()
     noise, weight = torch.randn(50, 6, dtype=torch.float64), torch.randn(50, 6, dtype=torch.float64)
-    drawn, negative_entropy = vae.draws(log_probs, noise, temperature)
+    drawn, negative_entropy = gumbel.draws(log_probs, noise, temperature)
     assert torch.equal(drawn, F.one_hot((log_probs + noise).argmax(-1), 6).double())
     (got,) = torch.autograd.grad((drawn * weight).sum() + 3 * negative_entropy, log_probs)
     relaxed = ((log_probs + noise) / temperature).softmax(-1)
@@ -213,7 +215,7 @@ def test_cross_entropy_is_torchs_and_finite_far_out() -> None:
     logits = (30 * torch.randn(784, 9)).requires_grad_()
     logits.data[0, :5] = torch.tensor([-300.0, 300.0, -90.0, 90.0, 0.0])
     targets = torch.rand(784, 9).round()
-    found = vae.cross_entropy(logits, targets)
+    found = gumbel.cross_entropy(logits, targets)
     (got,) = torch.autograd.grad(found, logits)
     wanted = F.binary_cross_entropy_with_logits(logits.double(), targets.double(), reduction="sum")
     assert math.isclose(found.item(), wanted.item(), rel_tol=1e-5)
@@ -225,7 +227,7 @@ def test_the_loss_is_the_negative_bound_written_out(name: str) -> None:
     one = model(name, 3, 4, scale=20.0)
     x = images(30)
     noise = vae_model.gumbel((90, 4), np.random.default_rng(1))
-    found = vae.loss(one, x.t().contiguous(), noise, 0.7)
+    found = gumbel.loss(one, x.t().contiguous(), noise, 0.7)
     fresh = one.network.start_state()
     probs = one.kind.probs(one.network.encode(one.encoder, fresh, x.t().contiguous(), training=True))
     picked = (probs.clamp(min=1e-20).log() + noise.view(30, 3, 4)).argmax(-1)
@@ -353,13 +355,13 @@ def test_latent_metrics_against_loops() -> None:
     scores = vae_model.posterior(one, x).detach()
     probs = one.kind.probs(scores).double().numpy()
     entropies = [stats.entropy(probs[i, n]) for i in range(40) for n in range(3)]
-    dead = np.abs(scores.numpy()) >= math.pi
+    saturated = np.abs(scores.numpy()) >= math.pi
     mean = probs.mean(0)
     wanted = {
         "kl": 3 * math.log(4) - np.mean(entropies) * 3,
         "entropy": np.mean(entropies),
-        "dead": dead.mean(),
-        "dead_everywhere": dead.all(0).mean(),
+        "dead": saturated.mean(),
+        "dead_everywhere": saturated.all(0).mean(),
         "classes_alive": np.mean([(row >= 1 / 40).sum() for row in mean]),
         "classes_used": np.mean([math.exp(stats.entropy(row)) for row in mean]),
     }
@@ -384,10 +386,10 @@ def test_pictures_survive_the_record() -> None:
 
 def test_the_schedules_are_the_papers() -> None:
     for step in (0, 999, 1000, 17_500, 23_000, 24_000, 49_999):
-        factor, temperature = vae.schedule(step, 50_000)
+        factor, temperature = gumbel.schedule(step, 50_000)
         assert math.isclose(factor, 0.9 ** (step // 1000))
         assert math.isclose(temperature, max(0.5, math.exp(-3e-5 * (step // 1000) * 1000)))
-    assert vae.schedule(1234, 5000) == vae.schedule(12_340, 50_000)
+    assert gumbel.schedule(1234, 5000) == gumbel.schedule(12_340, 50_000)
 
 
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
@@ -403,7 +405,7 @@ def test_a_run_is_finite_and_complete(name: str) -> None:
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_training_takes_the_steps_of_the_optimizer_on_the_losses_gradient(optimizer: str) -> None:
     run = small(optimizer=optimizer, rate=0.01, steps=50)
-    training = vae.Training(mnist.load("binary"), run)
+    training = gumbel.Training(mnist.load("binary"), run)
     parameters = training.parameters.clone().requires_grad_()
     cls = torch.optim.Adam if optimizer == "adam" else torch.optim.SGD
     other = cls([parameters], lr=0.01)
@@ -417,7 +419,7 @@ def test_training_takes_the_steps_of_the_optimizer_on_the_losses_gradient(optimi
         other.param_groups[0]["lr"] = 0.01 * factor
         other.zero_grad()
         one = vae_model.Model.of(training.model.network, training.model.kind, parameters)._replace(state=state)
-        vae.loss(one, x, vae_model.gumbel((300, 4), stream), temperature).total.backward()
+        gumbel.loss(one, x, vae_model.gumbel((300, 4), stream), temperature).total.backward()
         other.step()
     torch.testing.assert_close(training.parameters, parameters.detach(), rtol=0, atol=1e-5)
     torch.testing.assert_close(training.model.state, state, rtol=0, atol=1e-5)
@@ -438,7 +440,7 @@ def test_a_run_repeats_bit_by_bit() -> None:
 @pytest.mark.parametrize("step", [1, 13])
 def test_a_run_broken_off_goes_on_to_the_same_bits(step: int, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(optimizer=optimizer)
-    assert_goes_on(lambda keeper: train(run, keeper), step, monkeypatch)
+    assert_goes_on(lambda checkpointer: train(run, checkpointer), step, monkeypatch)
 
 
 def test_a_run_killed_in_its_evaluation_has_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,12 +460,13 @@ def test_a_run_killed_by_the_system_goes_on_to_the_same_bits(tmp_path: Path) -> 
     program = """
         import json, sys
         from pathlib import Path
-        from catnat_experiments import keeper, loop, vae
-        from catnat_experiments.keeper import FileKeeper
-        keeper.commit = lambda: None  # the repository may get a commit while this test runs
+        from catnat_experiments.engine import checkpoints, loop
+        from catnat_experiments.engine.checkpoints import FileCheckpointer
+        from catnat_experiments.tasks.vae.task import EXPERIMENT
+        checkpoints.commit = lambda: None  # the repository may get a commit while this test runs
         loop.SECONDS_BETWEEN_CHECKPOINTS = 0.5
         run = json.loads(sys.argv[2])
-        outcome = vae.EXPERIMENT.train_one(run, FileKeeper(Path(sys.argv[1]), [run], lambda progress: None))
+        outcome = EXPERIMENT.train_one(run, FileCheckpointer(Path(sys.argv[1]), [run], lambda progress: None))
         print(json.dumps([outcome.metrics, outcome.history]))
     """
 
@@ -550,7 +553,7 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     def score(run: Config) -> float:
         """One arm is the worst of the first rung; another one is bad at 5,000 steps only."""
         arm = [run["parameterization"], run["rate"]]
-        value = 100.0 + vae.BEYOND.index(str(run["parameterization"])) + 100 * float(run["rate"])
+        value = 100.0 + variants.BEYOND.index(str(run["parameterization"])) + 100 * float(run["rate"])
         return value + 50 * (arm == ["natural-reflect", 0.003]) + 50 * (run["steps"] == 5000) * (arm[1] == 0.0056)
 
     records = records_of(rungs[0].runs(NOTHING), score)
@@ -558,28 +561,28 @@ def test_halving_keeps_the_better_half_of_each_rung() -> None:
     assert ("natural-reflect", 0.003) not in second
     assert second == [
         ("natural-reflect", 0.0056),
-        *((name, rate) for name in vae.BEYOND[1:5] for rate in (0.003, 0.0056)),
-        (vae.BEYOND[5], 0.003),
+        *((name, rate) for name in variants.BEYOND[1:5] for rate in (0.003, 0.0056)),
+        (variants.BEYOND[5], 0.003),
     ]
     records = pd.concat([records, records_of(rungs[1].runs(records), score)])
     third = rungs[2].runs(records)
-    assert [(run["parameterization"], run["rate"]) for run in third] == [(name, 0.003) for name in vae.BEYOND[1:6]]
+    assert [(run["parameterization"], run["rate"]) for run in third] == [(name, 0.003) for name in variants.BEYOND[1:6]]
     assert {run["steps"] for run in third} == {10_000}
     coarse = stages["coarse"].runs(NOTHING)
     records = pd.concat([records, records_of(third, score), records_of(coarse, lambda run: 1.0)])
     final = stages["final"].runs(records)
     assert len(final) == stages["final"].expected_runs
-    beyond = [run for run in final if run["parameterization"] not in vae.IN_THE_PAPER]
+    beyond = [run for run in final if run["parameterization"] not in variants.IN_THE_PAPER]
     # The control is there at its better rate, though it left after the first rung.
     assert [(run["seed"], run["parameterization"], run["rate"]) for run in beyond] == [
-        (seed, name, 0.003) for seed in (1, 2, 3) for name in (vae.BEYOND[1], "softmax+warm-up")
+        (seed, name, 0.003) for seed in (1, 2, 3) for name in (variants.BEYOND[1], "softmax+warm-up")
     ]
     assert {(run["steps"], run["test_samples"]) for run in beyond} == {(50_000, 512)}
 
 
 def test_recipes_change_the_start_the_weight_of_the_divergence_and_the_temperature() -> None:
     plain, spread, warm, cool = (
-        vae.Training(mnist.load("binary"), small(parameterization=f"natural{recipe}", steps=100))
+        gumbel.Training(mnist.load("binary"), small(parameterization=f"natural{recipe}", steps=100))
         for recipe in ("", "+spread", "+warm-up", "+cool")
     )
     for mine, theirs in zip(plain.model.encoder[-2:], spread.model.encoder[-2:], strict=True):
@@ -601,10 +604,10 @@ def test_recipes_change_the_start_the_weight_of_the_divergence_and_the_temperatu
     assert not gradients[1].equal(gradients[0])
 
 
-def trainings(*recipes: str, **changes: Any) -> list[vae.Training]:
+def trainings(*recipes: str, **changes: Any) -> list[gumbel.Training]:
     """Runs that differ in the recipe alone."""
     names = [f"natural+{recipe}" if recipe else "natural" for recipe in recipes]
-    return [vae.Training(mnist.load("binary"), small(parameterization=name, **changes)) for name in names]
+    return [gumbel.Training(mnist.load("binary"), small(parameterization=name, **changes)) for name in names]
 
 
 def test_a_clipped_gradient_has_its_direction_and_the_largest_norm() -> None:
@@ -626,8 +629,8 @@ def test_a_constant_rate_does_not_fall() -> None:
 
 
 def test_a_cold_run_goes_below_the_last_temperature_of_others() -> None:
-    cold = vae.RECIPES["cold"]
-    assert [vae.schedule(49, 50, recipe)[1] for recipe in (vae.PLAIN, cold)] == [0.5, math.exp(-0.03 * 49)]
+    cold = variants.RECIPES["cold"]
+    assert [gumbel.schedule(49, 50, recipe)[1] for recipe in (variants.PLAIN, cold)] == [0.5, math.exp(-0.03 * 49)]
     training = trainings("relaxed", steps=50)[0]
     training.step, training._recipe = 49, cold._replace(relaxed=True)
     training.stream = np.random.Generator(np.random.SFC64(7))
@@ -636,7 +639,7 @@ def test_a_cold_run_goes_below_the_last_temperature_of_others() -> None:
     _, found = training.objective(picked)
     pixels = training.images.floats(picked.t().contiguous())
     noise = vae_model.gumbel((300, 4), noise_of)
-    wanted = vae.loss(training.model, pixels, noise, math.exp(-0.03 * 49), relaxed=True)
+    wanted = gumbel.loss(training.model, pixels, noise, math.exp(-0.03 * 49), relaxed=True)
     assert found.total == wanted.total
 
 
@@ -675,8 +678,8 @@ def test_signal_to_noise_of_known_gradients() -> None:
     stream = torch.Generator().manual_seed(0)
     noise = torch.randn(200_000, 4, generator=stream, dtype=torch.float64)
     signal = torch.tensor([1.0, -2.0, 0.0, 2.0], dtype=torch.float64)
-    assert vae.signal_to_noise(signal + 3 * noise) == pytest.approx(9 / 36, rel=0.02)
-    pure = [vae.signal_to_noise(part) for part in noise.split(50)]
+    assert gumbel.signal_to_noise(signal + 3 * noise) == pytest.approx(9 / 36, rel=0.02)
+    pure = [gumbel.signal_to_noise(part) for part in noise.split(50)]
     assert abs(np.mean(pure)) < 5 * np.std(pure) / len(pure) ** 0.5  # no signal in noise
 
 
@@ -713,7 +716,12 @@ def test_every_table_of_the_report_is_of_a_metric_and_of_curves_that_runs_have()
         assert all({curve.name, curve.x} <= set(outcome.history) for curve in table.curves)
         assert {claim.worse for claim in table.claims} <= set(table.columns)
     assert len({table.title for table in vae.TABLES}) == len(vae.TABLES)
-    assert vae.PAPER["adam", "binary", 20][32] == {"sparsemax": 85.1, "softmax": 79.2, "sigmoid": 76.2, "natural": 76.8}
+    assert variants.PAPER["adam", "binary", 20][32] == {
+        "sparsemax": 85.1,
+        "softmax": 79.2,
+        "sigmoid": 76.2,
+        "natural": 76.8,
+    }
 
 
 # ---- figures ----

@@ -15,12 +15,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from catnat_experiments.engine import loop
-from catnat_experiments.engine.experiment import Config, Outcome
 from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.types import Config, Outcome
 from catnat_experiments.tasks.identifiers import heads
+from catnat_experiments.tasks.identifiers import model as identifiers_model
 from catnat_experiments.tasks.identifiers import task as identifiers
+from catnat_experiments.tasks.identifiers import training as identifiers_training
 from catnat_experiments.tasks.identifiers.corpus import Corpus
 from catnat_experiments.tasks.identifiers.heads import HEADS, Head, Sampled, head_of, sampled_loss
+from catnat_experiments.tasks.identifiers.model import Model, accuracies, windows
+from catnat_experiments.tasks.identifiers.training import Training
 
 CLASSES, SIZE = 12, 16
 FALSE_ALARM = 1e-6
@@ -83,22 +87,22 @@ def test_probabilities_sum_to_one_and_the_loss_is_theirs(name: str, corpus: Corp
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_start_at_the_frequencies(name: str, corpus: Corpus) -> None:
     found = all_log_probs(head_of(name, SIZE, corpus, torch.Generator()), torch.zeros(1, SIZE))[0].exp().double()
-    shares = torch.from_numpy(corpus.counts / corpus.counts.sum())
+    frequencies = torch.from_numpy(corpus.counts / corpus.counts.sum())
     if name == "adaptive":  # classes of a tail start alike
         parts = [slice(0, 1), slice(1, 2), slice(2, CLASSES)]
-        found, shares = (torch.stack([values[part].sum() for part in parts]) for values in (found, shares))
-    assert torch.allclose(found, shares, atol=1e-5)
+        found, frequencies = (torch.stack([values[part].sum() for part in parts]) for values in (found, frequencies))
+    assert torch.allclose(found, frequencies, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["softmax", "adaptive", "random sigmoid", "clustered natural-reflect"])
 def test_accuracies_are_those_of_all_classes_sorted(name: str, corpus: Corpus) -> None:
-    model = identifiers.Model(name, SIZE, corpus, torch.Generator())
+    model = Model(name, SIZE, corpus, torch.Generator())
     model.head = head(name, corpus)
-    chosen = identifiers.windows(corpus, 3)
+    chosen = windows(corpus, 3)
     target = chosen[:, 1:].flatten()
     order = all_log_probs(model.head, model.features(chosen[:, :-1])[0].detach()).argsort(1, descending=True)
     place = (order == target.unsqueeze(1)).nonzero()[:, 1]
-    found = identifiers.accuracies(model, chosen)
+    found = accuracies(model, chosen)
     assert found["accuracy_1"] == pytest.approx(float((place == 0).double().mean()))
     assert found["accuracy_5"] == pytest.approx(float((place < 5).double().mean()))
     assert 0 < found["accuracy_1"] < found["accuracy_5"] < 1
@@ -132,8 +136,8 @@ def test_draws_have_the_frequencies_that_the_correction_takes(corpus: Corpus) ->
     drawn, log_expected = one.draw()
     expected = torch.zeros(CLASSES).scatter_(0, drawn, log_expected.exp())
     assert float(expected.sum()) == pytest.approx(50_000, rel=1e-5)
-    shares = expected.double() / expected.double().sum()
-    assert stats.chisquare(torch.bincount(drawn, minlength=CLASSES), 50_000 * shares).pvalue > FALSE_ALARM
+    frequencies = expected.double() / expected.double().sum()
+    assert stats.chisquare(torch.bincount(drawn, minlength=CLASSES), 50_000 * frequencies).pvalue > FALSE_ALARM
 
 
 def test_the_sampled_normalizer_is_unbiased(corpus: Corpus) -> None:
@@ -224,11 +228,11 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_end(
 ) -> None:
     keepers: list[Memory] = []
 
-    def train(keeper: Memory) -> Outcome:
-        keepers.append(keeper)
+    def train(checkpointer: Memory) -> Outcome:
+        keepers.append(checkpointer)
         torch.manual_seed(len(keepers))  # another process has other random numbers
         clock.now = 1000.0 * len(keepers)  # and another clock
-        return identifiers.train(small(name), keeper, corpus)
+        return identifiers_training.train(small(name), checkpointer, corpus)
 
     whole = assert_goes_on(train, 7, monkeypatch)
     assert whole.metrics["steps"] == 20
@@ -237,7 +241,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_end(
 
 def test_only_training_takes_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    learn, nll = identifiers.Training._learn, identifiers.validation_nll
+    learn, nll = Training._learn, identifiers_model.validation_nll
 
     def taking(seconds: float, function: Any) -> Any:
         def slow(*arguments: Any) -> Any:
@@ -247,9 +251,9 @@ def test_only_training_takes_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatc
         return slow
 
     monkeypatch.setattr(identifiers, "processor_time", lambda: now[0])
-    monkeypatch.setattr(identifiers.Training, "_learn", taking(0.375, learn))
-    monkeypatch.setattr(identifiers, "validation_nll", taking(100.0, nll))
-    outcome = identifiers.train(small(), Memory(), corpus)
+    monkeypatch.setattr(Training, "_learn", taking(0.375, learn))
+    monkeypatch.setattr(identifiers_model, "validation_nll", taking(100.0, nll))
+    outcome = identifiers_training.train(small(), Memory(), corpus)
     assert outcome.metrics["steps"] == 27  # 10 seconds, and what the last step is over them
     assert outcome.metrics["steps_per_second"] == pytest.approx(1 / 0.375)
     seconds = outcome.history["seconds"]
@@ -260,7 +264,7 @@ def test_only_training_takes_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_pass_reads_every_token_once_and_goes_on_with_its_state(corpus: Corpus) -> None:
-    training = identifiers.Training(corpus, small(seconds=1e9))
+    training = Training(corpus, small(seconds=1e9))
     targets, states, loss = [], [], training.model.head.loss
     training.window = 0
 
@@ -282,7 +286,7 @@ def test_a_pass_reads_every_token_once_and_goes_on_with_its_state(corpus: Corpus
 @pytest.mark.parametrize("name", ["linear_cross_entropy", "sampled", "huffman natural-reflect"])
 def test_heads_learn_what_follows_what(name: str, clock: Clock) -> None:
     corpus = corpus_of(np.tile(np.arange(CLASSES), 300))  # the next token is certain
-    outcome = identifiers.train(small(name, rate=0.03, seconds=30.0), Memory(), corpus)
+    outcome = identifiers_training.train(small(name, rate=0.03, seconds=30.0), Memory(), corpus)
     assert outcome.metrics["validation_nll"] < 1.0 < math.log(CLASSES)
     assert outcome.metrics["accuracy_1"] > 0.6
     assert outcome.metrics["perplexity"] == pytest.approx(math.exp(outcome.metrics["validation_nll"]))
@@ -290,7 +294,7 @@ def test_heads_learn_what_follows_what(name: str, clock: Clock) -> None:
 
 
 def test_a_run_that_diverged_has_no_metrics(corpus: Corpus, clock: Clock) -> None:
-    outcome = identifiers.train(small(rate=math.inf), Memory(), corpus)
+    outcome = identifiers_training.train(small(rate=math.inf), Memory(), corpus)
     assert math.isnan(outcome.metrics["validation_nll"])
     assert math.isnan(outcome.metrics["accuracy_1"])
     assert outcome.metrics["steps"] == 20

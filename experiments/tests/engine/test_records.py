@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from catnat_experiments.engine import records
-from catnat_experiments.engine.experiment import Config, Outcome
+from catnat_experiments.engine import files, provenance, records
 from catnat_experiments.engine.records import Record
+from catnat_experiments.engine.types import Config, Outcome
 
 
 def record(seed: int = 0, **metrics: float) -> Record:
@@ -117,8 +117,8 @@ def test_full_disk_gives_a_clear_message_and_leaves_nothing_behind(tmp_path: Pat
     program = """
         import resource, sys
         from pathlib import Path
-        from catnat_experiments import records
-        from catnat_experiments.experiment import Outcome
+        from catnat_experiments.engine import files, records
+        from catnat_experiments.engine.types import Outcome
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         for seed, points in enumerate([10, 10_000]):
             record = records.Record.of(
@@ -126,7 +126,7 @@ def test_full_disk_gives_a_clear_message_and_leaves_nothing_behind(tmp_path: Pat
                 experiment="toy", stage="final", seconds=1.0, versions={}, commit=None)
             try:
                 records.write(record, Path(sys.argv[1]))
-            except records.DiskFullError as error:
+            except files.DiskFullError as error:
                 print(error.strerror)
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
@@ -143,7 +143,7 @@ def test_full_disk_gives_a_clear_message_and_leaves_nothing_behind(tmp_path: Pat
 def test_other_errors_of_the_disk_stay_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(NotADirectoryError):
-        records.write_atomically(tmp_path / "file" / "below", b"")
+        files.write_atomically(tmp_path / "file" / "below", b"")
 
 
 def test_half_written_file_is_never_visible_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_frame_has_flat_columns_and_keeps_the_config_whole() -> None:
     assert frame["metrics.loss"].tolist() == [3.1, 0.5]
     assert frame["config.rate"].tolist()[0] == 0.1
     assert frame["history.loss"].tolist()[0] == [1.0, 0.5]
-    assert frame["config"].tolist() == [record(seed=3).config, {"other": 1}]  # 1 is still a whole number
+    assert frame["config"].tolist() == [record(seed=3).config, {"other": 1}]  # 1 is still an integer
     assert list(records.frame([])["config"]) == []
 
 
@@ -179,6 +179,6 @@ def test_thousand_records_are_read_in_seconds(tmp_path: Path) -> None:
 
 
 def test_versions_name_what_decides_the_numbers() -> None:
-    assert {"python", "torch", "catnat", "numpy", "ray"} <= set(records.versions())
-    commit = records.commit()
+    assert {"python", "torch", "catnat", "numpy", "ray"} <= set(provenance.versions())
+    commit = provenance.commit()
     assert commit is None or len(commit.rstrip("+")) == 40

@@ -132,7 +132,7 @@ def test_the_interquartile_mean_of_strata_is_that_of_all_their_runs() -> None:
     pooled = statistics.interquartile_mean([Sample.of([*first, *second])])
     found = statistics.interquartile_mean([Sample.of(first), Sample.of(second)])
     assert found.value == pooled.value == (3 + 4 + 100 + 200) / 4
-    # Resampled apart, both halves are always there: their share does not add to the spread.
+    # Resampled apart, both halves are always there: their fraction does not add to the spread.
     assert found.high - found.low < 0.9 * (pooled.high - pooled.low)
 
 

@@ -1,4 +1,4 @@
-"""Every parameterization of the registry: probabilities, inverses, dead scores, and what coincides for two classes."""
+"""Every parameterization of the registry: probabilities, inverses, saturation, and what coincides for two classes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_start_of_the_paper_for_two_classes() -> None:
         torch.testing.assert_close(parameterization(name).scores_from_probs(probs), scores, rtol=1e-9, atol=1e-12)
 
 
-# ---- dead scores ----
+# ---- saturated scores ----
 
 
 def expected_fisher(name: str, scores: torch.Tensor) -> torch.Tensor:
@@ -106,17 +106,17 @@ def expected_fisher(name: str, scores: torch.Tensor) -> torch.Tensor:
 def test_saturated_scores_are_those_without_gradient(name: str, classes: int) -> None:
     kind = parameterization(name)
     scores = drawn(name, classes, 500, scale=4.0)
-    dead = kind.saturated(scores)
-    assert dead.shape == scores.shape
+    saturated = kind.saturated(scores)
+    assert saturated.shape == scores.shape
     if name in CLAMPED:  # a node that is not reached has no gradient either
-        assert (expected_fisher(name, scores)[dead] == 0).all()
+        assert (expected_fisher(name, scores)[saturated] == 0).all()
         reached = ct.reach(scores) > 0
-        assert (expected_fisher(name, scores)[reached & ~dead] > 0).all()
+        assert (expected_fisher(name, scores)[reached & ~saturated] > 0).all()
     else:
-        assert ((expected_fisher(name, scores) == 0) == dead).all()
-    can_die = name in (*CLAMPED, "sparsemax")
-    assert dead.any() == can_die
-    assert not dead.all()
+        assert ((expected_fisher(name, scores) == 0) == saturated).all()
+    can_saturate = name in (*CLAMPED, "sparsemax")
+    assert saturated.any() == can_saturate
+    assert not saturated.all()
 
 
 def test_saturated_of_two_classes_by_hand() -> None:

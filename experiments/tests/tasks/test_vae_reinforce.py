@@ -15,12 +15,13 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat_experiments.engine.experiment import Config
 from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.vae import model as vae_model
 from catnat_experiments.tasks.vae.experiment import Cell
 from catnat_experiments.tasks.vae.network import Perceptrons
 from catnat_experiments.tasks.vae_reinforce import task as vae_reinforce
+from catnat_experiments.tasks.vae_reinforce.training import Training, binarized, images, surrogate
 
 FALSE_ALARM = 1e-6
 torch.set_num_threads(1)
@@ -43,7 +44,7 @@ def small(name: str = "natural", **changes: str | int | float) -> Config:
 
 def test_pixels_are_drawn_with_their_grey_levels() -> None:
     levels = torch.arange(256, dtype=torch.uint8).repeat(4000, 1)
-    drawn = vae_reinforce.binarized(levels, np.random.default_rng(0))
+    drawn = binarized(levels, np.random.default_rng(0))
     assert not drawn[:, 0].any()
     assert drawn[:, 255].all()
     for level in (1, 64, 128, 254):
@@ -52,7 +53,7 @@ def test_pixels_are_drawn_with_their_grey_levels() -> None:
 
 
 def test_images_are_sixty_thousand_grey_ones_and_two_binary_halves() -> None:
-    data = vae_reinforce.images()
+    data = images()
     assert [len(part) for part in (data.train, data.validation, data.test)] == [60_000, 5000, 5000]
     assert int(data.train.max()) == 255
     assert set(torch.cat((data.validation, data.test)).unique().tolist()) == {0, 1}
@@ -105,18 +106,18 @@ def test_the_estimate_is_the_gradient_of_the_expected_loss(baseline: float) -> N
     total = torch.zeros_like(scores)
     for first, other in itertools.product(range(3), range(3)):
         classes = torch.tensor([[first, other]])
-        estimate = vae_reinforce.surrogate(log_probs(), classes, losses[first, other].view(1), baseline)
+        estimate = surrogate(log_probs(), classes, losses[first, other].view(1), baseline)
         total += joint[first, other].detach() * torch.autograd.grad(estimate, scores)[0]
     torch.testing.assert_close(total, wanted)
 
 
 def test_a_step_is_that_of_the_written_out_loss() -> None:
-    training = vae_reinforce.Training(vae_reinforce.images(), small())
+    training = Training(images(), small())
     stream = np.random.Generator(np.random.SFC64())
     stream.bit_generator.state = training.stream.bit_generator.state
     picked = training.images.train[:128]
     objective, found = training.objective(picked)
-    x = vae_reinforce.binarized(picked, stream).float()
+    x = binarized(picked, stream).float()
     model = training.model
     scores = model.network.encode(model.encoder, model.state, x.t(), training=True)
     probs = model.kind.probs(scores)
@@ -135,7 +136,7 @@ def test_a_step_is_that_of_the_written_out_loss() -> None:
 
 
 def test_the_moving_baseline_follows_the_loss() -> None:
-    training = vae_reinforce.Training(vae_reinforce.images(), small("natural+moving"))
+    training = Training(images(), small("natural+moving"))
     expected = None
     for _ in range(4):
         before = training.sums[0].item()
@@ -145,7 +146,7 @@ def test_the_moving_baseline_follows_the_loss() -> None:
         assert training.step > 1 or expected == mean  # the first step is compared with its own mean
         expected = 0.99 * expected + 0.01 * mean
         assert training.baseline.item() == pytest.approx(expected, rel=1e-5)
-    constant = vae_reinforce.Training(vae_reinforce.images(), small())
+    constant = Training(images(), small())
     constant.advance()
     assert constant.baseline.item() == 125
 
@@ -169,7 +170,7 @@ def test_training_learns() -> None:
 
 @pytest.mark.parametrize("name", ["natural", "natural+moving"])
 def test_a_run_broken_off_goes_on_to_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_goes_on(lambda keeper: train(small(name), keeper), 7, monkeypatch)
+    assert_goes_on(lambda checkpointer: train(small(name), checkpointer), 7, monkeypatch)
 
 
 def test_presets_list_every_run_once() -> None:

@@ -18,17 +18,19 @@ from torch import Tensor, nn
 import catnat
 from catnat_experiments.common.parameterizations import Catnat, parameterization
 from catnat_experiments.engine import records, stages
-from catnat_experiments.engine.experiment import Config
 from catnat_experiments.engine.records import Record, run_id
-from catnat_experiments.report import markdown
-from catnat_experiments.tasks.defaults import small as defaults_small
+from catnat_experiments.engine.types import Config
+from catnat_experiments.report import page, tables
+from catnat_experiments.tasks.defaults import bandit, classifier, panel, table
 from catnat_experiments.tasks.defaults import task as defaults
-from catnat_experiments.tasks.defaults.task import PANEL, Task, Variant
+from catnat_experiments.tasks.defaults.panel import PANEL, Task, Variant
+from catnat_experiments.tasks.defaults.small import TASKS, train
+from catnat_experiments.tasks.defaults.training import ORDERS, ordered
 
 torch.set_num_threads(1)
 BY_NAME = {task.name: task for task in PANEL}
 ACTIONS, VALID = 12, 4
-POLICIES = [("softmax", "renormalize"), *itertools.product(defaults.TREES, defaults.MASK_MODES)]
+POLICIES = [("softmax", "renormalize"), *itertools.product(panel.TREES, panel.MASK_MODES)]
 
 
 def small(task: str, name: str = "natural", **changes: str | int | float) -> Config:
@@ -47,19 +49,19 @@ def small(task: str, name: str = "natural", **changes: str | int | float) -> Con
 
 def test_a_random_order_is_the_balanced_tree_over_permuted_classes() -> None:
     embeddings = np.eye(8)
-    kind = defaults_small.ordered(parameterization("natural"), "random", embeddings, seed=1)
+    kind = ordered(parameterization("natural"), "random", embeddings, seed=1)
     assert isinstance(kind, Catnat)
     assert kind.tree is not None
     assert kind.tree != catnat.balanced(8)
     scores = torch.randn(7, generator=torch.Generator().manual_seed(0))
     ours, usual = kind.probs(scores), parameterization("natural").probs(scores)
     torch.testing.assert_close(ours.sort().values, usual.sort().values)
-    assert defaults_small.ordered(parameterization("natural"), "random", embeddings, seed=2) != kind
+    assert ordered(parameterization("natural"), "random", embeddings, seed=2) != kind
 
 
 def test_embeddings_put_similar_classes_side_by_side() -> None:
     embeddings = np.array([[0.0], [10.0], [0.1], [10.1]])
-    kind = defaults_small.ordered(parameterization("sigmoid"), "embeddings", embeddings, seed=0)
+    kind = ordered(parameterization("sigmoid"), "embeddings", embeddings, seed=0)
     assert isinstance(kind, Catnat)
     assert kind.tree is not None
     sides = [int(kind.tree.path(k)[1][0]) for k in range(4)]
@@ -68,17 +70,17 @@ def test_embeddings_put_similar_classes_side_by_side() -> None:
 
 def test_the_given_order_and_softmax_are_left_alone() -> None:
     natural, softmax = parameterization("natural"), parameterization("softmax")
-    assert defaults_small.ordered(natural, "given", np.eye(4), 0) is natural
-    assert all(defaults_small.ordered(softmax, order, np.eye(4), 0) is softmax for order in defaults_small.ORDERS)
+    assert ordered(natural, "given", np.eye(4), 0) is natural
+    assert all(ordered(softmax, order, np.eye(4), 0) is softmax for order in ORDERS)
     with pytest.raises(ValueError, match="`order` is 'any', but one of these is needed: given, random"):
-        defaults_small.ordered(natural, "any", np.eye(4), 0)
+        ordered(natural, "any", np.eye(4), 0)
 
 
 # ---- classifier ----
 
 
 def test_digits_are_split_once_and_for_all() -> None:
-    data = defaults_small.digits()
+    data = classifier.digits()
     assert {name: len(images) for name, images in data.images.items()} == {
         "train": 1000,
         "validation": 297,
@@ -92,9 +94,9 @@ def test_digits_are_split_once_and_for_all() -> None:
     np.testing.assert_allclose(data.means[7], sevens.mean(0).numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["softmax", *defaults.TREES])
+@pytest.mark.parametrize("name", ["softmax", *panel.TREES])
 def test_an_untrained_classifier_has_the_loss_of_a_guess(name: str) -> None:
-    training = defaults_small.Classifier(small("classifier", name))
+    training = classifier.Classifier(small("classifier", name))
     for parameter in training.model.parameters():
         nn.init.zeros_(parameter)
     found = training.metrics()
@@ -107,10 +109,10 @@ def test_an_untrained_classifier_has_the_loss_of_a_guess(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "mode"), POLICIES)
 def test_masked_actions_are_never_taken(name: str, mode: str) -> None:
-    rows = defaults_small.draw_rows(50, ACTIONS, VALID, torch.Generator().manual_seed(0))
+    rows = bandit.draw_rows(50, ACTIONS, VALID, torch.Generator().manual_seed(0))
     kind = parameterization(name)
     scores = 3 * torch.randn(50, kind.num_scores(ACTIONS), generator=torch.Generator().manual_seed(1))
-    probs = defaults_small.policy(kind, scores, rows.valid, mode).probs
+    probs = bandit.policy(kind, scores, rows.valid, mode).probs
     assert [len(set(row)) for row in rows.valid.tolist()] == [VALID] * 50
     torch.testing.assert_close(probs.gather(1, rows.valid).sum(1), torch.ones(50))
     assert not probs.scatter(1, rows.valid, 0.0).any()
@@ -118,7 +120,7 @@ def test_masked_actions_are_never_taken(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize(("name", "mode"), POLICIES)
 def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
-    training = defaults_small.Bandit(small("bandit", name, mask_mode=mode))
+    training = bandit.Bandit(small("bandit", name, mask_mode=mode))
     found = training.measure("test")
     assert abs(found["reward"]) < found["best_reward"] / 2  # it has learned nothing yet
 
@@ -126,7 +128,7 @@ def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
         """Scores that grow with the reward: for softmax nearly the best policy."""
 
         def forward(self, contexts: Tensor) -> Tensor:
-            return 1000 * contexts @ defaults_small.action_features(ACTIONS).t()
+            return 1000 * contexts @ bandit.action_features(ACTIONS).t()
 
     if name == "softmax":
         training.model = Oracle()
@@ -136,10 +138,10 @@ def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
 
 
 def test_rewards_are_products_of_vectors() -> None:
-    rows = defaults_small.draw_rows(5, ACTIONS, VALID, torch.Generator().manual_seed(0))
-    features = defaults_small.action_features(ACTIONS)
+    rows = bandit.draw_rows(5, ACTIONS, VALID, torch.Generator().manual_seed(0))
+    features = bandit.action_features(ACTIONS)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(ACTIONS))
-    found = defaults_small.mean_rewards(rows, ACTIONS)
+    found = bandit.mean_rewards(rows, ACTIONS)
     for row, place in itertools.product(range(5), range(VALID)):
         expected = float(rows.contexts[row] @ features[rows.valid[row, place]])
         assert float(found[row, place]) == pytest.approx(expected, abs=1e-5)
@@ -147,16 +149,16 @@ def test_rewards_are_products_of_vectors() -> None:
 
 @pytest.mark.parametrize(("name", "mode"), [("softmax", "renormalize"), ("natural", "prune")])
 def test_the_loss_has_the_policy_gradient(name: str, mode: str) -> None:
-    training = defaults_small.Bandit(small("bandit", name, mask_mode=mode, batch=200))
+    training = bandit.Bandit(small("bandit", name, mask_mode=mode, batch=200))
     weight = training.model[-1].weight  # type: ignore[index]
 
     def gradient(loss: Tensor) -> Tensor:
         return torch.autograd.grad(loss, weight)[0].flatten()
 
     drawn = torch.stack([gradient(training.loss()) for _ in range(300)])
-    rows = defaults_small.draw_rows(50_000, ACTIONS, VALID, torch.Generator().manual_seed(5))
+    rows = bandit.draw_rows(50_000, ACTIONS, VALID, torch.Generator().manual_seed(5))
     probs = training.policy(rows).probs.gather(1, rows.valid)
-    exact = gradient(-(probs * defaults_small.mean_rewards(rows, ACTIONS)).sum(1).mean())
+    exact = gradient(-(probs * bandit.mean_rewards(rows, ACTIONS)).sum(1).mean())
     error = drawn.std(0) / len(drawn) ** 0.5
     assert float(((drawn.mean(0) - exact) / error).abs().max()) < 5
     assert float(exact.norm()) > 4 * float(error.norm())  # without the gradient it would not pass
@@ -167,33 +169,33 @@ def test_the_loss_has_the_policy_gradient(name: str, mode: str) -> None:
 
 def test_divergences_of_known_tables() -> None:
     half, quarter = torch.tensor([[0.5, 0.5, 0, 0]]).double(), torch.full((1, 4), 0.25).double()
-    assert float(defaults_small.divergence(half, quarter.log())) == pytest.approx(math.log(2))
-    assert float(defaults_small.divergence(quarter, quarter.log())) == pytest.approx(0)
-    both = defaults_small.divergence(torch.cat((half, quarter)), torch.cat((quarter, quarter)).log())
+    assert float(table.divergence(half, quarter.log())) == pytest.approx(math.log(2))
+    assert float(table.divergence(quarter, quarter.log())) == pytest.approx(0)
+    both = table.divergence(torch.cat((half, quarter)), torch.cat((quarter, quarter)).log())
     assert float(both) == pytest.approx(math.log(2) / 2)
 
 
-@pytest.mark.parametrize("name", ["softmax", *defaults.TREES])
+@pytest.mark.parametrize("name", ["softmax", *panel.TREES])
 def test_a_fit_begins_at_the_uniform_table(name: str) -> None:
-    training = defaults_small.Fit(small("table", name))
+    training = table.Fit(small("table", name))
     torch.testing.assert_close(training.truth.sum(1), torch.ones(5).double())
     entropy = -(training.truth * training.truth.log()).sum(1).mean()
     assert training.measure("test")["kl"] == pytest.approx(math.log(7) - float(entropy), abs=1e-6)
 
 
 def test_frequent_classes_come_first_and_draws_follow_the_truth() -> None:
-    frequencies = defaults_small.truth(2000, 16).mean(0)
+    frequencies = table.truth(2000, 16).mean(0)
     assert float(np.corrcoef(frequencies.log(), -np.arange(1, 17))[0, 1]) > 0.5
     run = small("table", "softmax", rate=0.02, steps=1500, batch=64)
-    assert defaults_small.train(run, Memory()).metrics["test_kl"] < 0.01
+    assert train(run, Memory()).metrics["test_kl"] < 0.01
 
 
 # ---- runs ----
 
 
-@pytest.mark.parametrize("task", list(defaults_small.TASKS))
+@pytest.mark.parametrize("task", list(TASKS))
 def test_an_interrupted_run_goes_on(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = assert_goes_on(lambda keeper: defaults_small.train(small(task), keeper), 2, monkeypatch)
+    outcome = assert_goes_on(lambda checkpointer: train(small(task), checkpointer), 2, monkeypatch)
     assert outcome.history["step"] == [1, 2, 3, 4]
     assert all(math.isfinite(value) for value in outcome.metrics.values())
     assert {BY_NAME[task].metric, BY_NAME[task].selected_by} <= set(outcome.metrics)
@@ -262,13 +264,13 @@ def test_a_grid_grows_where_its_best_rate_is_at_the_edge() -> None:
 # ---- the whole of it, tiny ----
 
 
-def _run_all(preset: str) -> list[stages.Standing]:
+def _run_all(preset: str) -> list[stages.StageStatus]:
     """All stages in this process, as the engine does it with Ray."""
     experiment, found = defaults.EXPERIMENT, []
     for place in range(len(experiment.stages(preset))):
-        standing = stages.survey(experiment, preset, found)[place]
-        for group in stages.unfinished_groups(experiment, standing):
-            about: dict[str, Any] = {"experiment": "defaults", "stage": standing.stage.name, "seconds": 1.0}
+        status = stages.survey(experiment, preset, found)[place]
+        for group in stages.unfinished_groups(experiment, status):
+            about: dict[str, Any] = {"experiment": "defaults", "stage": status.stage.name, "seconds": 1.0}
             found += [
                 Record.of(outcome, run, versions={}, commit=None, **about)
                 for run, outcome in zip(group, experiment.train(group, Memory()), strict=True)
@@ -278,20 +280,20 @@ def _run_all(preset: str) -> list[stages.Standing]:
 
 @pytest.mark.parametrize("names", [("classifier", "table"), pytest.param(("quick",), marks=pytest.mark.slow)])
 def test_quick_runs_and_is_reported(names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = [task for task in defaults.PRESETS["quick"] if names == ("quick",) or task.name in names]
-    monkeypatch.setitem(defaults.PRESETS, "quick", tuple(quick))
-    standings = _run_all("quick")
-    assert all(standing.complete for standing in standings)
-    text = markdown.write("defaults", "quick", standings, defaults.TABLES, tmp_path).read_text()
+    quick = [task for task in panel.PRESETS["quick"] if names == ("quick",) or task.name in names]
+    monkeypatch.setitem(panel.PRESETS, "quick", tuple(quick))
+    statuses = _run_all("quick")
+    assert all(status.complete for status in statuses)
+    text = page.write("defaults", "quick", statuses, defaults.TABLES, tmp_path).read_text()
     for task in quick:
         assert f"## {task.title}" in text
         assert f"| {task.variants[-1].name} | " in text
-    [drawn] = defaults.figures(records.frame(markdown.done_records(standings)), tmp_path)
+    [drawn] = defaults.figures(records.frame(tables.done_records(statuses)), tmp_path)
     assert drawn.stat().st_size > 10_000
 
 
 def test_figures_need_final_runs(tmp_path: Path) -> None:
     assert defaults.figures(pd.DataFrame(), tmp_path) == []
     run = BY_NAME["table"].repeated(Variant("softmax", "given"), 0.1)[0]
-    row = final_row(run, defaults_small.train({**run, "steps": 2}, Memory()))
+    row = final_row(run, train({**run, "steps": 2}, Memory()))
     assert defaults.figures(pd.DataFrame([{**row, "stage": "search"}]), tmp_path) == []

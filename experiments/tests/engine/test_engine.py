@@ -18,14 +18,14 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy import Toy
 
-from catnat_experiments.engine import checkpoints, progress, records
+from catnat_experiments.engine import checkpoints, progress, provenance, records
 from catnat_experiments.engine import run as engine
 from catnat_experiments.engine import stages as engine_stages
-from catnat_experiments.engine.experiment import Config, Outcome, Stage
 from catnat_experiments.engine.progress import Best, Display
 from catnat_experiments.engine.records import Record
 from catnat_experiments.engine.run import Options
 from catnat_experiments.engine.search import Search, Studies, top
+from catnat_experiments.engine.types import Config, Outcome, Stage
 
 Log = Callable[[str], str]
 
@@ -59,7 +59,7 @@ def test_a_lost_record_of_a_search_does_not_hide_the_final_runs(log: Log) -> Non
         coarse, final = engine_stages.survey(experiment, "quick", left)
         assert (coarse.missing, coarse.settled, coarse.complete) == (1, True, False)
         assert (len(final.done), final.missing, final.settled, final.complete) == (counted, 6 - counted, False, False)
-    assert all(standing.complete for standing in engine_stages.survey(experiment, "quick", found))
+    assert all(status.complete for status in engine_stages.survey(experiment, "quick", found))
 
 
 def test_what_is_not_selected_yet_counts_as_missing(log: Log) -> None:
@@ -86,8 +86,8 @@ def test_plan_without_a_price_knows_nothing_before_the_first_record(log: Log) ->
         name = "toy"
         stages = Toy(log("a")).stages
 
-    standings = engine_stages.survey(Unpriced(), "quick", [])  # type: ignore[arg-type]
-    assert all(math.isnan(seconds) for seconds in engine_stages.seconds_left(Unpriced(), standings))  # type: ignore[arg-type]
+    statuses = engine_stages.survey(Unpriced(), "quick", [])  # type: ignore[arg-type]
+    assert all(math.isnan(seconds) for seconds in engine_stages.seconds_left(Unpriced(), statuses))  # type: ignore[arg-type]
 
 
 def test_run_that_is_listed_twice_is_refused(log: Log) -> None:
@@ -109,17 +109,17 @@ def test_groups_must_be_a_partition(log: Log) -> None:
         engine_stages.unfinished_groups(experiment, engine_stages.survey(experiment, "quick", [])[0])
 
 
-# ---- the keeper (no Ray) ---------------------------------------------------------------------------------------------
+# ---- the checkpointer (no Ray) ---------------------------------------------------------------------------------------
 
 
 def test_keeper_gives_back_what_it_was_given(tmp_path: Path) -> None:
     runs: list[Config] = [{"seed": 1}, {"seed": 2}]
     reports: list[dict[str, Any]] = []
-    first = checkpoints.FileKeeper(tmp_path, runs, reports.append)
+    first = checkpoints.FileCheckpointer(tmp_path, runs, reports.append)
     assert first.load() is None
     first.scalars(1, 5, {"loss": 0.5})
     first.save({"step": 5}, 5, 10)
-    second = checkpoints.FileKeeper(tmp_path, runs, reports.append)
+    second = checkpoints.FileCheckpointer(tmp_path, runs, reports.append)
     assert second.load() == {"step": 5}
     assert second.history(1) == {"loss.step": [5.0], "loss": [0.5]}
     assert reports == [{"step": 5, "of": 10}]
@@ -129,11 +129,11 @@ def test_keeper_gives_back_what_it_was_given(tmp_path: Path) -> None:
 
 def test_unreadable_checkpoint_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs: list[Config] = [{"seed": 1}]
-    files = checkpoints.FileKeeper(tmp_path, runs, lambda report: None)
+    files = checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None)
     files.save({"step": 5}, 5, 10)
     [path] = tmp_path.glob(".checkpoints/*/state.pt")
     path.write_bytes(path.read_bytes()[:100])
-    assert checkpoints.FileKeeper(tmp_path, runs, lambda report: None).load() is None
+    assert checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).load() is None
     assert "starts again" in capsys.readouterr().out
 
 
@@ -141,17 +141,17 @@ def test_checkpoint_of_other_versions_or_another_order_is_no_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[Config] = [{"seed": 1}, {"seed": 2}]
-    checkpoints.FileKeeper(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
-    assert checkpoints.FileKeeper(tmp_path, runs, lambda report: None).load() == {"step": 5}
-    assert checkpoints.FileKeeper(tmp_path, runs[::-1], lambda report: None).load() is None
-    monkeypatch.setattr(records, "versions", lambda: {"torch": "another"})
-    assert checkpoints.FileKeeper(tmp_path, runs, lambda report: None).load() is None
+    checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
+    assert checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).load() == {"step": 5}
+    assert checkpoints.FileCheckpointer(tmp_path, runs[::-1], lambda report: None).load() is None
+    monkeypatch.setattr(provenance, "versions", lambda: {"torch": "another"})
+    assert checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).load() is None
 
 
 def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
     def checkpoint(seed: int) -> Path:
         runs: list[Config] = [{"seed": seed}]
-        checkpoints.FileKeeper(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
+        checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
         return tmp_path / ".checkpoints" / records.group_id(runs)
 
     under_way, done, half_made, half_removed, empty = (checkpoint(seed) for seed in range(5))
@@ -169,7 +169,7 @@ def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
 
 
 def test_history_is_thinned_to_twenty_points_with_both_ends(tmp_path: Path) -> None:
-    files = checkpoints.FileKeeper(tmp_path, [{"seed": 1}], lambda report: None)
+    files = checkpoints.FileCheckpointer(tmp_path, [{"seed": 1}], lambda report: None)
     for step in range(101):
         files.scalars(0, step, {"loss": float(step)})
     files.close()
@@ -232,11 +232,11 @@ def test_run_computes_every_stage_once_and_a_second_time_nothing(
     found, corrupt = records.load_all(results)
     assert ({record.stage for record in found}, len(found), corrupt) == ({"coarse", "final"}, 12, [])
     assert {record.config["rate"] for record in found if record.stage == "final"} == {0.2}  # the valley of the toy
-    runs = [run for standing in engine_stages.survey(experiment, "quick", found) for run in standing.runs or []]
+    runs = [run for status in engine_stages.survey(experiment, "quick", found) for run in status.runs or []]
     assert {record.id: record.metrics for record in found} == toy.undisturbed(experiment, runs)
     assert all(steps == [0] for steps in toy.starts(log("a")).values())
     assert all(record.history.keys() == {"x", "x.step"} for record in found)  # from the scalars: the toy brings none
-    assert all(record.seconds > 0 and record.versions == records.versions() for record in found)
+    assert all(record.seconds > 0 and record.versions == provenance.versions() for record in found)
     assert not list(results.glob(".checkpoints/*"))
     assert "coarse: 6/6 done, 0 running" in output.getvalue()
     assert "final: 6/6 done, 0 running" in output.getvalue()
@@ -430,11 +430,11 @@ def test_ray_client_is_refused(tmp_path: Path, log: Log, display: Display) -> No
 def test_cluster_that_has_nothing_to_spare_is_told(
     tmp_path: Path, log: Log, display: Display, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clerk = engine._Clerk("toy", engine_stages.survey(Toy(log("a")), "quick", [])[0], tmp_path, display)
-    clerk.on_step_end(0, [])
+    writer = engine.RecordWriter("toy", engine_stages.survey(Toy(log("a")), "quick", [])[0], tmp_path, display)
+    writer.on_step_end(0, [])
     assert "ray status" not in output.getvalue()
     monkeypatch.setattr(engine, "_PATIENCE", 0.0)
-    clerk.on_step_end(0, [])
+    writer.on_step_end(0, [])
     assert "No worker has started for a minute: `ray status`" in output.getvalue()
 
 
