@@ -20,7 +20,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.envir
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 # These train on MNIST. With the folder that $CATNAT_DATA names there is nothing to download.
-collect_ignore = [] if "CATNAT_DATA" in os.environ else ["common/test_mnist.py", "tasks/test_vae.py", "tasks/test_vae_reinforce.py"]
+_ON_MNIST = ["common/test_mnist.py", "tasks/test_vae.py", "tasks/test_vae_reinforce.py"]
+collect_ignore = [] if "CATNAT_DATA" in os.environ else _ON_MNIST
 # These need the extras `minatar` and `defaults`.
 collect_ignore += [] if importlib.util.find_spec("gymnax") else ["tasks/test_minatar.py", "tasks/test_defaults.py"]
 collect_ignore += [] if importlib.util.find_spec("sklearn") else ["tasks/test_defaults.py"]

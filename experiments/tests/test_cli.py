@@ -159,6 +159,32 @@ def test_figures_without_records_say_so(experiment: Toy, monkeypatch: pytest.Mon
     assert (said.exit_code, "the figures need runs that are missing" in said.output) == (1, True)
 
 
+def test_freeze_puts_the_records_into_archives_that_the_other_commands_read(experiment: Toy) -> None:
+    finish(experiment, 2)
+    said = call("report", "toy", "--output", "before")
+    assert said.exit_code == 0, said.output
+    said = call("freeze", "toy")
+    assert (said.exit_code, said.stdout) == (0, "results/toy/quick.jsonl: 12 records\n")
+    assert [path.name for path in Path("results/toy").glob("*.json*")] == ["quick.jsonl"]
+    call("report", "toy", "--output", "after")
+    assert {path.name: path.read_bytes() for path in Path("after").iterdir()} == {
+        path.name: path.read_bytes() for path in Path("before").iterdir()
+    }
+    Path("results/toy/quick.jsonl").write_text("rubbish\n")
+    assert "damaged: results/toy/quick.jsonl, line 1 (not whole JSON" in call("status", "toy").stdout
+    said = call("freeze", "toy")
+    assert (said.exit_code, "1 record(s) are damaged" in said.output) == (1, True)
+
+
+def test_freeze_names_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = call("freeze", "toy", "--results", "nothing")
+    assert (said.exit_code, "nothing does not exist" in said.output) == (1, True)
+    assert not Path("nothing").exists()
+    assert "Give a --preset of toy: quick, many, search." in call("freeze", "toy", "--preset", "huge").output
+    monkeypatch.delattr(toy, "PRESETS")
+    assert "the module defines no PRESETS" in call("freeze", "toy").output
+
+
 # ---- the built-in experiments ----------------------------------------------------------------------------------------
 
 

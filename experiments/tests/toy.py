@@ -124,6 +124,7 @@ class Toy:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+PRESETS = ("quick", "many", "search")
 EXPERIMENT = Toy(**json.loads(os.environ.get("TOY", '{"log": "toy-log"}')))
 TABLES = (
     Table(
@@ -147,7 +148,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     return [path]
 
 
-class NoKeeper:
+class NoCheckpointer:
     """For a run without any engine: the truth that a disturbed run must come to."""
 
     def load(self) -> None:
@@ -180,7 +181,7 @@ def undisturbed(experiment: Toy, runs: list[Config]) -> dict[str, dict[str, floa
     quiet = dataclasses.replace(experiment, log=f"{experiment.log}-undisturbed", sleep=0.0, kill_at=-1)
     found = {}
     for group in experiment.groups(runs):
-        outcomes = quiet.train(group, NoKeeper())
+        outcomes = quiet.train(group, NoCheckpointer())
         found |= {run_id(run): outcome.metrics for run, outcome in zip(group, outcomes, strict=True)}
     return found
 

@@ -1,4 +1,4 @@
-"""The command line: ``catnat-experiments list``, and ``plan|run|status|report|figures EXPERIMENT --preset PRESET``."""
+"""The command line: ``catnat-experiments list``, and ``plan|run|status|report|figures|freeze EXPERIMENT``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from catnat_experiments.builtin import BUILT_IN, BuiltIn
 from catnat_experiments.engine import records, stages
 from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.extras import MissingExtraError
+from catnat_experiments.engine.freeze import DamagedError, freeze
+from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.progress import Best, Display, duration
 from catnat_experiments.engine.records import Corrupt, Record
 from catnat_experiments.report import claims, terminal
@@ -52,20 +54,27 @@ class Loaded:
     experiment: Experiment
     tables: tuple[Table, ...]
     figures: Callable[[pd.DataFrame, Path], list[Path]] | None
+    presets: tuple[str, ...]
     directory: Path
 
 
 def load(name: str, results: Path | None = None) -> Loaded:
     """Open an experiment: the module ``catnat_experiments.tasks.<name>.task``, or any module that can be imported.
 
-    It must define ``EXPERIMENT``; ``TABLES`` and ``figures(frame, directory)`` are optional.
+    It must define ``EXPERIMENT``; ``TABLES``, ``figures(frame, directory)`` and ``PRESETS`` are optional.
     """
     module = _module(name)
     experiment = getattr(module, "EXPERIMENT", None)
     if experiment is None:
         raise typer.BadParameter(f"The module {module.__name__} defines no EXPERIMENT, so there is nothing to run.")
     directory = results or Path("results") / experiment.name
-    return Loaded(experiment, tuple(getattr(module, "TABLES", ())), getattr(module, "figures", None), directory)
+    return Loaded(
+        experiment,
+        tables=tuple(getattr(module, "TABLES", ())),
+        figures=getattr(module, "figures", None),
+        presets=tuple(getattr(module, "PRESETS", ())),
+        directory=directory,
+    )
 
 
 def _module(name: str) -> ModuleType:
@@ -107,7 +116,7 @@ def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list
         raise typer.BadParameter(str(error)) from error
 
 
-# ---- the six commands ------------------------------------------------------------------------------------------------
+# ---- the commands ----------------------------------------------------------------------------------------------------
 
 
 @app.command(name="list")
@@ -179,7 +188,7 @@ def run(
     try:
         with Display(console, _best(loaded.tables)) as display:
             engine.run(loaded.experiment, preset, loaded.directory, options, display)
-    except (engine.UnfinishedError, engine.BusyError, engine.ResourcesError, OSError) as error:
+    except (engine.UnfinishedError, BusyError, engine.ResourcesError, OSError) as error:
         console.print(_text(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -202,7 +211,8 @@ def status_command(name: NameArgument, preset: PresetOption = "quick", results: 
     for told in _unsettled(statuses, found):
         console.print(told, highlight=False, markup=False, soft_wrap=True)
     for damaged in corrupt:
-        console.print(f"damaged: {damaged.path} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
+        place = damaged.path.parent / damaged.name
+        console.print(f"damaged: {place} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{len(corrupt)} damaged records in {loaded.directory}", highlight=False, soft_wrap=True)
 
 
@@ -242,6 +252,29 @@ def figures(
             f"There is nothing to draw yet: the figures need runs that are missing. What they are: catnat-experiments "
             f"status {name} --preset {preset} {directory}"
         )
+
+
+@app.command(name="freeze")
+def freeze_command(
+    name: NameArgument,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="Only the records that this preset needs. Default: all.")
+    ] = None,
+    results: ResultsOption = None,
+) -> None:
+    """Collect the records in one archive a preset, to be committed: the same records give the same bytes."""
+    loaded, console = _open(name, results), Console()
+    presets = loaded.presets or ((preset,) if preset is not None else ())
+    if not presets or (preset is not None and preset not in presets):
+        raise typer.BadParameter(f"Give a --preset of {name}: {', '.join(presets) or 'the module defines no PRESETS'}.")
+    if not loaded.directory.is_dir():
+        _fail(f"There is nothing to freeze: {loaded.directory} does not exist.")
+    try:
+        archives = freeze(loaded.experiment, presets, loaded.directory, preset)
+    except (DamagedError, BusyError) as error:
+        _fail(str(error))
+    for path, frozen in sorted(archives.items()):
+        console.print(f"{path}: {len(frozen)} records", highlight=False, soft_wrap=True)
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from toy import Toy
 from catnat_experiments.engine import checkpoints, progress, provenance, records
 from catnat_experiments.engine import run as engine
 from catnat_experiments.engine import stages as engine_stages
+from catnat_experiments.engine.freeze import freeze
+from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.progress import Best, Display
 from catnat_experiments.engine.records import Record
 from catnat_experiments.engine.run import Options
@@ -274,6 +276,30 @@ def test_run_computes_every_stage_once_and_a_second_time_nothing(
 
 
 @pytest.mark.usefixtures("own_ray")
+def test_runs_go_on_in_a_frozen_directory(tmp_path: Path, log: Log, display: Display, output: io.StringIO) -> None:
+    experiment, results = Toy(log("a")), tmp_path / "results"
+    engine.run(experiment, "quick", results, Options(), display)
+    freeze(experiment, toy.PRESETS, results)
+    frozen = (results / "quick.jsonl").read_bytes()
+    engine.run(experiment, "quick", results, Options(), display)
+    assert all(steps == [0] for steps in toy.starts(log("a")).values())  # nothing is computed again
+    assert not list(results.glob("*.json"))
+
+    lines = frozen.decode().splitlines(keepends=True)
+    damaged = Record.from_json(lines[1])
+    (results / "quick.jsonl").write_text("".join([lines[0], lines[1][:200] + "\n", *lines[2:]]))
+    assert [each.run for each in engine.run(experiment, "quick", results, Options(), display)] == [damaged.id]
+    assert "The record quick.jsonl, line 2 is damaged, its run is computed again" in output.getvalue()
+    assert [path.stem for path in results.glob("*.json")] == [damaged.id]  # its group was computed, one record is new
+    again, corrupt = records.load_all(results)
+    assert corrupt == []
+    assert [record.metrics for record in again] == [Record.from_json(line).metrics for line in lines]
+    freeze(experiment, toy.PRESETS, results)
+    assert records.load_all(results) == (again, [])
+    assert [path.name for path in results.glob("*.json*")] == ["quick.jsonl"]
+
+
+@pytest.mark.usefixtures("own_ray")
 def test_group_that_fails_is_named_and_the_others_are_kept(
     tmp_path: Path, log: Log, display: Display, output: io.StringIO
 ) -> None:
@@ -292,7 +318,7 @@ def test_group_that_fails_is_named_and_the_others_are_kept(
 def test_second_command_in_the_same_directory_is_refused(tmp_path: Path, log: Log, display: Display) -> None:
     class Nested(Toy):
         def stages(self, preset: str) -> list[Stage | Search]:
-            with pytest.raises(engine.BusyError, match="Another command is running"):
+            with pytest.raises(BusyError, match="Another command is running"):
                 engine.run(Toy(log("b")), "quick", tmp_path, Options(), display)
             return []
 

@@ -1,7 +1,8 @@
-"""Records: one small JSON file per finished run, readable by anything.
+"""Records: small JSON texts, one per finished run, readable by anything.
 
 A run is named by its config: the id is a hash of it, so the same config is the same run on every machine, and a file
 ``<id>.json`` says that it is done. Files appear whole or not at all; a checksum over the content tells a damaged one.
+``freeze.py`` collects such files in archives, one record a line.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -107,11 +109,17 @@ class Record:
         )
 
     def to_json(self) -> str:
-        """The file's text, one line per field, with the checksum of everything else in it."""
-        content = _finite(dataclasses.asdict(self))
-        content["checksum"] = _digest(content)
-        lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in content.items())
+        """The text of its file, one line per field, with the checksum of everything else in it."""
+        lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self._content().items())
         return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+    def to_line(self) -> str:
+        """The same content in one line, for an archive."""
+        return json.dumps(self._content(), allow_nan=False) + "\n"
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = _finite(dataclasses.asdict(self))
+        return {**content, "checksum": _digest(content)}
 
     @classmethod
     def from_json(cls, text: str) -> Record:
@@ -147,6 +155,12 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
+# ---- files and archives ----------------------------------------------------------------------------------------------
+
+ARCHIVES = "*.jsonl"
+_ID = re.compile(r'\{"id": "([0-9a-f]{16})"')
+
+
 def write(record: Record, directory: Path) -> Path:
     """Write ``<directory>/<id>.json``, whole or not at all."""
     path = directory / f"{record.id}.json"
@@ -156,40 +170,82 @@ def write(record: Record, directory: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Corrupt:
-    """A file that should be a record and is not; its run counts as not done.
+    """A file, or a line of an archive, that should be a record and is not; its run counts as not done.
 
-    ``config`` is that of the run, if it can still be read: a search could not know otherwise which run to repeat.
+    Attributes:
+        path: Of the file or archive.
+        reason: In what way it is damaged.
+        run: The id of its run; empty if that is not known.
+        config: That of the run, if it can still be read: a search could not know otherwise which run to repeat.
+        line: Its number in the archive, from 1.
     """
 
     path: Path
     reason: str
+    run: str = ""
     config: Config | None = None
+    line: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Where it is, without the directory."""
+        return self.path.name if self.line is None else f"{self.path.name}, line {self.line}"
 
 
 def load_all(directory: Path) -> tuple[list[Record], list[Corrupt]]:
-    """All records of a directory, sorted by id, and the files that are damaged, with the reason."""
-    read = [_read(path) for path in sorted(directory.glob("*.json"))]
-    good = [record for record in read if isinstance(record, Record)]
-    return good, [corrupt for corrupt in read if isinstance(corrupt, Corrupt)]
+    """All records of a directory, sorted by id, and what is damaged, with the reason.
+
+    They are in files of their own and in archives. A run that is in both counts once, by its file, which is the newer
+    one. What is damaged in one place and good in another is not damaged.
+    """
+    archived = (entry for path in sorted(directory.glob(ARCHIVES)) for entry in _read_archive(path))
+    read = [*archived, *(_read_file(path) for path in sorted(directory.glob("*.json")))]
+    good = {entry.id: entry for entry in read if isinstance(entry, Record)}
+    corrupt = [entry for entry in read if isinstance(entry, Corrupt) and entry.run not in good]
+    return [good[name] for name in sorted(good)], corrupt
 
 
-def _read(path: Path) -> Record | Corrupt:
+def _read_file(path: Path) -> Record | Corrupt:
     try:
-        record = Record.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        return Corrupt(path, str(error), _config_left(path))
-    return record if path.stem == record.id else Corrupt(path, f"it holds the record of run {record.id}")
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return Corrupt(path, str(error), path.stem)
+    return _parsed(text, Corrupt(path, "", path.stem))
 
 
-def _config_left(path: Path) -> Config | None:
-    """The config in a damaged record: a line of its own, and certainly whole if its hash is the file's name."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, text = line.strip().partition(": ")
-            if name == '"config"':
-                config: Config = json.loads(text.rstrip(","))
-                return config if run_id(config) == path.stem else None
+def _read_archive(path: Path) -> Iterator[Record | Corrupt]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        yield Corrupt(path, str(error))
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line:
+            run = _ID.match(line)
+            yield _parsed(line, Corrupt(path, "", run[1] if run else "", line=number))
+
+
+def _parsed(text: str, place: Corrupt) -> Record | Corrupt:
+    """The record that should be at a place, or the place with what is wrong there."""
+    try:
+        record = Record.from_json(text)
+    except (ValueError, TypeError, AttributeError) as error:
+        return dataclasses.replace(place, reason=str(error), config=_config_left(text, place.run))
+    if record.id != place.run:
+        return dataclasses.replace(place, reason=f"it holds the record of run {record.id}")
+    return record
+
+
+def _config_left(text: str, run: str) -> Config | None:
+    """The config in a damaged record; it is certainly whole if its hash is the id of the run."""
+    with contextlib.suppress(ValueError, TypeError):
+        name = '"config": '
+        config, _ = json.JSONDecoder().raw_decode(text, text.index(name) + len(name))
+        return config if run_id(config) == run else None
     return None
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def frame(records: Path | Iterable[Record]) -> pd.DataFrame:

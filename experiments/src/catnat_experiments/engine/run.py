@@ -26,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import filelock
 import ray
 import torch
 from ray import tune
@@ -36,6 +35,7 @@ from ray.tune.search import Searcher
 from catnat_experiments.engine import checkpoints, provenance, records
 from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.files import write_atomically
+from catnat_experiments.engine.lock import only_writer
 from catnat_experiments.engine.progress import Display
 from catnat_experiments.engine.records import Corrupt, Record, group_id, run_id
 from catnat_experiments.engine.search import Search, Studies
@@ -47,10 +47,6 @@ _PATIENCE = 60.0
 
 class UnfinishedError(RuntimeError):
     """Some groups failed, so the stages after them cannot start."""
-
-
-class BusyError(RuntimeError):
-    """Another command works in this results directory."""
 
 
 class ResourcesError(RuntimeError):
@@ -85,11 +81,11 @@ def run(experiment: Experiment, preset: str, directory: Path, options: Options, 
         DiskFullError: A record could not be written.
     """
     directory = directory.resolve()
-    with _only_writer(directory), contextlib.ExitStack() as stack:
+    with only_writer(directory), contextlib.ExitStack() as stack:
         found, corrupt = records.load_all(directory)
         checkpoints.tidy(directory, found)
         for damaged in corrupt:
-            display.say(f"The record {damaged.path.name} is damaged, its run is computed again: {damaged.reason}.")
+            display.say(f"The record {damaged.name} is damaged, its run is computed again: {damaged.reason}.")
         for place in range(len(experiment.stages(preset))):
             # Again for every stage: its runs may depend on records that the stage before has made just now.
             statuses = survey(experiment, preset, records.load_all(directory)[0])
@@ -353,17 +349,3 @@ def _check_gpus(options: Options) -> None:
             f"Groups are to have {options.gpus_per_trial:g} of a GPU each, but Ray finds {present:g} GPUs on this "
             "machine. Leave out --gpus-per-trial, or join a cluster with --address."
         )
-
-
-@contextlib.contextmanager
-def _only_writer(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / ".gitignore").exists():  # records are worth a commit, checkpoints are not
-        write_atomically(directory / ".gitignore", b".*\n!.gitignore\n")
-    try:
-        with filelock.FileLock(directory / ".lock", timeout=0):
-            yield
-    except filelock.Timeout:
-        raise BusyError(
-            f"Another command is running in {directory}. Wait for it, or give this one another --results directory."
-        ) from None
