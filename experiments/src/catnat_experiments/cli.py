@@ -24,8 +24,7 @@ from catnat_experiments.engine.freeze import DamagedError, freeze
 from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.progress import Best, Display, duration
 from catnat_experiments.engine.records import Corrupt, Record
-from catnat_experiments.report import claims, terminal
-from catnat_experiments.report.page import write
+from catnat_experiments.report import claims, page, terminal
 from catnat_experiments.report.tables import Table, done_records, fill
 
 app = typer.Typer(
@@ -182,7 +181,7 @@ def run(
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
     loaded, console = _open(name, results), Console()
     _print_plan(loaded, preset, cpus, console)
-    from catnat_experiments.engine import run as engine
+    from catnat_experiments.engine import run as engine  # Ray takes a second to import: only who runs something waits
 
     options = engine.Options(address=address, cpus=cpus, gpus_per_trial=gpus_per_trial, retries=retries)
     try:
@@ -344,7 +343,7 @@ def _text(error: Exception) -> str:
 def _report(
     loaded: Loaded, preset: str, statuses: Sequence[stages.StageStatus], output: Path, console: Console
 ) -> None:
-    page = write(loaded.experiment.name, preset, statuses, loaded.tables, output)
+    path = page.write(loaded.experiment.name, preset, statuses, loaded.tables, output)
     for table in loaded.tables:
         numbers = fill(table, statuses)
         if not numbers.rows:
@@ -354,7 +353,7 @@ def _report(
         console.print(terminal.rich_table(numbers))
         for sentence in claims.claims(numbers):
             console.print(sentence.replace("**", ""), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"The whole report: {page}", highlight=False, soft_wrap=True)
+    console.print(f"The whole report: {path}", highlight=False, soft_wrap=True)
 
 
 def _draw(loaded: Loaded, statuses: Sequence[stages.StageStatus], directory: Path, console: Console) -> list[Path]:

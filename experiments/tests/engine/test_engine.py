@@ -146,7 +146,7 @@ def test_checkpoint_of_other_versions_or_another_order_is_no_checkpoint(
     checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).save({"step": 5}, 5, 10)
     assert checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).load() == {"step": 5}
     assert checkpoints.FileCheckpointer(tmp_path, runs[::-1], lambda report: None).load() is None
-    monkeypatch.setattr(provenance, "versions", lambda: {"torch": "another"})
+    monkeypatch.setattr(checkpoints, "versions", lambda: {"torch": "another"})
     assert checkpoints.FileCheckpointer(tmp_path, runs, lambda report: None).load() is None
 
 

@@ -357,7 +357,8 @@ class Signs:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "natural"])
 def test_training_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atari_games, "Games", Signs)
+    for module in (atari_games, atari_training):
+        monkeypatch.setattr(module, "Games", Signs)
     run = small(name, num_envs=8, num_steps=16, num_minibatches=4, update_epochs=4, steps=128 * 12)
     [outcome] = atari.EXPERIMENT.train([run], Memory())
     assert outcome.metrics["return"] > 0.6  # 0.25 at random, and hundreds of draws

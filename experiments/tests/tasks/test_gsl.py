@@ -22,7 +22,7 @@ from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.gsl import __main__ as gsl_main
 from catnat_experiments.tasks.gsl import energy, paper, training
 from catnat_experiments.tasks.gsl import task as gsl
-from catnat_experiments.tasks.gsl.data import _stream, make_data, possible_edges
+from catnat_experiments.tasks.gsl.data import make_data, possible_edges, stream_of
 
 FALSE_ALARM = 1e-6
 torch.set_num_threads(1)
@@ -431,7 +431,7 @@ def test_prediction_metrics_against_loops() -> None:
     theta, weight = torch.rand(2, nodes, nodes), torch.randn(2, 3, 2)
     x, y = torch.randn(points, nodes, 3), torch.randn(points, nodes, 2)
     got = training.prediction_metrics(theta, weight, x, y, graphs=count, seed=3, chunk=3)
-    stream = _stream("evaluation", 3)
+    stream = stream_of("evaluation", 3)
     uniform = np.concatenate([stream.random((part, nodes, count, nodes), dtype=np.float32) for part in (3, 3, 1)])
     for lane in range(2):
         scores, absolute, square = [], [], []
@@ -460,12 +460,12 @@ def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two() -> None:
 @pytest.mark.parametrize("name", PARAMETERIZATIONS)
 def test_every_parameterization_starts_at_the_same_small_thetas(name: str) -> None:
     kind = parameterization(name)
-    scores, weight = training._start(kind, _stream("run", 9), 1e-4)
+    scores, weight = training._start(kind, stream_of("run", 9), 1e-4)
     theta = training.theta_of(kind, scores)
-    reference = _stream("run", 9).random((24, 24)) * 0.1
+    reference = stream_of("run", 9).random((24, 24)) * 0.1
     np.testing.assert_allclose(theta, np.maximum(reference, 1e-4), rtol=1e-3, atol=1e-7)
     assert math.isclose(
-        training.theta_of(kind, training._start(kind, _stream("run", 9), 0.01)[0]).min(), 0.01, rel_tol=1e-4
+        training.theta_of(kind, training._start(kind, stream_of("run", 9), 0.01)[0]).min(), 0.01, rel_tol=1e-4
     )
     assert weight.abs().max() <= 1
     assert not kind.saturated(scores).any()
@@ -532,7 +532,11 @@ def test_runs_that_differ_in_more_than_rate_and_seed_are_refused() -> None:
 
 def test_the_command_prints_a_runs_metrics(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(parameterization="softmax", steps=20)
-    monkeypatch.setattr(gsl, "config", lambda theta, name, *_, **__: {**run, "theta": theta, "parameterization": name})
+
+    def changed(theta: float, name: str, *_: object, **__: object) -> Config:
+        return {**run, "theta": theta, "parameterization": name}
+
+    monkeypatch.setattr(gsl_main, "config", changed)
     gsl_main.main(["--parameterization", "softmax", "--steps", "20"])
     printed = capsys.readouterr().out
     assert printed.count("train_es") == 20

@@ -218,7 +218,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(identifiers, "processor_time", made)
+    monkeypatch.setattr(identifiers_training, "processor_time", made)
     return made
 
 
@@ -226,17 +226,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_run_goes_on_from_a_checkpoint_to_the_same_end(
     name: str, corpus: Corpus, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keepers: list[Memory] = []
+    checkpointers: list[Memory] = []
 
     def train(checkpointer: Memory) -> Outcome:
-        keepers.append(checkpointer)
-        torch.manual_seed(len(keepers))  # another process has other random numbers
-        clock.now = 1000.0 * len(keepers)  # and another clock
+        checkpointers.append(checkpointer)
+        torch.manual_seed(len(checkpointers))  # another process has other random numbers
+        clock.now = 1000.0 * len(checkpointers)  # and another clock
         return identifiers_training.train(small(name), checkpointer, corpus)
 
     whole = assert_goes_on(train, 7, monkeypatch)
     assert whole.metrics["steps"] == 20
-    assert keepers[-1].seen[0][1] == 8
+    assert checkpointers[-1].seen[0][1] == 8
 
 
 def test_only_training_takes_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +250,9 @@ def test_only_training_takes_time(corpus: Corpus, monkeypatch: pytest.MonkeyPatc
 
         return slow
 
-    monkeypatch.setattr(identifiers, "processor_time", lambda: now[0])
+    monkeypatch.setattr(identifiers_training, "processor_time", lambda: now[0])
     monkeypatch.setattr(Training, "_learn", taking(0.375, learn))
-    monkeypatch.setattr(identifiers_model, "validation_nll", taking(100.0, nll))
+    monkeypatch.setattr(identifiers_training, "validation_nll", taking(100.0, nll))
     outcome = identifiers_training.train(small(), Memory(), corpus)
     assert outcome.metrics["steps"] == 27  # 10 seconds, and what the last step is over them
     assert outcome.metrics["steps_per_second"] == pytest.approx(1 / 0.375)

@@ -31,6 +31,7 @@ from catnat_experiments.tasks.vae import gumbel, variants
 from catnat_experiments.tasks.vae import model as vae_model
 from catnat_experiments.tasks.vae import network as vae_network
 from catnat_experiments.tasks.vae import task as vae
+from catnat_experiments.tasks.vae import training as vae_training
 from catnat_experiments.tasks.vae.experiment import Cell
 from catnat_experiments.tasks.vae.network import Convolutional
 
@@ -41,7 +42,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _few_images_for_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vae_model, "LOOKED_AT", 50)
+    monkeypatch.setattr(vae_training, "LOOKED_AT", 50)
 
 
 def small(**changes: str | int | float) -> Config:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Config
-from catnat_experiments.tasks.vae import model as vae_model
+from catnat_experiments.tasks.vae import training as vae_training
 from catnat_experiments.tasks.vae.experiment import Cell
 from catnat_experiments.tasks.vae.network import Perceptrons
 from catnat_experiments.tasks.vae_reinforce import task as vae_reinforce
@@ -30,7 +30,7 @@ train = vae_reinforce.EXPERIMENT.train_one
 
 @pytest.fixture(autouse=True)
 def _few_images_for_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vae_model, "LOOKED_AT", 50)
+    monkeypatch.setattr(vae_training, "LOOKED_AT", 50)
 
 
 def small(name: str = "natural", **changes: str | int | float) -> Config:

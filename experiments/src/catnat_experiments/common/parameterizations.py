@@ -246,7 +246,7 @@ class Catnat(Parameterization):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NaturalTail(ct.Activation):
-    """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.tail`."""
+    """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.common.tail`."""
 
     def logit(self, x: Tensor) -> Tensor:
         """The log-odds of yes."""

@@ -23,8 +23,8 @@ def only_writer(directory: Path) -> Iterator[None]:
         BusyError: Another command does.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / ".gitignore").exists():  # records are worth a commit, checkpoints are not
-        write_atomically(directory / ".gitignore", b".*\n!.gitignore\n")
+    if not (directory / ".gitignore").exists():  # records are worth a commit; checkpoints, and this file, are not
+        write_atomically(directory / ".gitignore", b".*\n")
     try:
         with filelock.FileLock(directory / ".lock", timeout=0):
             yield

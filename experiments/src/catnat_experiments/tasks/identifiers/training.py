@@ -12,8 +12,7 @@ from torch import Tensor
 
 from catnat_experiments.engine.loop import LOG_POINTS, append, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
-from catnat_experiments.tasks.identifiers import corpus as identifiers_corpus
-from catnat_experiments.tasks.identifiers.corpus import Corpus
+from catnat_experiments.tasks.identifiers.corpus import Corpus, load
 from catnat_experiments.tasks.identifiers.model import (
     CURVE_WINDOWS,
     TOP_WINDOWS,
@@ -164,6 +163,6 @@ class Training:
 def train(run: Config, checkpointer: Checkpointer, corpus: Corpus | None = None) -> Outcome:
     """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
     torch.set_num_threads(1)
-    training = Training(corpus or identifiers_corpus.load(int(run["classes"])), run)
+    training = Training(corpus or load(int(run["classes"])), run)
     resume_training(training, checkpointer)
     return Outcome(training.metrics(), training.history)

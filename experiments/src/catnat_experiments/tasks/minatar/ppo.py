@@ -103,7 +103,7 @@ class Policy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NaturalTail(cj.Activation):
-    """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.tail`."""
+    """The natural activation with straight tails of its log-odds; see :mod:`catnat_experiments.common.tail`."""
 
     def logit(self, x: Array) -> Array:
         """The log-odds of yes."""

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from catnat_experiments.common.pictures import LEVELS, unpack
-from catnat_experiments.report import colours as report_colours
 from catnat_experiments.report import plots
+from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.vae.experiment import Cell
 
 CURVES = {
@@ -39,7 +39,7 @@ def figures(
     for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
         present = [column for column in columns if column in set(runs["config.parameterization"])]
-        colours = {column: report_colours.colour(place, len(present)) for place, column in enumerate(present)}
+        colours = {column: colour(place, len(present)) for place, column in enumerate(present)}
         drawn += [
             pictures(runs, list(colours), directory / f"pictures-{name}.png"),
             curves(runs, colours, directory / f"curves-{name}.png"),
@@ -81,9 +81,9 @@ def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
     """Loss, entropy, classes alive and saturated scores over training: means and standard deviations of final runs."""
     figure = Figure(figsize=(13.0, 3.0), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
-        for name, colour in colours.items():
+        for name, shade in colours.items():
             mine = runs[runs["config.parameterization"] == name]
-            plots.draw_history(axes, mine, metric, "step", colour, name)
+            plots.draw_history(axes, mine, metric, "step", shade, name)
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("step")
     plots.legend_beside(figure)
