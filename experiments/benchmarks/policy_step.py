@@ -19,7 +19,10 @@ from collections.abc import Callable
 
 import torch
 
-from catnat_experiments.atari import DEFAULTS, SIDE, STACK, Rollout, Training, config
+from catnat_experiments.tasks.atari.agent import Rollout
+from catnat_experiments.tasks.atari.games import SIDE, STACK
+from catnat_experiments.tasks.atari.task import config
+from catnat_experiments.tasks.atari.training import DEFAULTS, Training
 
 GAMES = {4: "breakout", 18: "seaquest"}
 ROWS, PLAYERS = 256, int(DEFAULTS["num_envs"])

@@ -21,9 +21,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from catnat_experiments import mnist, vae
-from catnat_experiments.parameterizations import parameterization
-from catnat_experiments.vae_experiment import Cell
+from catnat_experiments.common import mnist
+from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.tasks.vae import gumbel
+from catnat_experiments.tasks.vae import task as vae
+from catnat_experiments.tasks.vae.experiment import Cell
 
 
 def straightforward(name: str, cell: Cell) -> Callable[[], object]:
@@ -46,13 +48,13 @@ def straightforward(name: str, cell: Cell) -> Callable[[], object]:
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=0.003)
 
     def step() -> None:
-        x = train[torch.randint(len(train), (vae.BATCH,))]
+        x = train[torch.randint(len(train), (gumbel.BATCH,))]
         log_probs = kind.log_probs(kind.wrap(encoder(x).view(-1, latents, scores)))
         drawn = F.gumbel_softmax(log_probs, 0.8, hard=True)
         reconstruction = F.binary_cross_entropy_with_logits(decoder(drawn.flatten(1)), x, reduction="sum")
         kl = (log_probs.exp() * (log_probs + math.log(classes))).sum()
         optimizer.zero_grad()
-        ((reconstruction + kl) / vae.BATCH).backward()
+        ((reconstruction + kl) / gumbel.BATCH).backward()
         optimizer.step()
 
     return step
@@ -60,7 +62,7 @@ def straightforward(name: str, cell: Cell) -> Callable[[], object]:
 
 def ours(name: str, cell: Cell) -> Callable[[], object]:
     """A step of the experiment."""
-    return vae.Training(mnist.load("binary"), vae.EXPERIMENT.config(cell, name, 0.003, 0, steps=vae.STEPS)).advance
+    return gumbel.Training(mnist.load("binary"), vae.EXPERIMENT.config(cell, name, 0.003, 0, steps=vae.STEPS)).advance
 
 
 def main() -> None:

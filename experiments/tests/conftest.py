@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from catnat_experiments.progress import Display
+from catnat_experiments.engine.progress import Display
 
 # The workers that Ray starts must find the toy too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
@@ -20,10 +20,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.envir
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 # These train on MNIST. With the folder that $CATNAT_DATA names there is nothing to download.
-collect_ignore = [] if "CATNAT_DATA" in os.environ else ["test_mnist.py", "test_vae.py", "test_vae_reinforce.py"]
+_ON_MNIST = ["common/test_mnist.py", "tasks/test_vae.py", "tasks/test_vae_reinforce.py"]
+collect_ignore = [] if "CATNAT_DATA" in os.environ else _ON_MNIST
 # These need the extras `minatar` and `defaults`.
-collect_ignore += [] if importlib.util.find_spec("gymnax") else ["test_minatar.py", "test_defaults.py"]
-collect_ignore += [] if importlib.util.find_spec("sklearn") else ["test_defaults.py"]
+collect_ignore += [] if importlib.util.find_spec("gymnax") else ["tasks/test_minatar.py", "tasks/test_defaults.py"]
+collect_ignore += [] if importlib.util.find_spec("sklearn") else ["tasks/test_defaults.py"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What stands for the disk: a keeper in memory, runs broken off with it, and a run as a row of the records."""
+"""What stands for the disk: a checkpointer in memory, runs broken off with it, and a run as a row of the records."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from catnat_experiments import loop
-from catnat_experiments.experiment import Config, Outcome
+from catnat_experiments.engine import loop
+from catnat_experiments.engine.types import Config, Outcome
 
 Found = TypeVar("Found")
 
 
 class Memory:
-    """A keeper in memory. It can break off a run right after a checkpoint."""
+    """A checkpointer in memory. It can break off a run right after a checkpoint."""
 
     def __init__(self, state: Any = None, break_at: int | None = None) -> None:
         self.state, self.break_at = state, break_at

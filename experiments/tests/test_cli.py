@@ -16,10 +16,13 @@ from toy import Toy
 from typer.testing import CliRunner, Result
 
 import catnat_experiments
-from catnat_experiments import cli, plan, records
+from catnat_experiments import cli
 from catnat_experiments.builtin import BUILT_IN, BuiltIn
-from catnat_experiments.experiment import MissingExtraError, Outcome, extra
-from catnat_experiments.records import Record
+from catnat_experiments.engine import records
+from catnat_experiments.engine import stages as engine_stages
+from catnat_experiments.engine.extras import MissingExtraError, extra
+from catnat_experiments.engine.records import Record
+from catnat_experiments.engine.types import Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +42,12 @@ def finish(experiment: Toy, stages: int) -> None:
     """Records of the first stages, without computing anything."""
     results = Path("results/toy")
     for place in range(stages):
-        standing = plan.survey(experiment, "quick", records.load_all(results)[0])[place]
-        for run in standing.runs or []:
+        status = engine_stages.survey(experiment, "quick", records.load_all(results)[0])[place]
+        for run in status.runs or []:
             outcome = Outcome({"loss": (float(run["rate"]) - 0.2) ** 2 + 0.01 * int(run["seed"])}, {})
             about = {
                 "experiment": "toy",
-                "stage": standing.stage.name,
+                "stage": status.stage.name,
                 "seconds": 7200.0,
                 "versions": {},
                 "commit": None,
@@ -156,19 +159,45 @@ def test_figures_without_records_say_so(experiment: Toy, monkeypatch: pytest.Mon
     assert (said.exit_code, "the figures need runs that are missing" in said.output) == (1, True)
 
 
+def test_freeze_puts_the_records_into_archives_that_the_other_commands_read(experiment: Toy) -> None:
+    finish(experiment, 2)
+    said = call("report", "toy", "--output", "before")
+    assert said.exit_code == 0, said.output
+    said = call("freeze", "toy")
+    assert (said.exit_code, said.stdout) == (0, "results/toy/quick.jsonl: 12 records\n")
+    assert [path.name for path in Path("results/toy").glob("*.json*")] == ["quick.jsonl"]
+    call("report", "toy", "--output", "after")
+    assert {path.name: path.read_bytes() for path in Path("after").iterdir()} == {
+        path.name: path.read_bytes() for path in Path("before").iterdir()
+    }
+    Path("results/toy/quick.jsonl").write_text("rubbish\n")
+    assert "damaged: results/toy/quick.jsonl, line 1 (not whole JSON" in call("status", "toy").stdout
+    said = call("freeze", "toy")
+    assert (said.exit_code, "1 record(s) are damaged" in said.output) == (1, True)
+
+
+def test_freeze_names_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = call("freeze", "toy", "--results", "nothing")
+    assert (said.exit_code, "nothing does not exist" in said.output) == (1, True)
+    assert not Path("nothing").exists()
+    assert "Give a --preset of toy: quick, many, search." in call("freeze", "toy", "--preset", "huge").output
+    monkeypatch.delattr(toy, "PRESETS")
+    assert "the module defines no PRESETS" in call("freeze", "toy").output
+
+
 # ---- the built-in experiments ----------------------------------------------------------------------------------------
 
 
 def opened(name: str) -> ModuleType:
     try:
-        return importlib.import_module(f"catnat_experiments.{name}")
+        return importlib.import_module(f"catnat_experiments.tasks.{name}.task")
     except MissingExtraError as error:
         pytest.skip(str(error))
 
 
 def test_every_experiment_of_the_package_is_listed() -> None:
     package = Path(catnat_experiments.__file__).parent
-    assert {path.stem for path in package.glob("*.py") if "\nEXPERIMENT = " in path.read_text()} == set(BUILT_IN)
+    assert {path.parent.name for path in package.glob("tasks/*/task.py")} == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -195,8 +224,8 @@ def test_readme_has_the_same_core_hours() -> None:
 def planned(name: str, preset: str) -> tuple[int, float]:
     """The runs of a preset from nothing, and the core-hours that `plan` gives."""
     experiment = opened(name).EXPERIMENT
-    standings = plan.survey(experiment, preset, [])
-    return sum(standing.missing for standing in standings), sum(plan.seconds_left(experiment, standings)) / 3600
+    statuses = engine_stages.survey(experiment, preset, [])
+    return sum(status.missing for status in statuses), sum(engine_stages.seconds_left(experiment, statuses)) / 3600
 
 
 @pytest.mark.parametrize("preset", BUILT_IN["identifiers"].hours)
@@ -291,7 +320,7 @@ def test_help_sends_to_the_list_of_presets() -> None:
 def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "There is no experiment 'nothing': give one of gsl, vae, " in call("plan", "nothing").output
     assert "There is no experiment 'no.thing'" in call("plan", "no.thing").output
-    assert "defines no EXPERIMENT" in call("plan", "records").output
+    assert "defines no EXPERIMENT" in call("plan", "memory").output
     assert "--cpus is for this machine alone" in call("run", "toy", "--cpus", "2", "--address", "auto").output
 
     def stages(self: Toy, preset: str) -> object:

@@ -18,11 +18,11 @@ import optuna
 import pandas as pd
 import torch
 
-from catnat_experiments.experiment import Config, Keeper, Outcome, Stage
-from catnat_experiments.keeper import FileKeeper
-from catnat_experiments.records import group_id, run_id
-from catnat_experiments.report import Claim, Curve, Table
-from catnat_experiments.search import Search, top
+from catnat_experiments.engine.checkpoints import FileCheckpointer
+from catnat_experiments.engine.records import group_id, run_id
+from catnat_experiments.engine.search import Search, top
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.report.tables import Claim, Curve, Table
 
 METHODS = ("alpha", "beta")
 RATES = (0.1, 0.2, 0.4)
@@ -83,8 +83,8 @@ class Toy:
     def seconds_per_group(self, runs: list[Config]) -> float:
         return self.steps * max(self.sleep, 0.001)
 
-    def train(self, runs: list[Config], keeper: Keeper) -> list[Outcome]:
-        state = keeper.load()
+    def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
+        state = checkpointer.load()
         generators = [torch.Generator().manual_seed(int(run["seed"])) for run in runs]
         if state is None:
             state = {"step": 0, "x": torch.tensor([[0.3, float(run["rate"])] for run in runs], dtype=torch.float64)}
@@ -100,9 +100,9 @@ class Toy:
             state = {"step": step, "x": 3.9 * state["x"] * (1 - state["x"]) * 0.99 + 0.01 * noise}
             state["generators"] = [generator.get_state() for generator in generators]
             for run, x in enumerate(state["x"].tolist()):
-                keeper.scalars(run, step, {"x": x[0]})
+                checkpointer.scalars(run, step, {"x": x[0]})
             if step % self.every == 0:
-                keeper.save(state, step, self.steps)
+                checkpointer.save(state, step, self.steps)
             self._maybe_die(step)
         return [self._outcome(run, x) for run, x in zip(runs, state["x"].tolist(), strict=True)]
 
@@ -124,6 +124,7 @@ class Toy:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+PRESETS = ("quick", "many", "search")
 EXPERIMENT = Toy(**json.loads(os.environ.get("TOY", '{"log": "toy-log"}')))
 TABLES = (
     Table(
@@ -147,7 +148,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     return [path]
 
 
-class NoKeeper:
+class NoCheckpointer:
     """For a run without any engine: the truth that a disturbed run must come to."""
 
     def load(self) -> None:
@@ -172,7 +173,7 @@ def checkpoint_at(step: int, experiment: Toy, runs: list[Config], directory: Pat
 
     quiet = dataclasses.replace(experiment, log=f"{experiment.log}-before")
     with contextlib.suppress(Stop):
-        quiet.train(runs, FileKeeper(directory, runs, report))
+        quiet.train(runs, FileCheckpointer(directory, runs, report))
 
 
 def undisturbed(experiment: Toy, runs: list[Config]) -> dict[str, dict[str, float]]:
@@ -180,7 +181,7 @@ def undisturbed(experiment: Toy, runs: list[Config]) -> dict[str, dict[str, floa
     quiet = dataclasses.replace(experiment, log=f"{experiment.log}-undisturbed", sleep=0.0, kill_at=-1)
     found = {}
     for group in experiment.groups(runs):
-        outcomes = quiet.train(group, NoKeeper())
+        outcomes = quiet.train(group, NoCheckpointer())
         found |= {run_id(run): outcome.metrics for run, outcome in zip(group, outcomes, strict=True)}
     return found
 

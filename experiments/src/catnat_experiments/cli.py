@@ -1,4 +1,4 @@
-"""The command line: ``catnat-experiments list``, and ``plan|run|status|report|figures EXPERIMENT --preset PRESET``."""
+"""The command line: ``catnat-experiments list``, and ``plan|run|status|report|figures|freeze EXPERIMENT``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from catnat_experiments import plan as plans
-from catnat_experiments import records, report
 from catnat_experiments.builtin import BUILT_IN, BuiltIn
-from catnat_experiments.experiment import Experiment, MissingExtraError
-from catnat_experiments.progress import Best, Display, duration
-from catnat_experiments.records import Corrupt, Record
+from catnat_experiments.engine import records, stages
+from catnat_experiments.engine.experiment import Experiment
+from catnat_experiments.engine.extras import MissingExtraError
+from catnat_experiments.engine.freeze import DamagedError, freeze
+from catnat_experiments.engine.lock import BusyError
+from catnat_experiments.engine.progress import Best, Display, duration
+from catnat_experiments.engine.records import Corrupt, Record
+from catnat_experiments.report import claims, page, terminal
+from catnat_experiments.report.tables import Table, done_records, fill
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Run the experiments of the catnat paper, and resume."
@@ -47,26 +51,33 @@ class Loaded:
     """An experiment's module, opened: what it is, what it reports, what it draws, and where its records are."""
 
     experiment: Experiment
-    tables: tuple[report.Table, ...]
+    tables: tuple[Table, ...]
     figures: Callable[[pd.DataFrame, Path], list[Path]] | None
+    presets: tuple[str, ...]
     directory: Path
 
 
 def load(name: str, results: Path | None = None) -> Loaded:
-    """Open an experiment: the module ``catnat_experiments.<name>``, or any module that can be imported.
+    """Open an experiment: the module ``catnat_experiments.tasks.<name>.task``, or any module that can be imported.
 
-    It must define ``EXPERIMENT``; ``TABLES`` and ``figures(frame, directory)`` are optional.
+    It must define ``EXPERIMENT``; ``TABLES``, ``figures(frame, directory)`` and ``PRESETS`` are optional.
     """
     module = _module(name)
     experiment = getattr(module, "EXPERIMENT", None)
     if experiment is None:
         raise typer.BadParameter(f"The module {module.__name__} defines no EXPERIMENT, so there is nothing to run.")
     directory = results or Path("results") / experiment.name
-    return Loaded(experiment, tuple(getattr(module, "TABLES", ())), getattr(module, "figures", None), directory)
+    return Loaded(
+        experiment,
+        tables=tuple(getattr(module, "TABLES", ())),
+        figures=getattr(module, "figures", None),
+        presets=tuple(getattr(module, "PRESETS", ())),
+        directory=directory,
+    )
 
 
 def _module(name: str) -> ModuleType:
-    for candidate in (f"catnat_experiments.{name}", name):
+    for candidate in (f"catnat_experiments.tasks.{name}.task", name):
         if _exists(candidate):
             return importlib.import_module(candidate)
     raise typer.BadParameter(
@@ -95,16 +106,16 @@ def _fail(reason: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _survey(loaded: Loaded, preset: str) -> tuple[list[plans.Standing], list[Record], list[Corrupt]]:
+def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list[Record], list[Corrupt]]:
     """Where the stages of a preset stand, all records that are there, and the damaged ones."""
     found, corrupt = records.load_all(loaded.directory)
     try:
-        return plans.survey(loaded.experiment, preset, found), found, corrupt
+        return stages.survey(loaded.experiment, preset, found), found, corrupt
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-# ---- the six commands ------------------------------------------------------------------------------------------------
+# ---- the commands ----------------------------------------------------------------------------------------------------
 
 
 @app.command(name="list")
@@ -161,7 +172,7 @@ def run(
     cpus: CpusOption = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join. Default: this machine alone.")] = None,
     gpus_per_trial: Annotated[
-        float, typer.Option(min=0.0, help="The share of a GPU that a group of runs needs.")
+        float, typer.Option(min=0.0, help="The fraction of a GPU that a group of runs needs.")
     ] = 0.0,
     retries: Annotated[int, typer.Option(min=0, help="How often a group that failed is started again.")] = 3,
 ) -> None:
@@ -170,36 +181,37 @@ def run(
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
     loaded, console = _open(name, results), Console()
     _print_plan(loaded, preset, cpus, console)
-    from catnat_experiments import engine  # Ray takes a second to import: only who runs something waits for it
+    from catnat_experiments.engine import run as engine  # Ray takes a second to import: only who runs something waits
 
     options = engine.Options(address=address, cpus=cpus, gpus_per_trial=gpus_per_trial, retries=retries)
     try:
         with Display(console, _best(loaded.tables)) as display:
             engine.run(loaded.experiment, preset, loaded.directory, options, display)
-    except (engine.UnfinishedError, engine.BusyError, engine.ResourcesError, OSError) as error:
+    except (engine.UnfinishedError, BusyError, engine.ResourcesError, OSError) as error:
         console.print(_text(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         console.print("Interrupted. What is finished is kept: repeat the command to go on.")
         raise typer.Exit(130) from None
-    standings, *_ = _survey(loaded, preset)
-    _report(loaded, preset, standings, loaded.directory, console)
-    _draw(loaded, standings, loaded.directory, console)
+    statuses, *_ = _survey(loaded, preset)
+    _report(loaded, preset, statuses, loaded.directory, console)
+    _draw(loaded, statuses, loaded.directory, console)
 
 
-@app.command()
-def status(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
+@app.command(name="status")
+def status_command(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
     """Count what is done, missing and damaged."""
     loaded, console = _open(name, results), Console()
-    standings, found, corrupt = _survey(loaded, preset)
+    statuses, found, corrupt = _survey(loaded, preset)
     table = RichTable("stage", "done", "missing")
-    for standing in standings:
-        table.add_row(standing.stage.name, _count(standing, len(standing.done)), _count(standing, standing.missing))
+    for status in statuses:
+        table.add_row(status.stage.name, _count(status, len(status.done)), _count(status, status.missing))
     console.print(table)
-    for told in _unsettled(standings, found):
+    for told in _unsettled(statuses, found):
         console.print(told, highlight=False, markup=False, soft_wrap=True)
     for damaged in corrupt:
-        console.print(f"damaged: {damaged.path} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
+        place = damaged.path.parent / damaged.name
+        console.print(f"damaged: {place} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{len(corrupt)} damaged records in {loaded.directory}", highlight=False, soft_wrap=True)
 
 
@@ -212,8 +224,8 @@ def report_command(
 ) -> None:
     """Write README.md with tables, tests and plots, from the records alone."""
     loaded = _open(name, results)
-    standings, *_ = _survey(loaded, preset)
-    _report(loaded, preset, standings, output or loaded.directory, Console())
+    statuses, *_ = _survey(loaded, preset)
+    _report(loaded, preset, statuses, output or loaded.directory, Console())
 
 
 @app.command()
@@ -227,33 +239,56 @@ def figures(
     loaded, console = _open(name, results), Console()
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
-    standings, *_ = _survey(loaded, preset)
+    statuses, *_ = _survey(loaded, preset)
     directory = f"--results {loaded.directory}"
-    if not report.done_records(standings):
+    if not done_records(statuses):
         _fail(
             f"There is nothing to draw: {loaded.directory} has no record of {name} with preset {preset}. Make them: "
             f"catnat-experiments run {name} --preset {preset} {directory}"
         )
-    if not _draw(loaded, standings, output or loaded.directory, console):
+    if not _draw(loaded, statuses, output or loaded.directory, console):
         _fail(
             f"There is nothing to draw yet: the figures need runs that are missing. What they are: catnat-experiments "
             f"status {name} --preset {preset} {directory}"
         )
 
 
+@app.command(name="freeze")
+def freeze_command(
+    name: NameArgument,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="Only the records that this preset needs. Default: all.")
+    ] = None,
+    results: ResultsOption = None,
+) -> None:
+    """Collect the records in one archive a preset, to be committed: the same records give the same bytes."""
+    loaded, console = _open(name, results), Console()
+    presets = loaded.presets or ((preset,) if preset is not None else ())
+    if not presets or (preset is not None and preset not in presets):
+        raise typer.BadParameter(f"Give a --preset of {name}: {', '.join(presets) or 'the module defines no PRESETS'}.")
+    if not loaded.directory.is_dir():
+        _fail(f"There is nothing to freeze: {loaded.directory} does not exist.")
+    try:
+        archives = freeze(loaded.experiment, presets, loaded.directory, preset)
+    except (DamagedError, BusyError) as error:
+        _fail(str(error))
+    for path, frozen in sorted(archives.items()):
+        console.print(f"{path}: {len(frozen)} records", highlight=False, soft_wrap=True)
+
+
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
 def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console) -> None:
-    standings, _, corrupt = _survey(loaded, preset)
-    seconds = plans.seconds_left(loaded.experiment, standings)
+    statuses, _, corrupt = _survey(loaded, preset)
+    seconds = stages.seconds_left(loaded.experiment, statuses)
     table = RichTable(
         "stage", "runs", "done", "core-hours left", "", title=f"{loaded.experiment.name}, preset {preset}"
     )
-    for standing, left in zip(standings, seconds, strict=True):
-        done = len(standing.done)
-        counts = (_count(standing, done + standing.missing), _count(standing, done))
-        table.add_row(standing.stage.name, *counts, _hours(left), standing.stage.about)
+    for status, left in zip(statuses, seconds, strict=True):
+        done = len(status.done)
+        counts = (_count(status, done + status.missing), _count(status, done))
+        table.add_row(status.stage.name, *counts, _hours(left), status.stage.about)
     console.print(table)
     total = sum(seconds)
     time = "" if cpus is None or math.isnan(total) else f", about {duration(total / cpus)} on {cpus} cores"
@@ -264,23 +299,23 @@ def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console)
         console.print(f"{len(corrupt)} damaged records will be computed again.", highlight=False)
 
 
-def _count(standing: plans.Standing, runs: int) -> str:
+def _count(status: stages.StageStatus, runs: int) -> str:
     """A number of runs, which is a guess as long as the stages before may still select others."""
-    return str(runs) if standing.settled or not runs else f"about {runs}"
+    return str(runs) if status.settled or not runs else f"about {runs}"
 
 
-def _unsettled(standings: Sequence[plans.Standing], found: Sequence[Record]) -> list[str]:
+def _unsettled(statuses: Sequence[stages.StageStatus], found: Sequence[Record]) -> list[str]:
     """Sentences: what may change about the counts, and how many records nothing selects as long as runs are missing."""
-    waiting = [standing for standing in standings if not standing.settled]
+    waiting = [status for status in statuses if not status.settled]
     told = []
-    if any(standing.done for standing in waiting):
-        first = next(standing for standing in standings if not standing.complete)
+    if any(status.done for status in waiting):
+        first = next(status for status in statuses if not status.complete)
         told.append(
             f"Stage {first.stage.name} is not complete, so what it will select is not certain: the stages after it are "
             "counted as its records so far select them."
         )
-    counted = {record.id for standing in standings for record in standing.done}
-    for name in (standing.stage.name for standing in waiting):
+    counted = {record.id for status in statuses for record in status.done}
+    for name in (status.stage.name for status in waiting):
         others = sum(record.stage == name and record.id not in counted for record in found)
         if others:
             told.append(
@@ -294,7 +329,7 @@ def _hours(seconds: float) -> str:
     return "unknown" if math.isnan(seconds) else f"{seconds / 3600:.2g}"
 
 
-def _best(tables: tuple[report.Table, ...]) -> Best | None:
+def _best(tables: tuple[Table, ...]) -> Best | None:
     if not tables:
         return None
     first = tables[0]
@@ -305,25 +340,27 @@ def _text(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _report(loaded: Loaded, preset: str, standings: Sequence[plans.Standing], output: Path, console: Console) -> None:
-    page = report.write(loaded.experiment.name, preset, standings, loaded.tables, output)
+def _report(
+    loaded: Loaded, preset: str, statuses: Sequence[stages.StageStatus], output: Path, console: Console
+) -> None:
+    path = page.write(loaded.experiment.name, preset, statuses, loaded.tables, output)
     for table in loaded.tables:
-        numbers = report.fill(table, standings)
+        numbers = fill(table, statuses)
         if not numbers.rows:
             if not table.optional:
                 console.print(f"{table.title}: no record for this table yet.", highlight=False)
             continue
-        console.print(report.rich_table(numbers))
-        for sentence in report.claims(numbers):
+        console.print(terminal.rich_table(numbers))
+        for sentence in claims.claims(numbers):
             console.print(sentence.replace("**", ""), highlight=False, markup=False, soft_wrap=True)
-    console.print(f"The whole report: {page}", highlight=False, soft_wrap=True)
+    console.print(f"The whole report: {path}", highlight=False, soft_wrap=True)
 
 
-def _draw(loaded: Loaded, standings: Sequence[plans.Standing], directory: Path, console: Console) -> list[Path]:
+def _draw(loaded: Loaded, statuses: Sequence[stages.StageStatus], directory: Path, console: Console) -> list[Path]:
     if loaded.figures is None:
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    drawn = loaded.figures(records.frame(report.done_records(standings)), directory)
+    drawn = loaded.figures(records.frame(done_records(statuses)), directory)
     for path in drawn:
         console.print(str(path), highlight=False, soft_wrap=True)
     return drawn

@@ -1,0 +1,1 @@
+"""What several experiments share: parameterizations, data, how a rate is selected, pictures in records."""

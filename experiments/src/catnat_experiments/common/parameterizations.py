@@ -1,0 +1,276 @@
+"""Parameterizations by name: the maps from scores to class probabilities that all experiments compare.
+
+From the paper: softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Beyond it: the
+reflecting boundary, straight tails, isotropic scaling, natural gradients; and as their controls softmax with its own
+natural gradient, and softmax of K - 1 scores, with one logit fixed or with the tree's contrasts as coordinates.
+
+With two classes (graph structure learning) some of them coincide, which the tests check: isotropic scaling is the
+identity; natural's natural gradient is 4 times its gradient inside the band, a factor that Adam cancels; and softmax's
+natural gradient, on the difference of its two scores, is sigmoid's.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+
+import torch
+from entmax import sparsemax
+from torch import Tensor
+
+import catnat.torch as ct
+from catnat import Tree, balanced
+from catnat_experiments.common.tail import NaturalTail
+
+SMALLEST_SPARSE = 1e-20
+"""sparsemax has exact zeros: its logarithm is that of at least this."""
+DAMPING = 0.01
+"""Of the damped natural gradients: it leaves the first nodes alone, and bounds the steps of those below 1 in 100."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameterization(abc.ABC):
+    """A map from scores to the probabilities of K classes, both on the last axis.
+
+    Attributes:
+        name: What configs and records call it.
+        natural_gradient: Whether :meth:`wrap` replaces the gradient of the scores by the natural gradient.
+        damping: Of the natural gradient; without it a node that is hardly reached takes giant steps.
+    """
+
+    name: str
+    natural_gradient: bool = False
+    damping: float = 0.0
+
+    @abc.abstractmethod
+    def num_scores(self, num_classes: int) -> int:
+        """How many scores there are for K classes: K, or K - 1."""
+
+    @abc.abstractmethod
+    def probs(self, scores: Tensor) -> Tensor:
+        """The probability of every class."""
+
+    @abc.abstractmethod
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """The log-probability of every class, finite."""
+
+    @abc.abstractmethod
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """Scores whose :meth:`probs` are the given ones, for a start at a chosen point."""
+
+    @abc.abstractmethod
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Which scores are saturated: their probability is exactly 0 or 1, and they get no gradient."""
+
+    @abc.abstractmethod
+    def _natural(self, scores: Tensor) -> Tensor:
+        """The scores, with the natural gradient in the backward pass."""
+
+    def wrap(self, scores: Tensor) -> Tensor:
+        """The scores themselves. A natural-gradient variant replaces their gradient in the backward pass."""
+        return self._natural(scores) if self.natural_gradient else scores
+
+
+def _saturated_scores(probs: Tensor) -> Tensor:
+    """Which of K scores are saturated: those of classes of probability 0, and the one score of a certain class."""
+    impossible = probs == 0
+    certain = impossible.sum(-1, keepdim=True) == probs.shape[-1] - 1
+    return impossible | certain
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(Parameterization):
+    """One score per class."""
+
+    def num_scores(self, num_classes: int) -> int:
+        """One per class."""
+        return num_classes
+
+    def probs(self, scores: Tensor) -> Tensor:
+        """Softmax over the last axis."""
+        return scores.softmax(-1)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Its logarithm."""
+        return scores.log_softmax(-1)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """``log p``, centred: of two classes, half the log-odds and minus that."""
+        logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        return logs - logs.mean(-1, keepdim=True)
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Only where a probability underflows to 0: 104 below the largest score, in float32."""
+        return _saturated_scores(self.probs(scores))
+
+    def _natural(self, scores: Tensor) -> Tensor:
+        return ct.geometry.softmax_natural_gradient(scores, damping=self.damping)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReducedSoftmax(Parameterization):
+    r"""Softmax of logits that are a fixed linear map of K - 1 scores: ``logits = scores @ basis``, (K - 1, K)."""
+
+    @abc.abstractmethod
+    def basis(self, num_classes: int) -> Tensor:
+        """One row of logits a score."""
+
+    def num_scores(self, num_classes: int) -> int:
+        """One fewer than classes: softmax does not change with a constant added to all logits."""
+        return num_classes - 1
+
+    def _logits(self, scores: Tensor) -> Tensor:
+        return scores @ self.basis(scores.shape[-1] + 1).to(scores)
+
+    def probs(self, scores: Tensor) -> Tensor:
+        """Softmax of the logits."""
+        return self._logits(scores).softmax(-1)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Its logarithm."""
+        return self._logits(scores).log_softmax(-1)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """The scores whose logits are ``log p`` up to a constant."""
+        logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        basis = self.basis(probs.shape[-1]).to(probs)
+        basis = torch.cat((basis, torch.ones_like(basis[:1])))  # the constant is the last coordinate
+        scores: Tensor = torch.linalg.solve(basis, logs, left=False)
+        return scores[..., :-1]
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Where all probabilities but one underflow to 0, so that no score has a gradient."""
+        certain = (self.probs(scores) == 0).sum(-1, keepdim=True) == scores.shape[-1]
+        return certain.expand_as(scores)
+
+    def _natural(self, scores: Tensor) -> Tensor:
+        raise NotImplementedError(f"{self.name} has no natural gradient here: it is a control for the gradient alone.")
+
+
+class AnchoredSoftmax(ReducedSoftmax):
+    """The logit of the last class is 0."""
+
+    def basis(self, num_classes: int) -> Tensor:
+        """The unit vectors of all classes but the last."""
+        return torch.eye(num_classes)[:-1]
+
+
+class HaarSoftmax(ReducedSoftmax):
+    """The scores are coordinates in the orthonormal Haar basis of the balanced tree: its contrasts alone."""
+
+    def basis(self, num_classes: int) -> Tensor:
+        """A row for each node: positive on the leaves of *yes*, negative on those of *no*, of sum 0 and norm 1."""
+        return _haar(num_classes)
+
+
+@functools.cache
+def _haar(num_classes: int) -> Tensor:
+    tree, rows = balanced(num_classes), torch.zeros(num_classes - 1, num_classes)
+    for label in range(num_classes):
+        nodes, bits = (torch.from_numpy(part.copy()) for part in tree.path(label))
+        rows[nodes, label] = 2.0 * bits - 1.0
+    yes, no = rows > 0, rows < 0
+    contrasts = yes / yes.sum(1, keepdim=True) - no / no.sum(1, keepdim=True)
+    return torch.nn.functional.normalize(contrasts, dim=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparsemax(Parameterization):
+    """One score per class: the Euclidean projection of the scores to the simplex."""
+
+    def num_scores(self, num_classes: int) -> int:
+        """One per class."""
+        return num_classes
+
+    def probs(self, scores: Tensor) -> Tensor:
+        """Sparsemax over the last axis, with exact zeros."""
+        result: Tensor = sparsemax(scores, -1)
+        return result
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """``log max(p, 1e-20)``: at a zero it is finite, and flat."""
+        return self.probs(scores).clamp(min=SMALLEST_SPARSE).log()
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """The probabilities, centred: of two classes ``theta - 1/2`` and minus that."""
+        return probs - 1 / probs.shape[-1]
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Outside the support, and where the support is one class."""
+        return _saturated_scores(self.probs(scores))
+
+    def _natural(self, scores: Tensor) -> Tensor:
+        raise NotImplementedError(
+            "sparsemax has no natural gradient here: its Fisher matrix is singular at every zero."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Catnat(Parameterization):
+    """One score per inner node of a tree.
+
+    Attributes:
+        activation: How a score becomes the probability of yes.
+        tree: Over the classes; None for the balanced one.
+    """
+
+    activation: ct.Activation = dataclasses.field(default_factory=ct.natural)
+    tree: Tree | None = None
+
+    def num_scores(self, num_classes: int) -> int:
+        """One per inner node."""
+        return num_classes - 1
+
+    def probs(self, scores: Tensor) -> Tensor:
+        """The products of the answers on the paths to the leaves."""
+        return ct.catnat(scores, self.tree, self.activation)
+
+    def log_probs(self, scores: Tensor) -> Tensor:
+        """Their logarithms, finite."""
+        return ct.log_catnat(scores, self.tree, self.activation)
+
+    def scores_from_probs(self, probs: Tensor) -> Tensor:
+        """Node by node the inverse of the activation."""
+        return ct.scores_from_probs(probs, self.tree, self.activation)
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Where a node answers with certainty."""
+        return ct.geometry.saturated(scores, self.tree, self.activation)
+
+    def _natural(self, scores: Tensor) -> Tensor:
+        return ct.geometry.natural_gradient(scores, self.tree, self.activation, damping=self.damping)
+
+
+PARAMETERIZATIONS: dict[str, Parameterization] = {
+    entry.name: entry
+    for entry in (
+        Softmax("softmax"),
+        Sparsemax("sparsemax"),
+        Catnat("sigmoid", activation=ct.sigmoid()),
+        Catnat("natural", activation=ct.natural()),
+        Catnat("natural-reflect", activation=ct.natural(boundary="reflect")),
+        Catnat("natural-tail", activation=NaturalTail()),
+        # Isotropic scaling narrows the bands of deep nodes, so the library advises the reflecting boundary with it.
+        Catnat("natural-isotropic", activation=ct.natural(boundary="reflect", scaling="isotropic")),
+        Catnat("sigmoid-isotropic", activation=ct.sigmoid(scaling="isotropic")),
+        Catnat("sigmoid-natural-gradient", natural_gradient=True, activation=ct.sigmoid()),
+        Catnat("natural-natural-gradient", natural_gradient=True, activation=ct.natural()),
+        Catnat("sigmoid-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.sigmoid()),
+        Catnat("natural-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.natural()),
+        Softmax("softmax-natural-gradient", natural_gradient=True),
+        AnchoredSoftmax("softmax-anchored"),
+        HaarSoftmax("softmax-haar"),
+    )
+}
+
+
+def parameterization(name: str) -> Parameterization:
+    """The parameterization of a name.
+
+    >>> parameterization("natural").num_scores(8)
+    7
+    """
+    if name not in PARAMETERIZATIONS:
+        raise ValueError(f"`parameterization` is {name!r}, but one of these is needed: {', '.join(PARAMETERIZATIONS)}.")
+    return PARAMETERIZATIONS[name]

@@ -1,0 +1,144 @@
+"""What the engine gives to an experiment's ``train``: checkpoints on disk, scalars in TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from catnat_experiments.engine.files import write_atomically
+from catnat_experiments.engine.provenance import commit, versions
+from catnat_experiments.engine.records import Record, group_id, run_id
+from catnat_experiments.engine.types import Config
+
+_HISTORY_POINTS = 20
+
+
+class FileCheckpointer:
+    """The checkpointer of one group: its checkpoints on disk, its scalars in TensorBoard.
+
+    Args:
+        directory: The results directory.
+        runs: The group.
+        report: Called with every checkpoint's progress.
+        packages: Whose versions decide the numbers, beside those that all experiments have.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        runs: list[Config],
+        report: Callable[[dict[str, Any]], None],
+        packages: Sequence[str] = (),
+    ) -> None:
+        self._directory = directory
+        self._runs = runs
+        self._report = report
+        self._folder = _folder(directory, runs)
+        self._made = {"runs": runs, "versions": versions(*packages), "commit": commit()}
+        self._began = time.monotonic()
+        self._seconds_before = 0.0
+        self._history: list[dict[str, list[tuple[int, float]]]] = [{} for _ in runs]
+        self._writers: dict[int, Any] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Working time of this group, also that before a resume; what came after the last checkpoint then is lost."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    def load(self) -> Any | None:
+        """The last checkpoint's state, with its tensors on the CPU, or None.
+
+        A checkpoint that cannot be read counts as none, and so does one that other versions made, or runs in another
+        order: going on from it would end in numbers that nothing else can reproduce.
+        """
+        try:
+            kept = torch.load(self._folder / "state.pt", map_location="cpu", weights_only=False)
+            if kept["made"] != self._made:
+                raise ValueError("it was made by other versions, or for another order of runs")
+            self._seconds_before, self._history = kept["seconds"], kept["history"]
+            return kept["state"]
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # anything may come out of a damaged pickle
+            print(f"The checkpoint in {self._folder} is of no use, so its group starts again: {error!r}")
+            return None
+
+    def save(self, state: Any, step: int, of: int) -> None:
+        """Keep a checkpoint, whole or not at all, and report that ``step`` of ``of`` steps are done."""
+        if not (self._folder / "runs.json").exists():
+            write_atomically(self._folder / "runs.json", json.dumps(self._runs).encode())
+        buffer = io.BytesIO()
+        kept = {"state": state, "seconds": self.seconds, "history": self._history, "made": self._made}
+        torch.save(kept, buffer)
+        write_atomically(self._folder / "state.pt", buffer.getvalue())
+        self._report({"step": step, "of": of})
+
+    def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
+        """Values of one run at a step: to TensorBoard now, and to the record's history if the outcome brings none."""
+        if run not in self._writers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # purge_step: what a lost worker wrote after its last checkpoint is about to come again.
+            folder = self._directory / ".tensorboard" / run_id(self._runs[run])
+            self._writers[run] = SummaryWriter(str(folder), purge_step=step)
+        for name, value in values.items():
+            self._writers[run].add_scalar(name, value, step)
+            self._history[run].setdefault(name, []).append((step, float(value)))
+
+    def history(self, run: int) -> dict[str, list[float]]:
+        """The scalars of a run, thinned to at most 20 points each, with their steps as ``<name>.step``."""
+        thinned: dict[str, list[float]] = {}
+        for name, points in self._history[run].items():
+            count = min(len(points), _HISTORY_POINTS)
+            kept = [points[round(i * (len(points) - 1) / max(1, count - 1))] for i in range(count)]
+            thinned[f"{name}.step"] = [float(step) for step, _ in kept]
+            thinned[name] = [value for _, value in kept]
+        return thinned
+
+    def close(self) -> None:
+        """Flush TensorBoard."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _folder(directory: Path, runs: Sequence[Config]) -> Path:
+    return directory / ".checkpoints" / group_id(runs)
+
+
+def forget(directory: Path, runs: Sequence[Config]) -> None:
+    """Remove the checkpoint of a group that is done."""
+    shutil.rmtree(_folder(directory, runs), ignore_errors=True)
+
+
+def interrupted(directory: Path) -> list[list[Config]]:
+    """The groups that have a whole checkpoint."""
+    return [
+        cast("list[Config]", json.loads((folder / "runs.json").read_text()))
+        for folder in sorted(directory.glob(".checkpoints/*"))
+        if _is_whole(folder)
+    ]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a process was not killed while it made or removed this checkpoint."""
+    return (folder / "state.pt").exists() and (folder / "runs.json").exists()
+
+
+def tidy(directory: Path, found: Sequence[Record]) -> None:
+    """Remove what processes that were killed left behind: half-written files, checkpoints of groups that are done."""
+    for path in [*directory.glob(".*.tmp"), *directory.glob(".checkpoints/*/.*.tmp")]:
+        path.unlink(missing_ok=True)
+    for folder in directory.glob(".checkpoints/*"):
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    done = {record.id for record in found}
+    for group in interrupted(directory):
+        if all(run_id(run) in done for run in group):
+            forget(directory, group)

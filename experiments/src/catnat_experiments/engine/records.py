@@ -1,0 +1,274 @@
+"""Records: small JSON texts, one per finished run, readable by anything.
+
+A run is named by its config: the id is a hash of it, so the same config is the same run on every machine, and a file
+``<id>.json`` says that it is done. Files appear whole or not at all; a checksum over the content tells a damaged one.
+``freeze.py`` collects such files in archives, one record a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from catnat_experiments.engine.files import write_atomically
+from catnat_experiments.engine.types import Config, Outcome
+
+# ---- names of runs ---------------------------------------------------------------------------------------------------
+
+
+def canonical(value: object) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN. What ids and checksums are computed from.
+
+    >>> canonical({"seed": 1, "rate": 0.1})
+    '{"rate":0.1,"seed":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def run_id(config: Config) -> str:
+    """The first 16 hex digits of the SHA-256 of the config's canonical JSON.
+
+    >>> run_id({"seed": 1, "rate": 0.1}) == run_id({"rate": 0.1, "seed": 1})
+    True
+    """
+    try:
+        return _digest(config)[:16]
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"A config must be plain JSON (text, integers, finite floats), but {config!r} is not: {error}. Values "
+            "taken from NumPy or pandas need int(...) or float(...)."
+        ) from error
+
+
+def group_id(runs: Sequence[Config]) -> str:
+    """The id of runs that are computed together: the same hash, of the sorted list of their ids.
+
+    >>> first, second = {"seed": 1}, {"seed": 2}
+    >>> group_id([first, second]) == group_id([second, first])
+    True
+    """
+    return _digest(sorted(run_id(run) for run in runs))[:16]
+
+
+# ---- one record ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What is kept of one finished run. A metric that is not finite is kept as null and read as NaN."""
+
+    id: str
+    experiment: str
+    stage: str
+    config: Config
+    metrics: dict[str, float]
+    history: dict[str, list[float]]
+    versions: dict[str, str]
+    commit: str | None
+    seconds: float
+    finished: str
+
+    @classmethod
+    def of(
+        cls,
+        outcome: Outcome,
+        config: Config,
+        *,
+        experiment: str,
+        stage: str,
+        seconds: float,
+        versions: Mapping[str, str],
+        commit: str | None,
+    ) -> Record:
+        """The record of a run that ends now."""
+        return cls(
+            id=run_id(config),
+            experiment=experiment,
+            stage=stage,
+            config=dict(config),
+            metrics={name: float(value) for name, value in outcome.metrics.items()},
+            history={name: [float(value) for value in values] for name, values in outcome.history.items()},
+            versions=dict(versions),
+            commit=commit,
+            seconds=round(seconds, 3),
+            finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+
+    def to_json(self) -> str:
+        """The text of its file, one line per field, with the checksum of everything else in it."""
+        lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self._content().items())
+        return "{\n " + ",\n ".join(lines) + "\n}\n"
+
+    def to_line(self) -> str:
+        """The same content in one line, for an archive."""
+        return json.dumps(self._content(), allow_nan=False) + "\n"
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = _finite(dataclasses.asdict(self))
+        return {**content, "checksum": _digest(content)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read a record; a ValueError says in what way it is damaged."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"not whole JSON ({error})") from None
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
+        checksum = content.pop("checksum", None)
+        names = {field.name for field in dataclasses.fields(cls)}
+        if set(content) != names:
+            raise ValueError(f"its keys differ from a record's: {', '.join(sorted(set(content) ^ names))}")
+        if checksum != _digest(content):
+            raise ValueError("its checksum does not match its content")
+        if content["id"] != run_id(content["config"]):
+            raise ValueError("its id is not the hash of its config")
+        content["metrics"] = {name: _number(value) for name, value in content["metrics"].items()}
+        content["history"] = {name: [_number(value) for value in values] for name, values in content["history"].items()}
+        return cls(**content)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+# ---- files and archives ----------------------------------------------------------------------------------------------
+
+ARCHIVES = "*.jsonl"
+_ID = re.compile(r'\{"id": "([0-9a-f]{16})"')
+
+
+def write(record: Record, directory: Path) -> Path:
+    """Write ``<directory>/<id>.json``, whole or not at all."""
+    path = directory / f"{record.id}.json"
+    write_atomically(path, record.to_json().encode())
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Corrupt:
+    """A file, or a line of an archive, that should be a record and is not; its run counts as not done.
+
+    Attributes:
+        path: Of the file or archive.
+        reason: In what way it is damaged.
+        run: The id of its run; empty if that is not known.
+        config: That of the run, if it can still be read: a search could not know otherwise which run to repeat.
+        line: Its number in the archive, from 1.
+    """
+
+    path: Path
+    reason: str
+    run: str = ""
+    config: Config | None = None
+    line: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Where it is, without the directory."""
+        return self.path.name if self.line is None else f"{self.path.name}, line {self.line}"
+
+
+def load_all(directory: Path) -> tuple[list[Record], list[Corrupt]]:
+    """All records of a directory, sorted by id, and what is damaged, with the reason.
+
+    They are in files of their own and in archives. A run that is in both counts once, by its file, which is the newer
+    one. What is damaged in one place and good in another is not damaged.
+    """
+    archived = (entry for path in sorted(directory.glob(ARCHIVES)) for entry in _read_archive(path))
+    read = [*archived, *(_read_file(path) for path in sorted(directory.glob("*.json")))]
+    good = {entry.id: entry for entry in read if isinstance(entry, Record)}
+    corrupt = [entry for entry in read if isinstance(entry, Corrupt) and entry.run not in good]
+    return [good[name] for name in sorted(good)], corrupt
+
+
+def _read_file(path: Path) -> Record | Corrupt:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return Corrupt(path, str(error), path.stem)
+    return _parsed(text, Corrupt(path, "", path.stem))
+
+
+def _read_archive(path: Path) -> Iterator[Record | Corrupt]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        yield Corrupt(path, str(error))
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line:
+            run = _ID.match(line)
+            yield _parsed(line, Corrupt(path, "", run[1] if run else "", line=number))
+
+
+def _parsed(text: str, place: Corrupt) -> Record | Corrupt:
+    """The record that should be at a place, or the place with what is wrong there."""
+    try:
+        record = Record.from_json(text)
+    except (ValueError, TypeError, AttributeError) as error:
+        return dataclasses.replace(place, reason=str(error), config=_config_left(text, place.run))
+    if record.id != place.run:
+        return dataclasses.replace(place, reason=f"it holds the record of run {record.id}")
+    return record
+
+
+def _config_left(text: str, run: str) -> Config | None:
+    """The config in a damaged record; it is certainly whole if its hash is the id of the run."""
+    with contextlib.suppress(ValueError, TypeError):
+        name = '"config": '
+        config, _ = json.JSONDecoder().raw_decode(text, text.index(name) + len(name))
+        return config if run_id(config) == run else None
+    return None
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def frame(records: Path | Iterable[Record]) -> pd.DataFrame:
+    """Records as a table, one row per run.
+
+    The columns are ``id``, ``experiment``, ``stage``, ``seconds``, ``finished``, ``commit``, one ``config.<key>``,
+    ``metrics.<name>`` and ``history.<name>`` (a list) each, and ``config``, the config itself: build the configs of a
+    later stage from that one, because pandas turns integers into floats in a column with gaps.
+    """
+    found = load_all(records)[0] if isinstance(records, Path) else records
+    rows = [_row(record) for record in found]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_PLAIN))
+
+
+_PLAIN = ("id", "experiment", "stage", "seconds", "finished", "commit", "config")
+
+
+def _row(record: Record) -> dict[str, object]:
+    nested: dict[str, Mapping[str, object]] = {
+        "config": record.config,
+        "metrics": record.metrics,
+        "history": record.history,
+    }
+    return {name: getattr(record, name) for name in _PLAIN} | {
+        f"{part}.{key}": value for part, values in nested.items() for key, value in values.items()
+    }

@@ -1,0 +1,1 @@
+"""From records to tables, tests, plots and the page that has them all."""

@@ -1,0 +1,74 @@
+"""Comparisons of many runs, whatever their distribution: interquartile means, probabilities of improvement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from catnat_experiments.report import statistics
+from catnat_experiments.report.cells import p_text
+from catnat_experiments.report.markdown import markdown_table
+from catnat_experiments.report.statistics import Sample
+from catnat_experiments.report.tables import Numbers, Value
+
+
+def robust(numbers: Numbers) -> list[str]:
+    """Interquartile means, and all columns against one: probabilities of improvement, and which differences are real.
+
+    The last row is all rows together, on a common scale: in units of the mean of the column compared with.
+    """
+    table, base = numbers.table, numbers.table.against
+    rows = [row for row in numbers.rows if base in numbers.row(row)]
+    if base is None or not rows:
+        return []
+    others = [column for column in table.columns if column != base]
+    lines: dict[str, list[Value]] = {str(row): [row] for row in rows} | ({"all": rows} if len(rows) > 1 else {})
+
+    def mean(name: str, column: str) -> str:
+        samples = [numbers.samples.get((row, column), Sample(())) for row in lines[name]]
+        if name == "all":
+            scales = [numbers.samples[row, base].mean for row in rows]
+            samples = [Sample.of([x / scale for x in of.values]) for of, scale in zip(samples, scales, strict=True)]
+        return _interval_text(statistics.interquartile_mean(samples), table.digits)
+
+    def probability(name: str, column: str) -> str:
+        pairs = [(numbers.samples.get((row, column), Sample(())), numbers.samples[row, base]) for row in lines[name]]
+        return _interval_text(statistics.probability_of_improvement(pairs, table.direction), 2)
+
+    return [
+        "Interquartile means, the mean of the middle half of the runs, with 95% intervals from a bootstrap that is "
+        f"stratified by {numbers.heading}; all together in units of {base}'s means.",
+        markdown_table([numbers.heading, *table.columns], [[n, *(mean(n, of) for of in table.columns)] for n in lines]),
+        f"The probability that a run is better than one of {base}, with the same intervals; 0.5 is no difference.",
+        markdown_table([numbers.heading, *others], [[n, *(probability(n, of) for of in others)] for n in lines]),
+        *_differences(numbers, base, rows, others),
+    ]
+
+
+def _interval_text(interval: statistics.Interval, digits: int) -> str:
+    if math.isnan(interval.value):
+        return "-"
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _differences(numbers: Numbers, base: str, rows: Sequence[Value], others: Sequence[str]) -> list[str]:
+    """In words, one line a column: where it differs from the column compared with, and where that is not shown."""
+    p_values = {
+        (column, row): statistics.mann_whitney(numbers.samples[row, column], numbers.samples[row, base])
+        for column in others
+        for row in rows
+        if (row, column) in numbers.samples
+    }
+    corrected = statistics.holm(p_values)
+    lines = ["Which differences are real, by the Mann-Whitney test with Holm's correction for all of the table:"]
+    for column in others:
+        told = []
+        for row in (row for of, row in corrected if of == column):
+            pair = numbers.samples[row, column], numbers.samples[row, base]
+            probability = statistics.probability_of_improvement([pair], numbers.table.direction).value
+            p_value = corrected[column, row]
+            real = ("better" if probability > 0.5 else "worse") if p_value < statistics.LEVEL else "no difference shown"
+            told.append(f"{row} {real} (p: {p_text(p_value)})")
+        if told:
+            lines.append(f"- **{column}** against {base}: {'; '.join(told)}.")
+    return ["\n".join(lines)] if len(lines) > 1 else []

@@ -1,0 +1,255 @@
+"""The statistics of the tables: mean, standard deviation, Welch's t-test, Holm's correction, the bold rule, words.
+
+For many runs that are far from normally distributed, such as returns: interquartile means and probabilities of
+improvement with stratified bootstrap intervals, and the Mann-Whitney test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catnat_experiments.engine.types import Direction
+
+Key = TypeVar("Key", bound=Hashable)
+LEVEL = 0.05
+RESAMPLES = 2000
+Values = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Repetitions of one measurement. Runs that diverged (NaN) are counted, and left out of the mean.
+
+    >>> Sample.of([1.0, 2.0, 3.0])
+    Sample(values=(1.0, 2.0, 3.0), diverged=0)
+    """
+
+    values: tuple[float, ...]
+    diverged: int = 0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Sample:
+        """The finite values, and how many were not."""
+        finite = tuple(float(value) for value in values if math.isfinite(value))
+        return cls(finite, len(values) - len(finite))
+
+    @property
+    def mean(self) -> float:
+        """The mean, NaN if there is nothing to average."""
+        return float(np.mean(self.values)) if self.values else math.nan
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of a sample (divided by n - 1), NaN for fewer than two values."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan
+
+
+def welch(first: Sample, second: Sample) -> float:
+    r"""The two-sided p-value of Welch's t-test, which does not assume equal variances; NaN if either has one value.
+
+    .. math:: t = \frac{\bar x_1 - \bar x_2}{\sqrt{s_1^2 / n_1 + s_2^2 / n_2}}
+
+    Two samples without any spread are told apart exactly: p is 1 if they are equal and 0 if not.
+
+    >>> round(welch(Sample.of([1.0, 2.0, 3.0]), Sample.of([2.0, 3.0, 4.0])), 4)
+    0.2879
+    """
+    if len(first.values) < 2 or len(second.values) < 2:
+        return math.nan
+    if len(set(first.values)) == 1 and len(set(second.values)) == 1:  # 0 / 0, or a difference with no error at all
+        return float(first.values[0] == second.values[0])
+    from scipy import stats  # takes a second to import: only who tests something waits for it
+
+    numbers = (first.mean, first.std, len(first.values), second.mean, second.std, len(second.values))
+    return float(stats.ttest_ind_from_stats(*numbers, equal_var=False).pvalue)
+
+
+def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
+    r"""Holm's step-down correction: the probability of a false alarm in the whole family stays below the level.
+
+    The i-th smallest of m p-values becomes :math:`\max_{j \le i} \min(1, (m - j + 1) p_{(j)})`. A NaN (no test was
+    possible) stays NaN and does not count.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    tested = sorted((key for key in p_values if not math.isnan(p_values[key])), key=lambda key: p_values[key])
+    corrected, largest = dict(p_values), 0.0
+    for rank, key in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - rank) * p_values[key]))
+        corrected[key] = largest
+    return corrected
+
+
+def best(samples: Mapping[Key, Sample], direction: Direction) -> Key | None:
+    """The key with the best mean, None if there is no mean at all.
+
+    >>> best({"a": Sample.of([1.0]), "b": Sample.of([2.0])}, "lower")
+    'a'
+    """
+    known = {key: sample.mean for key, sample in samples.items() if sample.values}
+    if not known:
+        return None
+    return min(known, key=lambda key: known[key]) if direction == "lower" else max(known, key=lambda key: known[key])
+
+
+def bold(samples: Mapping[Key, Sample], direction: Direction) -> set[Key]:
+    """The paper's rule: the best mean, and all that are not significantly worse (Welch, 5%, not corrected).
+
+    Nothing where the best cannot be tested against any other: single runs do not tell it from a lucky one. Two runs on
+    each side can: Welch's test has at least one degree of freedom then, so its p-value has no lower bound but zero.
+
+    >>> sorted(bold({"a": Sample.of([1.0, 1.1]), "b": Sample.of([1.0, 1.2]), "c": Sample.of([5.0, 5.1])}, "lower"))
+    ['a', 'b']
+    """
+    winner = best(samples, direction)
+    if winner is None:
+        return set()
+    p_values = {key: welch(samples[winner], sample) for key, sample in samples.items() if key != winner}
+    if all(math.isnan(p_value) for p_value in p_values.values()):
+        return set()
+    return {winner, *(key for key, p_value in p_values.items() if p_value >= LEVEL)}
+
+
+def verdict(better: Sample, worse: Sample, direction: Direction, p_value: float) -> str:
+    """In words, what the test says about the claim that ``better`` is better.
+
+    >>> verdict(Sample.of([1.0, 1.1]), Sample.of([5.0, 5.1]), "lower", p_value=0.001)
+    'significantly better than'
+    """
+    if math.isnan(p_value):
+        return "cannot be tested against"
+    if p_value >= LEVEL:
+        return "not significantly different from"
+    ahead = better.mean < worse.mean if direction == "lower" else better.mean > worse.mean
+    return "significantly better than" if ahead else "significantly worse than"
+
+
+# ---- many runs, any distribution -------------------------------------------------------------------------------------
+
+
+class Interval(NamedTuple):
+    """A number, and the 95% bootstrap interval around it."""
+
+    value: float
+    low: float
+    high: float
+
+
+def _middle_mean(values: Values) -> Values:
+    """Of each row: the mean without the lowest and the highest quarter, both rounded down to whole values."""
+    count = values.shape[-1]
+    middle: Values = np.sort(values, axis=-1)[..., count // 4 : count - count // 4].mean(axis=-1)
+    return middle
+
+
+def interquartile_mean(strata: Sequence[Sample]) -> Interval:
+    """The mean of the middle half of all runs. Strata (games) must be on one scale; they are resampled one by one.
+
+    >>> interquartile_mean([Sample.of([1.0, 2.0, 3.0, 90.0])]).value
+    2.5
+    """
+
+    def of_all(parts: Sequence[Sequence[Values]]) -> Values:
+        return _middle_mean(np.concatenate([values for (values,) in parts], axis=-1))
+
+    return _interval([(sample,) for sample in strata], of_all)
+
+
+def probability_of_improvement(pairs: Sequence[tuple[Sample, Sample]], direction: Direction) -> Interval:
+    r"""The probability that a run of the first sample is better than one of the second, averaged over strata.
+
+    .. math:: \frac1{n m} \sum_{i, j} [x_i > y_j] + \tfrac12 [x_i = y_j]
+
+    >>> probability_of_improvement([(Sample.of([2.0, 3.0]), Sample.of([1.0, 2.0]))], "higher").value
+    0.875
+    """
+    sign = 1 if direction == "higher" else -1
+
+    def probability(parts: Sequence[Sequence[Values]]) -> Values:
+        signs = [np.sign(sign * (x[..., :, None] - y[..., None, :])).mean((-1, -2)) for x, y in parts]
+        means: Values = (1 + np.mean(signs, axis=0)) / 2
+        return means
+
+    return _interval(pairs, probability)
+
+
+def _interval(
+    strata: Sequence[Sequence[Sample]], statistic: Callable[[Sequence[Sequence[Values]]], Values]
+) -> Interval:
+    """A statistic of samples, with the percentile interval of resampling each of them with replacement."""
+    values = [[np.array(sample.values) for sample in samples] for samples in strata]
+    if not all(len(each) for part in values for each in part):
+        return Interval(math.nan, math.nan, math.nan)
+    stream = np.random.default_rng(0)  # the same records give the same page
+    drawn = [[stream.choice(each, (RESAMPLES, len(each))) for each in part] for part in values]
+    low, high = np.quantile(statistic(drawn), (LEVEL / 2, 1 - LEVEL / 2))
+    return Interval(float(statistic(values)), float(low), float(high))
+
+
+def mann_whitney(first: Sample, second: Sample) -> float:
+    """The two-sided p-value of the Mann-Whitney test, whose statistic is the probability of improvement.
+
+    By the normal approximation, with the corrections for ties and continuity, whatever the sizes: SciPy's exact
+    distribution does not know ties, and one table must not mix the two. With four or five values on a side, some of
+    them equal, it can be 0.07 below the exact p-value. NaN if either has no value.
+
+    >>> round(mann_whitney(Sample.of([1.0, 2.0, 3.0, 4.0]), Sample.of([5.0, 6.0, 7.0, 8.0])), 4)
+    0.0304
+    """
+    if not first.values or not second.values:
+        return math.nan
+    from scipy import stats
+
+    return float(stats.mannwhitneyu(first.values, second.values, method="asymptotic").pvalue)
+
+
+# ---- one run in each of many cells -----------------------------------------------------------------------------------
+
+
+class Paired(NamedTuple):
+    """Two columns compared cell by cell.
+
+    Attributes:
+        cells: Pairs of numbers.
+        ahead: How many of them have the first column ahead; ties count for neither.
+        median: Of the differences, first minus second.
+        wilcoxon: Two-sided p-value of the signed-rank test: are the differences symmetric about 0?
+        sign: Two-sided p-value of the sign test: is each column ahead equally often?
+    """
+
+    cells: int
+    ahead: int
+    median: float
+    wilcoxon: float
+    sign: float
+
+
+def paired(first: Sequence[float], second: Sequence[float], direction: Direction) -> Paired:
+    """The tests of many cells with one pair of numbers each; NaN where all pairs are equal, or there is none.
+
+    >>> paired([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 4.0, 6.0, 8.0, 10.0, 12.0], "lower")
+    Paired(cells=6, ahead=6, median=-3.5, wilcoxon=0.03125, sign=0.03125)
+    """
+    differences = np.subtract(first, second)
+    moved = differences[differences != 0]
+    if not len(moved):
+        return Paired(
+            len(differences), 0, float(np.median(differences)) if len(differences) else math.nan, *2 * [math.nan]
+        )
+    from scipy import stats
+
+    ahead = int((moved < 0).sum() if direction == "lower" else (moved > 0).sum())
+    return Paired(
+        len(differences),
+        ahead,
+        float(np.median(differences)),
+        float(stats.wilcoxon(moved).pvalue),
+        float(stats.binomtest(ahead, len(moved)).pvalue),
+    )

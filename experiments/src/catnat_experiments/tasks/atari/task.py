@@ -1,0 +1,195 @@
+"""PPO on Atari as the engine knows it: presets, stages, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+
+from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
+from catnat_experiments.engine.loop import resume_training
+from catnat_experiments.engine.search import Search, top
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.report.tables import Claim, Curve, Table
+from catnat_experiments.tasks.atari.training import DEFAULTS, LAST, UNTRAINED, Training, shown_game
+
+# ---- the paper's numbers ---------------------------------------------------------------------------------------------
+
+IN_THE_PAPER = ("softmax", "natural")
+ALL = ("softmax", "sigmoid", "natural", "natural-reflect")
+PAPER = {"breakout": {"softmax": 398.0, "natural": 406.0}, "seaquest": {"softmax": 1875.0, "natural": 2164.0}}
+"""Returns: game -> parameterization. None of the differences is significant in the paper."""
+
+
+# ---- what the engine asks --------------------------------------------------------------------------------------------
+
+SEARCH_SEED = 0
+"""The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
+PAPER_STEPS = 8_000_000
+SPACE: dict[str, BaseDistribution] = {
+    "learning_rate": FloatDistribution(5e-5, 1e-2, log=True),
+    "num_steps": IntDistribution(32, 512, step=32),
+    "update_epochs": IntDistribution(1, 15, step=2),
+    "clip_coef": FloatDistribution(0.01, 0.9),
+    "ent_coef": FloatDistribution(0.0, 1.0),
+    "num_envs": IntDistribution(8, 16, step=2),
+    "num_minibatches": IntDistribution(2, 14, step=4),
+    "max_grad_norm": FloatDistribution(0.1, 10.0, step=0.1),
+}
+"""The paper's."""
+_ON_AVERAGE: Config = {"num_steps": 256, "update_epochs": 8, "num_envs": 12, "num_minibatches": 8}
+"""What a run of the search costs in the mean: the middle of the space."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """How much of the table to compute.
+
+    Attributes:
+        games: Which.
+        parameterizations: Of each.
+        steps: Of a run, over all its games.
+        seeds: Final runs of each game and parameterization, or of each config that the search selects.
+        untrained: Steps of the run without training that each game has beside.
+        trials: Of the search, for each game and parameterization; 0 takes CleanRL's hyperparameters without a search.
+        selected: How many of them go on to the final runs.
+    """
+
+    games: tuple[str, ...]
+    parameterizations: tuple[str, ...]
+    steps: int
+    seeds: int
+    untrained: int
+    trials: int = 0
+    selected: int = 1
+
+
+PRESETS = {
+    # Does it run? Nothing is learned yet.
+    "quick": Preset(("breakout",), ALL[:3], steps=8192, seeds=1, untrained=8192),
+    # Breakout clearly above untrained play, in half an hour of one core for each.
+    "evidence": Preset(("breakout",), IN_THE_PAPER, steps=250_000, seeds=1, untrained=51_200),
+    # The paper's table.
+    "paper": Preset(
+        ("breakout", "seaquest"), IN_THE_PAPER, PAPER_STEPS, seeds=10, untrained=102_400, trials=160, selected=10
+    ),
+}
+
+
+def config(game: str, name: str, seed: int, steps: int, **changes: float) -> Config:
+    """All that decides a run's numbers, with CleanRL's hyperparameters but for the changes."""
+    what: Config = {"experiment": "atari", "game": game, "parameterization": name, "seed": seed, "steps": steps}
+    return {**what, **DEFAULTS, **changes}
+
+
+@dataclasses.dataclass(frozen=True)
+class Atari(EveryRunAlone):
+    """An experiment: a search where the preset has one, then final seeds; every run is a group."""
+
+    name = "atari"
+
+    def stages(self, preset: str) -> list[Stage | Search]:
+        """The search, and the final runs."""
+        plan = plan_of(preset, PRESETS, self.name)
+        places = tuple(itertools.product(plan.games, plan.parameterizations))
+        bases = [config(*place, SEARCH_SEED, plan.steps) for place in places]
+        about = f"{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.steps:,} steps, "
+        if not plan.trials:
+            runs = _repeated(bases, plan)
+            return [Stage("final", lambda _: runs, about + "CleanRL's hyperparameters", len(runs))]
+        mean = [{**base, **_ON_AVERAGE} for base in bases]
+        told = f"TPE over {len(SPACE)} hyperparameters, {plan.steps:,} steps"
+        search = Search("search", bases, SPACE, "return", "higher", plan.trials, told, alike=tuple(mean))
+        alike = tuple(_repeated([base for base in mean for _ in range(plan.selected)], plan))
+
+        def final(records: pd.DataFrame) -> list[Config]:
+            return _repeated(top(records, search, plan.selected), plan)
+
+        return [search, Stage("final", final, about + f"the best {plan.selected} of each", len(alike), alike)]
+
+    def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
+        """Train a run, resuming from the last checkpoint if there is one, and let it play."""
+        torch.set_num_threads(1)
+        training = Training(run)
+        resume_training(training, checkpointer)
+        shown = shown_game(training) if training.finite else {}
+        return Outcome(training.metrics(), {**training.history, **shown})
+
+    def seconds_per_group(self, runs: list[Config]) -> float:
+        """What a run will take on this machine, from a few steps."""
+        [run] = runs
+        collected, updated = _seconds(str(run["game"]), str(run["parameterization"]))
+        return int(run["steps"]) * (collected + int(run["update_epochs"]) * updated)
+
+
+def _repeated(runs: Sequence[Config], plan: Preset) -> list[Config]:
+    """Untrained play, then seed after seed, so that what is finished when the work is cut off compares all."""
+    first = SEARCH_SEED + 1
+    untrained = [config(game, UNTRAINED, first, plan.untrained, update_epochs=0) for game in plan.games]
+    return [*untrained, *({**run, "seed": seed} for seed in range(first, first + plan.seeds) for run in runs)]
+
+
+@functools.cache
+def _seconds(game: str, name: str, tries: int = 3) -> tuple[float, float]:
+    """To collect a step, and to learn from it once: processor time of all threads, the least of a few tries."""
+    torch.set_num_threads(1)
+    training = Training(config(game, name, SEARCH_SEED, 10_000, num_steps=32, num_minibatches=1))
+    training.advance()
+    times: list[tuple[float, float]] = []
+    for _ in range(tries):
+        began = time.process_time()
+        rollout = training.collect()
+        middle = time.process_time()
+        training.update(rollout.pick(rollout.own))
+        times.append((middle - began, time.process_time() - middle))
+    return min(collected for collected, _ in times) / training.size, min(
+        updated for _, updated in times
+    ) / training.size
+
+
+EXPERIMENT = Atari()
+
+
+def _table(title: str, metric: str, digits: int, **options: Any) -> Table:
+    return Table(
+        title=title,
+        metric=metric,
+        better=options.pop("better", None),
+        row="game",
+        column="parameterization",
+        columns=ALL,
+        digits=digits,
+        curves=(Curve(metric, title.lower(), x="step"),),
+        **options,
+    )
+
+
+TABLES = (
+    _table(
+        "Return",
+        "return",
+        1,
+        better="higher",
+        paper=PAPER,
+        reference=UNTRAINED,
+        claims=(Claim("natural", "softmax"),),
+        note=f"The mean of the last {LAST} games of training. In the paper the difference is not significant.",
+    ),
+    _table("Entropy of the policy", "entropy", 3),
+    _table("Dead scores, share", "dead", 3),
+)
+
+
+def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
+    """Frames of games that the agents play, drawn from records."""
+    from catnat_experiments.tasks.atari import figures as atari_figures  # matplotlib takes a second to import
+
+    return atari_figures.figures(frame, directory, (UNTRAINED, *ALL))

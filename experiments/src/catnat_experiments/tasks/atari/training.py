@@ -1,0 +1,211 @@
+"""The training of an agent, and a game to look at."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from catnat_experiments.common.parameterizations import Parameterization, parameterization
+from catnat_experiments.common.pictures import pack
+from catnat_experiments.engine.loop import add_point
+from catnat_experiments.engine.types import Config
+from catnat_experiments.tasks.atari.agent import Network, Rollout, advantages, policy_loss, value_loss
+from catnat_experiments.tasks.atari.games import SIDE, STACK, Games, actions_of, seed_of
+
+UNTRAINED = "untrained"
+"""The network as it starts, never updated: nearly uniform actions, which a trained one must beat."""
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+GAMMA, DECAY, VALUE_WEIGHT, ADAM_EPSILON = 0.99, 0.95, 0.5, 1e-5
+DEFAULTS: Config = {
+    "learning_rate": 2.5e-4,  # falls to 0
+    "num_envs": 8,
+    "num_steps": 128,
+    "update_epochs": 4,
+    "num_minibatches": 4,
+    "clip_coef": 0.1,
+    "ent_coef": 0.01,
+    "max_grad_norm": 0.5,
+}
+"""CleanRL's, under its names."""
+LAST = 50
+"""Games whose mean return is reported."""
+METRICS = {
+    "return": f"mean return of the last {LAST} games: their own rewards, over all lives",
+    "games": "that ended in training",
+    "entropy": "of the policy, mean over the steps, in nats",
+    "dead": "fraction of scores that are saturated in a state: certain, and without a gradient",
+    "clipped": "fraction of the rows of updates whose probability ratio was clipped",
+    "kl": "how far updates moved the policy: the mean of r - 1 - log r",
+    "value_loss": "half the squared error of the values, clipped",
+}
+_ACTING, _UPDATING = ("entropy", "dead"), ("clipped", "kl", "value_loss")
+_COUNTED = ("step", "returns", "finished_games", "sums", "history")
+
+
+class Training:
+    """One run. A step of the loop is a rollout and its updates; steps of the games are counted beside."""
+
+    def __init__(self, run: Config) -> None:
+        self.run, self.game = run, str(run["game"])
+        self.num_envs, self.num_steps = int(run["num_envs"]), int(run["num_steps"])
+        self.size = self.num_envs * self.num_steps
+        self.steps, self.step = max(1, int(run["steps"]) // self.size), 0
+        self.kind = _kind(str(run["parameterization"]))
+        self.generator = torch.Generator().manual_seed(int(run["seed"]))
+        self.network = Network(self.kind.num_scores(actions_of(self.game)), self.generator)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), eps=ADAM_EPSILON, fused=True)
+        self.games = self._new_games()
+        self.returns: list[float] = []
+        self.finished_games = 0
+        self.sums = dict.fromkeys((*_ACTING, *_UPDATING), 0.0)
+        self.history: dict[str, list[float]] = {}
+
+    def _new_games(self) -> Games:
+        return Games(self.game, self.num_envs, seed_of(int(self.run["seed"]), self.step))
+
+    @property
+    def finite(self) -> bool:
+        """Whether training has not diverged."""
+        return all(bool(parameter.isfinite().all()) for parameter in self.network.parameters())
+
+    def advance(self) -> None:
+        """A rollout and the updates that it is good for; nothing more once training has diverged."""
+        if self.finite:
+            rollout = self.collect()
+            rows = rollout.pick(rollout.own)
+            for _ in range(int(self.run["update_epochs"])):
+                self.update(rows)
+            self._count_games()
+        self.step += 1
+
+    def _policy(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, log-probabilities of all actions, values."""
+        scores, values = self.network(frames)
+        return scores, self.kind.log_probs(self.kind.wrap(scores)), values
+
+    @torch.no_grad()
+    def act(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Drawn actions, their log-probabilities, and the values of the states."""
+        scores, log_probs, values = self._policy(frames)
+        probs = log_probs.exp()
+        actions = torch.multinomial(probs, 1, generator=self.generator)
+        self.sums["entropy"] -= float((probs * log_probs).sum(-1).mean()) / self.num_steps
+        self.sums["dead"] += float(self.kind.saturated(scores).float().mean()) / self.num_steps
+        return actions.squeeze(-1), log_probs.gather(-1, actions).squeeze(-1), values
+
+    def collect(self) -> Rollout:
+        """Play all games for some steps."""
+        shape = (self.num_steps, self.num_envs)
+        frames = torch.empty(*shape, STACK, SIDE, SIDE, dtype=torch.uint8)
+        actions, own = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.bool)
+        terminal, ended = torch.empty_like(own), torch.empty_like(own)
+        log_probs, rewards = torch.empty(shape), torch.empty(shape)
+        values = torch.empty(self.num_steps + 1, self.num_envs)
+        for step in range(self.num_steps):
+            frames[step] = torch.from_numpy(self.games.frames)
+            own[step] = torch.from_numpy(~self.games.between)
+            actions[step], log_probs[step], values[step] = self.act(frames[step])
+            rewards[step], terminal[step], ended[step] = map(torch.from_numpy, self.games.step(actions[step].numpy()))
+        with torch.no_grad():
+            values[-1] = self.network(torch.from_numpy(self.games.frames))[1]
+        found = advantages(rewards, values, terminal, ended, GAMMA, DECAY)
+        return Rollout(frames, actions, log_probs, values[:-1], found, own)
+
+    def update(self, rows: Rollout) -> None:
+        """One pass over the rows, in minibatches of a random order."""
+        parts = int(self.run["num_minibatches"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = float(self.run["learning_rate"]) * (1 - self.step / self.steps)
+        for chosen in torch.randperm(len(rows.own), generator=self.generator).tensor_split(parts):
+            self.optimizer.zero_grad()
+            self.loss(rows.pick(chosen)).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(self.network.parameters(), float(self.run["max_grad_norm"]))
+            self.optimizer.step()
+
+    def loss(self, rows: Rollout) -> Tensor:
+        """Of one minibatch: policy, values, and a little reward for entropy."""
+        clip = float(self.run["clip_coef"])
+        _, log_probs, values = self._policy(rows.frames)
+        log_ratios = log_probs.gather(-1, rows.actions.unsqueeze(-1)).squeeze(-1) - rows.log_probs
+        ratios = log_ratios.exp()
+        scaled = (rows.advantages - rows.advantages.mean()) / (rows.advantages.std() + 1e-8)
+        entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
+        of_values = value_loss(values, rows.values, rows.values + rows.advantages, clip)
+        with torch.no_grad():
+            seen = (((ratios - 1).abs() > clip).float().mean(), (ratios - 1 - log_ratios).mean(), of_values)
+            weight = 1 / (int(self.run["update_epochs"]) * int(self.run["num_minibatches"]))
+            for name, value in zip(_UPDATING, seen, strict=True):
+                self.sums[name] += weight * float(value)
+        return policy_loss(ratios, scaled, clip) - float(self.run["ent_coef"]) * entropy + VALUE_WEIGHT * of_values
+
+    def _count_games(self) -> None:
+        self.finished_games += len(self.games.returns)
+        self.returns = [*self.returns, *self.games.returns][-LAST:]
+        self.games.returns.clear()
+
+    def log(self, since: int) -> list[dict[str, float]]:
+        """Add a point to the history: means since step ``since``, and the return of the last games."""
+        point = {"return": self.mean_return, "games": float(self.finished_games)}
+        point |= {name: value / (self.step - since) for name, value in self.sums.items()}
+        self.sums = dict.fromkeys(self.sums, 0.0)
+        add_point(self.history, self.step * self.size, point)
+        return [point]
+
+    @property
+    def mean_return(self) -> float:
+        """Of the last games; NaN before the first, and for a run that diverged."""
+        return float(np.mean(self.returns)) if self.returns and self.finite else math.nan
+
+    def metrics(self) -> dict[str, float]:
+        """The final metrics: the last point of the history."""
+        return {name: self.history[name][-1] for name in METRICS}
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint: all that changes but the games, copied."""
+        kept = {name: getattr(self, name) for name in _COUNTED}
+        kept["generator"] = self.generator.get_state()
+        return copy.deepcopy({**kept, "network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint, with new games."""
+        state = copy.deepcopy(state)  # the optimizer would take its tensors as they are, and change them
+        for name in _COUNTED:
+            setattr(self, name, state[name])
+        self.generator.set_state(state["generator"])
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.games = self._new_games()
+
+
+def _kind(name: str) -> Parameterization:
+    return parameterization("softmax" if name == UNTRAINED else name)
+
+
+# ---- a game to look at -----------------------------------------------------------------------------------------------
+
+PICTURES = 8
+LONGEST = 3000
+
+
+def shown_game(training: Training) -> dict[str, list[float]]:
+    """Frames of a game that the agent plays with drawn actions, evenly over its time, with the points made so far."""
+    games = Games(training.game, 1, seed_of(int(training.run["seed"]), training.step, 1))
+    seen: list[tuple[NDArray[np.uint8], float]] = []
+    while not games.returns and len(seen) < LONGEST:
+        seen.append((games.frames[0, -1], float(games.points[0])))
+        games.step(training.act(torch.from_numpy(games.frames))[0].numpy())
+    steps = np.linspace(0, len(seen) - 1, PICTURES).round().astype(int).tolist()
+    return {
+        "pictures": pack(np.stack([seen[step][0] for step in steps])),
+        "pictures.points": [seen[step][1] for step in steps],
+        "pictures.step": steps,
+    }

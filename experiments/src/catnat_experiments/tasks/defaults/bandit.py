@@ -1,0 +1,100 @@
+"""A contextual bandit with masks."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributions as td
+
+import catnat.torch as ct
+from catnat_experiments.common.parameterizations import Catnat, Parameterization
+from catnat_experiments.tasks.defaults.training import Training, perceptron, saturated_fraction
+
+FEATURES, GROUPS = 8, 30
+NOISE = 0.2
+"""Standard deviation of the reward around its mean."""
+MEASURED_ROWS = 500
+
+
+class Rows(NamedTuple):
+    """Contexts, (rows, features), and the actions that are valid in each, (rows, valid)."""
+
+    contexts: Tensor
+    valid: Tensor
+
+
+@functools.cache
+def action_features(actions: int) -> Tensor:
+    """A unit vector for every action, in groups of similar ones; actions are numbered at random."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(GROUPS, FEATURES, generator=generator)
+    group = torch.randint(GROUPS, (actions,), generator=generator)
+    return nn.functional.normalize(centres[group] + torch.randn(actions, FEATURES, generator=generator) / 2)
+
+
+def draw_rows(rows: int, actions: int, valid: int, generator: torch.Generator) -> Rows:
+    """Normal contexts; in each a random subset of the actions is valid."""
+    contexts = torch.randn(rows, FEATURES, generator=generator)
+    return Rows(contexts, torch.rand(rows, actions, generator=generator).topk(valid).indices)
+
+
+def mean_rewards(rows: Rows, actions: int) -> Tensor:
+    """The mean reward of each valid action, (rows, valid): the product of context and feature vectors."""
+    return torch.einsum("rf,rvf->rv", rows.contexts, action_features(actions)[rows.valid])
+
+
+def policy(kind: Parameterization, scores: Tensor, valid: Tensor, mask_mode: Any) -> td.Categorical:
+    """The distribution of actions, with all invalid ones masked.
+
+    Args:
+        kind: Softmax or a tree.
+        scores: (rows, scores).
+        valid: The valid actions, (rows, valid).
+        mask_mode: Of a tree, "prune" or "renormalize".
+    """
+    if isinstance(kind, Catnat):
+        return ct.Catnat(scores, kind.tree, kind.activation, valid_classes=valid, mask_mode=mask_mode)
+    masked = torch.full_like(scores, -math.inf).scatter(-1, valid, scores.gather(-1, valid))
+    return td.Categorical(logits=masked)
+
+
+class Bandit(Training):
+    """One action and its noisy reward a context; REINFORCE, with the mean reward of the other rows as the baseline."""
+
+    def _start(self) -> None:
+        self.actions, self.valid = int(self.run["actions"]), int(self.run["valid"])
+        self.kind = self._ordered(action_features(self.actions).double().numpy())
+        self.model = perceptron(FEATURES, int(self.run["hidden"]), self.kind.num_scores(self.actions))
+
+    def policy(self, rows: Rows) -> td.Categorical:
+        """What the model does in these contexts."""
+        return policy(self.kind, self.model(rows.contexts), rows.valid, self.run["mask_mode"])
+
+    def loss(self) -> Tensor:
+        """Its gradient is the negative policy gradient; its value is the negative mean reward of the batch."""
+        rows = draw_rows(self.batch, self.actions, self.valid, self.generator)
+        policy = self.policy(rows)
+        log_probs: Tensor = policy.log_prob(rows.valid.t()).t()  # type: ignore[no-untyped-call]
+        place = torch.multinomial(log_probs.detach().exp(), 1, generator=self.generator)
+        reward = mean_rewards(rows, self.actions).gather(1, place).squeeze(1)
+        reward = reward + NOISE * torch.randn(self.batch, generator=self.generator)
+        others = (reward.sum() - reward) / (self.batch - 1)
+        drawn = log_probs.gather(1, place).squeeze(1)
+        loss: Tensor = ((others - reward) * (drawn - drawn.detach()) - reward).mean()
+        return loss
+
+    @torch.no_grad()
+    def measure(self, split: str) -> dict[str, float]:
+        """The expected reward of the policy, exactly, of the best policy, and the fraction of saturated scores."""
+        generator = torch.Generator().manual_seed(("validation", "test").index(split))
+        rows = draw_rows(MEASURED_ROWS, self.actions, self.valid, generator)
+        probs, rewards = self.policy(rows).probs.gather(1, rows.valid), mean_rewards(rows, self.actions)
+        return {
+            "reward": float((probs * rewards).sum(1).mean()),
+            "best_reward": float(rewards.amax(1).mean()),
+            "saturated": saturated_fraction(self.kind, self.model(rows.contexts)),
+        }

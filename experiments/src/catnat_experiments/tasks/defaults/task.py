@@ -1,0 +1,221 @@
+"""The choice of defaults as the engine knows it: stages, tables."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from catnat_experiments.engine.experiment import Experiment, plan_of
+from catnat_experiments.engine.extras import extra
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
+from catnat_experiments.report.tables import Table
+from catnat_experiments.tasks.defaults import small, training
+from catnat_experiments.tasks.defaults.panel import (
+    EXTENSIONS,
+    FACTOR,
+    MASK_MODES,
+    NAME,
+    PANEL,
+    PRESETS,
+    TREES,
+    Task,
+    Variant,
+    rounded,
+)
+from catnat_experiments.tasks.gsl import task as gsl
+from catnat_experiments.tasks.vae import task as vae
+
+with extra("defaults"):
+    from catnat_experiments.tasks.minatar import task as minatar
+
+
+# ---- stages ----------------------------------------------------------------------------------------------------------
+
+
+def best_rate(task: Task, variant: Variant, rates: Sequence[float], records: pd.DataFrame) -> float:
+    """The rate with the best mean over the seeds of the search; one with a run that diverged is not in question."""
+    values = dict(zip(records["id"], records[f"metrics.{task.selected_by}"], strict=True))
+    sign = 1 if task.better == "lower" else -1
+    means = {}
+    for rate in rates:
+        found = [float(values.get(run_id(run), math.nan)) for run in task.searched(variant, [rate])]
+        means[rate] = sign * float(np.mean(found))
+    finite = {rate: mean for rate, mean in means.items() if math.isfinite(mean)}
+    if not finite:
+        raise ValueError(
+            f"No rate of {variant.name} in {task.name} has a finite {task.selected_by} in the records: finish the "
+            "stage before, then repeat the command."
+        )
+    return min(finite, key=lambda rate: (finite[rate], rate))
+
+
+def tried(task: Task, variant: Variant, records: pd.DataFrame, extensions: int) -> tuple[float, ...]:
+    """The grid of a variant after so many extensions: none where its best rate is inside."""
+    rates = task.grid
+    for _ in range(extensions):
+        best = best_rate(task, variant, rates, records)
+        if best == rates[0]:
+            rates = (rounded(best / FACTOR**2), rounded(best / FACTOR), *rates)
+        elif best == rates[-1]:
+            rates = (*rates, rounded(best * FACTOR), rounded(best * FACTOR**2))
+    return rates
+
+
+class Defaults:
+    """The experiment as the engine knows it: a search for rates, its extensions, then final seeds."""
+
+    name = NAME
+    packages = ("scikit-learn", *minatar.EXPERIMENT.packages)
+
+    def stages(self, preset: str) -> list[Stage]:
+        """Search, extensions and final."""
+        panel = plan_of(preset, PRESETS, self.name)
+        places = [(task, variant) for task in panel for variant in task.variants]
+        searched = [run for task, variant in places for run in task.searched(variant, task.grid)]
+
+        def extended(records: pd.DataFrame, extensions: int) -> list[Config]:
+            return [
+                run
+                for task, variant in places
+                for run in task.searched(variant, tried(task, variant, records, extensions))
+                if run["rate"] not in tried(task, variant, records, extensions - 1)
+            ]
+
+        def final(records: pd.DataFrame) -> list[Config]:
+            found = []
+            for task, variant in places:
+                rates = tried(task, variant, records, EXTENSIONS)
+                found += task.repeated(variant, best_rate(task, variant, rates, records))
+            return found
+
+        alike = tuple(run for task, variant in places for run in task.repeated(variant, task.grid[0]))
+        about = "two more rates where the best is at the edge"
+        return [
+            Stage("search", lambda _: searched, "rates, each a factor of 3 from the next", len(searched)),
+            *(
+                Stage(f"extension {number}", functools.partial(extended, extensions=number), about, 0)
+                for number in range(1, EXTENSIONS + 1)
+            ),
+            Stage("final", final, "seeds at the best rate", len(alike), alike),
+        ]
+
+    def groups(self, runs: list[Config]) -> list[list[Config]]:
+        """As the experiments group them that the tasks are from; the small tasks one by one."""
+        found: list[list[Config]] = []
+        for task in dict.fromkeys(str(run["task"]) for run in runs):
+            mine = [run for run in runs if run["task"] == task]
+            found += _LANES[task].groups(mine) if task in _LANES else [[run] for run in mine]
+        return found
+
+    def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
+        """Train one group, by what its task is from."""
+        task = str(runs[0]["task"])
+        if task in _LANES:
+            return _LANES[task].train(runs, checkpointer)
+        [run] = runs
+        return [vae.EXPERIMENT.train_one(run, checkpointer) if task == "vae" else small.train(run, checkpointer)]
+
+    def seconds_per_group(self, runs: list[Config]) -> float:
+        """From what was measured once for each task."""
+        task = next(task for task in PANEL if task.name == runs[0]["task"])
+        return sum(task.seconds * float(run["steps"]) / task.steps for run in runs)
+
+
+_LANES: Mapping[str, Experiment] = {"gsl": gsl.EXPERIMENT, "minatar": minatar.EXPERIMENT}
+"""Whose runs are trained side by side."""
+
+# ---- the experiment, its tables and figures --------------------------------------------------------------------------
+
+EXPERIMENT = Defaults()
+CURRENT = {"bandit": "natural, prune"}
+"""What the library does now if nobody chooses; "natural" where nothing else is named."""
+
+
+def _table(task: Task, title: str, metric: str, better: Direction | None, **options: Any) -> Table:
+    return Table(
+        title=title,
+        metric=metric,
+        better=better,
+        row="task",
+        column="variant",
+        columns=tuple(variant.name for variant in task.variants),
+        where={"task": task.name},
+        optional=True,
+        **options,
+    )
+
+
+def _main_table(task: Task) -> Table:
+    """Every variant against softmax and against the library's default."""
+    return _table(
+        task,
+        task.title,
+        task.metric,
+        task.better,
+        baselines=("softmax", CURRENT.get(task.name, "natural")),
+        listed=True,
+        digits=task.digits,
+        chosen=("rate",),
+        note=task.note,
+    )
+
+
+_BY_NAME = {task.name: task for task in PANEL}
+
+
+def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: str) -> Table:
+    """One choice at the same value of the others: its first value, the library's, against the others."""
+    task, at = _BY_NAME[name], "".join(f", {value}" for value in where.values())
+    return Table(
+        title=f"{task.title}, by {_WORDS[column]}{at}",
+        metric=task.metric,
+        better=task.better,
+        row=row,
+        row_title=_WORDS[row],
+        column=column,
+        columns=tuple(columns),
+        where={"task": name, **where},
+        baselines=(columns[0],),
+        optional=True,
+        digits=task.digits,
+    )
+
+
+_WORDS = {"parameterization": "activation", "order": "order of classes", "mask_mode": "mask mode"}
+_NATURAL_FIRST = ("natural", *(name for name in TREES if name != "natural"))
+
+TABLES = (
+    *map(_main_table, PANEL),
+    *(_crossed(name, "order", training.ORDERS, "parameterization") for name in ("classifier", "table")),
+    *(_crossed(name, "parameterization", _NATURAL_FIRST, "order") for name in ("classifier", "table")),
+    *(
+        table
+        for order in ("given", "embeddings")
+        for table in (
+            _crossed("bandit", "mask_mode", MASK_MODES, "parameterization", order=order),
+            _crossed("bandit", "parameterization", _NATURAL_FIRST, "mask_mode", order=order),
+        )
+    ),
+    _table(_BY_NAME["classifier"], "Classifier: accuracy", "test_accuracy", "higher", listed=True),
+    _table(_BY_NAME["classifier"], "Classifier: saturated nodes, fraction", "test_saturated", None, listed=True),
+    _table(_BY_NAME["bandit"], "Bandit: saturated nodes, fraction", "test_saturated", None, listed=True),
+    _table(_BY_NAME["vae"], "VAE: negative ELBO", "test_loss", "lower", listed=True, digits=1),
+    _table(_BY_NAME["vae"], "VAE: saturated nodes, fraction", "dead", None, listed=True),
+    _table(_BY_NAME["gsl"], "Graph structure learning: energy score", "test_es_twice", "lower", listed=True),
+    _table(_BY_NAME["minatar"], "MinAtar's Breakout: return over the training", "return_all", "higher", listed=True),
+    _table(_BY_NAME["minatar"], "MinAtar's Breakout: saturated nodes, fraction", "dead", None, listed=True),
+)
+
+
+def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
+    """All tasks side by side, drawn from records."""
+    from catnat_experiments.tasks.defaults import figures as defaults_figures  # matplotlib takes a second to import
+
+    return defaults_figures.figures(frame, directory, PANEL)

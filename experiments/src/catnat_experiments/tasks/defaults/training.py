@@ -1,0 +1,119 @@
+"""What the small tasks have in common: a loss on random batches, minimized by Adam at a constant rate.
+
+What is measured is fixed for all runs. A run takes seconds.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import catnat
+from catnat_experiments.common.parameterizations import Catnat, Parameterization, parameterization
+from catnat_experiments.engine.loop import add_point
+from catnat_experiments.engine.types import Config
+
+ORDERS = ("given", "random", "embeddings")
+"""Of the classes under a tree: as they are numbered; another for each seed; by ``catnat.from_embeddings``."""
+
+
+def ordered(kind: Parameterization, order: str, embeddings: NDArray[np.float64], seed: int) -> Parameterization:
+    """The parameterization with its tree over the classes in an order; softmax has none.
+
+    Args:
+        kind: On the balanced tree.
+        order: One of :data:`ORDERS`.
+        embeddings: A vector for every class, (K, d).
+        seed: Of the random order.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"`order` is {order!r}, but one of these is needed: {', '.join(ORDERS)}.")
+    if not isinstance(kind, Catnat) or order == "given":
+        return kind
+    if order == "embeddings":
+        return dataclasses.replace(kind, tree=catnat.from_embeddings(embeddings))
+    permutation = np.random.default_rng(seed).permutation(len(embeddings))
+    return dataclasses.replace(kind, tree=catnat.from_clusters(permutation.tolist()))
+
+
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """One hidden layer."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+class Training(abc.ABC):
+    """One run. Its seed decides the start, the batches and the draws; the data are the same for all runs."""
+
+    model: nn.Module
+    kind: Parameterization
+
+    def __init__(self, run: Config) -> None:
+        self.run, self.steps, self.batch = run, int(run["steps"]), int(run["batch"])
+        self.generator = torch.Generator().manual_seed(int(run["seed"]))
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(int(run["seed"]))
+            self._start()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=float(run["rate"]), fused=True)
+        self.step, self.sum = 0, 0.0
+        self.history: dict[str, list[float]] = {}
+
+    def _ordered(self, embeddings: NDArray[np.float64]) -> Parameterization:
+        kind = parameterization(str(self.run["parameterization"]))
+        return ordered(kind, str(self.run["order"]), embeddings, int(self.run["seed"]))
+
+    @abc.abstractmethod
+    def _start(self) -> None:
+        """Set ``kind`` and ``model``."""
+
+    @abc.abstractmethod
+    def loss(self) -> Tensor:
+        """Of a random batch."""
+
+    @abc.abstractmethod
+    def measure(self, split: str) -> dict[str, float]:
+        """How good the model is on the fixed data of "validation" or "test"."""
+
+    def advance(self) -> None:
+        """One step."""
+        loss = self.loss()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.step += 1
+        self.sum += float(loss.detach())
+
+    def log(self, since: int) -> list[dict[str, float]]:
+        """Add a point to the history: the mean loss since step ``since``; measuring would take longer than learning."""
+        point = {"train_loss": self.sum / (self.step - since)}
+        self.sum = 0.0
+        add_point(self.history, self.step, point)
+        return [point]
+
+    def metrics(self) -> dict[str, float]:
+        """The final metrics, by the names of the splits; NaN for a run that diverged."""
+        return {f"{split}_{name}": x for split in ("validation", "test") for name, x in self.measure(split).items()}
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint: all that changes, copied."""
+        parts = self.model.state_dict(), self.optimizer.state_dict(), self.generator.get_state()
+        return copy.deepcopy({"parts": parts, "plain": (self.step, self.sum, self.history)})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        (model, optimizer, generator), plain = copy.deepcopy((state["parts"], state["plain"]))
+        self.model.load_state_dict(model)
+        self.optimizer.load_state_dict(optimizer)
+        self.generator.set_state(generator)
+        self.step, self.sum, self.history = plain
+
+
+def saturated_fraction(kind: Parameterization, scores: Tensor) -> float:
+    """The fraction of scores that get no gradient."""
+    return float(kind.saturated(scores).double().mean())

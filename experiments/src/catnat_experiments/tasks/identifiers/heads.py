@@ -1,0 +1,279 @@
+"""The heads that the identifiers experiment compares: last layers from features to one of very many classes."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import catnat
+import catnat.torch as ct
+from catnat_experiments.common.parameterizations import Catnat, parameterization
+from catnat_experiments.tasks.identifiers.corpus import Corpus
+
+SAMPLES = 4096
+"""Classes that the sampled softmax draws in a step."""
+SHORTLIST = (0.02, 0.2)
+"""Where adaptive softmax cuts, as fractions of the classes; the tails have 1/4 and 1/16 of the features."""
+ROWS_AT_ONCE = 128
+"""Of the fused loss. With the number that torch chooses itself, a step on a CPU takes eight times as long."""
+CONTEXTS, VECTOR = 1000, 32
+"""Of the clustered tree: how many frequent tokens count as contexts, and the size of a class's vector."""
+
+
+class Head(nn.Module, abc.ABC):
+    """What a model ends with. Rows are features (n, d) with a class (n,) each."""
+
+    sparse = False
+    """Whether gradients hold the touched rows alone."""
+
+    @abc.abstractmethod
+    def loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """What a step minimizes: the mean negative log-probability of the targets, or an estimate of it."""
+
+    @abc.abstractmethod
+    def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
+        """The log-probability of one class a row, exactly."""
+
+    @abc.abstractmethod
+    def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
+        """The k most probable classes of every row, best first, and the fraction of all scores that this took."""
+
+
+class Softmax(Head):
+    """One score per class. It starts at the frequencies of the classes."""
+
+    def __init__(self, size: int, counts: NDArray[np.int64]) -> None:
+        super().__init__()
+        start = nn.Linear(size, len(counts)).weight.detach()
+        self.weight = nn.Parameter(start)
+        self.bias = nn.Parameter(_log_frequencies(counts).unsqueeze(1))  # (K, 1): rows that can be looked up
+
+    def scores(self, features: Tensor) -> Tensor:
+        """All of them, (n, K)."""
+        return F.linear(features, self.weight, self.bias.squeeze(1))
+
+    def loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """Through all scores at once."""
+        return F.cross_entropy(self.scores(features), target)
+
+    def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
+        """From all scores."""
+        return -F.cross_entropy(self.scores(features), target, reduction="none")
+
+    def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
+        """From all scores."""
+        return self.scores(features).topk(k).indices, 1.0
+
+
+class LinearCrossEntropy(Softmax):
+    """The same with torch's fused loss, which holds the scores of a few rows at a time."""
+
+    def __init__(self, size: int, counts: NDArray[np.int64]) -> None:
+        super().__init__(size, counts)
+        if not hasattr(F, "linear_cross_entropy"):
+            raise RuntimeError(
+                f"torch {torch.__version__} has no linear_cross_entropy, but this head needs it: install torch 2.13 or "
+                "later, or leave this head out."
+            )
+        self._options = nn.LinearCrossEntropyOptions(batch_chunk_size=ROWS_AT_ONCE)
+
+    def loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """In chunks of rows."""
+        bias = self.bias.squeeze(1)
+        return F.linear_cross_entropy(features, self.weight, target, linear_bias=bias, options=self._options)
+
+
+def sampled_loss(scores: Tensor, of_target: Tensor, hits: Tensor, log_expected: Tensor) -> Tensor:
+    r"""The loss of a softmax whose normalizer is estimated from some classes, a mean over rows.
+
+    .. math:: \log\Bigl(e^{s_y} + \sum_{j \ne y} \frac{e^{s_j}}{m_j}\Bigr) - s_y
+
+    where j runs over the drawn classes and :math:`m_j` is how often j is expected among them: so the sum in the
+    logarithm is unbiased, and the loss is exact if every class is there once.
+
+    Args:
+        scores: Of the drawn classes, (n, samples).
+        of_target: Of the targets, (n,).
+        hits: Which drawn classes are the row's target, (n, samples): they do not count twice.
+        log_expected: :math:`\log m_j`, (samples,).
+    """
+    others = (scores - log_expected).masked_fill(hits, -math.inf)
+    return (torch.cat((of_target.unsqueeze(1), others), 1).logsumexp(1) - of_target).mean()
+
+
+class Sampled(Softmax):
+    """A softmax trained with a few classes a step, the same for all rows, drawn with P(j) ~ log(1 + 1 / (j + 1)).
+
+    That is close to the frequencies where classes are ordered by them.
+    """
+
+    sparse = True
+
+    def __init__(self, size: int, counts: NDArray[np.int64], generator: torch.Generator) -> None:
+        super().__init__(size, counts)
+        self._samples, self._generator = min(SAMPLES, len(counts)), generator
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Classes, and the logarithm of how often each is expected among them."""
+        log_size = math.log(len(self.weight) + 1)
+        uniform = torch.rand(self._samples, generator=self._generator, dtype=torch.float64)
+        # rounding may reach the end of the last class
+        classes = (uniform * log_size).exp().long().sub(1).clamp(max=len(self.weight) - 1)
+        expected = self._samples / log_size * (1 / (classes + 1.0)).log1p()
+        return classes, expected.log().float()
+
+    def loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """An estimate from the drawn classes."""
+        drawn, log_expected = self.draw()
+        weight, bias = (F.embedding(torch.cat((target, drawn)), part, sparse=True) for part in (self.weight, self.bias))
+        rows = len(target)
+        of_target = (features * weight[:rows]).sum(1) + bias[:rows, 0]
+        scores = F.linear(features, weight[rows:], bias[rows:, 0])
+        return sampled_loss(scores, of_target, drawn == target.unsqueeze(1), log_expected)
+
+
+class Adaptive(Head):
+    """torch's adaptive softmax: rare classes in two tails of smaller size. Its first part starts at the frequencies."""
+
+    def __init__(self, size: int, counts: NDArray[np.int64]) -> None:
+        super().__init__()
+        cutoffs = sorted({max(1, round(fraction * len(counts))) for fraction in SHORTLIST})
+        self.layer = nn.AdaptiveLogSoftmaxWithLoss(size, len(counts), cutoffs, head_bias=True)
+        tails = np.add.reduceat(counts, cutoffs)
+        with torch.no_grad():
+            self.layer.head.bias.copy_(_log_frequencies(np.concatenate((counts[: cutoffs[0]], tails))))
+
+    def loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """Reads the tails that targets are in."""
+        loss: Tensor = self.layer(features, target).loss
+        return loss
+
+    def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
+        """As in training."""
+        found: Tensor = self.layer(features, target).output
+        return found
+
+    def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
+        """From all classes."""
+        return self.layer.log_prob(features).topk(k).indices, 1.0
+
+
+class TreeHead(Head):
+    """:class:`catnat.torch.CatnatHead` on a tree whose prior is the frequencies, where it starts."""
+
+    sparse = True
+
+    def __init__(self, size: int, tree: catnat.Tree, activation: ct.Activation) -> None:
+        super().__init__()
+        self.layer = ct.CatnatHead(size, tree, activation, sparse=True)
+
+    def loss(self, features: Tensor, target: Tensor) -> Tensor:
+        """From the paths of the targets."""
+        loss: Tensor = self.layer(features, target).loss
+        return loss
+
+    def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
+        """From the paths of the targets."""
+        return self.layer.log_prob_of(features, target)
+
+    def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
+        """By a search that leaves out what cannot be among them."""
+        found = self.layer.topk(features, k)
+        return found.indices, float(found.visited.double().mean()) / self.layer.tree.num_nodes
+
+
+def _log_frequencies(counts: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(np.log(counts / counts.sum())).float()
+
+
+# ---- trees -----------------------------------------------------------------------------------------------------------
+
+
+def _random(corpus: Corpus) -> catnat.Tree:
+    """Balanced, its classes in random order."""
+    order = np.random.default_rng(0).permutation(len(corpus.counts))
+    return catnat.from_clusters(order.tolist()).with_prior(corpus.counts)
+
+
+def _huffman(corpus: Corpus) -> catnat.Tree:
+    """Frequent classes have short paths."""
+    return catnat.huffman(corpus.counts)
+
+
+def _clustered(corpus: Corpus) -> catnat.Tree:
+    """Frequent classes have short paths, and classes with the same neighbours share most of theirs."""
+    return catnat.from_embeddings(context_vectors(corpus), corpus.counts)
+
+
+TREES: dict[str, Callable[[Corpus], catnat.Tree]] = {"random": _random, "huffman": _huffman, "clustered": _clustered}
+ACTIVATIONS = ("sigmoid", "natural-reflect", "sigmoid-isotropic", "natural-isotropic")
+"""Of the parameterizations by name."""
+
+
+def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
+    """A vector for every class: what stands before and after it in the training files, by singular vectors.
+
+    The table has a row per class and a column per frequent token on either side, square roots of their frequencies:
+    the distance of two rows is then Hellinger's, between the neighbours of two classes.
+    """
+    from scipy import sparse
+    from scipy.sparse import linalg
+
+    size, contexts = len(corpus.counts), min(CONTEXTS, len(corpus.counts))
+    before, after = corpus.train[:-1].astype(np.int64), corpus.train[1:].astype(np.int64)
+    sides = []
+    for classes, neighbours in ((after, before), (before, after)):
+        frequent = neighbours < contexts  # classes are in the order of their counts
+        cells, times = np.unique(classes[frequent] * contexts + neighbours[frequent], return_counts=True)
+        place = (cells // contexts, cells % contexts)
+        sides.append(sparse.csr_matrix((np.sqrt(times / corpus.counts[place[0]]), place), (size, contexts)))
+    table = sparse.hstack(sides, "csr").astype(np.float32)
+    rank = min(VECTOR, min(table.shape) - 1)
+    left, values, _ = linalg.svds(table, rank, v0=np.ones(min(table.shape), np.float32))
+    vectors: NDArray[np.float32] = left * values
+    return vectors
+
+
+@functools.lru_cache(maxsize=len(TREES))
+def tree_of(name: str, corpus: Corpus) -> catnat.Tree:
+    """A tree over the corpus' classes, with their counts as its prior."""
+    return TREES[name](corpus)
+
+
+# ---- by name ---------------------------------------------------------------------------------------------------------
+
+BASELINES = ("softmax", "linear_cross_entropy", "adaptive", "sampled")
+HEADS = (*BASELINES, *(f"{tree} {activation}" for tree in TREES for activation in ACTIVATIONS))
+
+
+def head_of(name: str, size: int, corpus: Corpus, generator: torch.Generator) -> Head:
+    """A head by its name, at its start.
+
+    Args:
+        name: One of :data:`HEADS`; those of catnat are a tree and an activation.
+        size: Of the features.
+        corpus: Its classes and their counts.
+        generator: Of the random numbers that a head draws in training.
+    """
+    if name not in HEADS:
+        raise ValueError(f"`head` is {name!r}, but one of these is needed: {', '.join(HEADS)}.")
+    if name == "softmax":
+        return Softmax(size, corpus.counts)
+    if name == "linear_cross_entropy":
+        return LinearCrossEntropy(size, corpus.counts)
+    if name == "adaptive":
+        return Adaptive(size, corpus.counts)
+    if name == "sampled":
+        return Sampled(size, corpus.counts, generator)
+    tree, activation = name.split()
+    kind = parameterization(activation)
+    assert isinstance(kind, Catnat)
+    return TreeHead(size, tree_of(tree, corpus), kind.activation)

@@ -1,0 +1,200 @@
+"""Next-token modelling as the engine knows it: presets, stages, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pandas as pd
+
+from catnat_experiments.common.selection import SEARCH_SEED, ranked
+from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
+from catnat_experiments.engine.loop import LOG_POINTS
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.report.tables import Curve, Table
+from catnat_experiments.tasks.identifiers.heads import BASELINES, HEADS
+from catnat_experiments.tasks.identifiers.model import CURVE_WINDOWS, LENGTH, SIZE, STREAMS, WINDOW
+from catnat_experiments.tasks.identifiers.training import train
+
+# ---- presets and stages ----------------------------------------------------------------------------------------------
+
+RATES = (0.0001, 0.0005, 0.002, 0.01)
+"""Far apart: a softmax that makes few steps wants high rates, isotropic scaling of deep nodes low ones."""
+SEARCH_FRACTION = 0.2
+"""Of the processor time of a final run, for each run of the search."""
+_EVIDENCE = (
+    *BASELINES,
+    "random sigmoid",
+    "huffman sigmoid",
+    "clustered sigmoid",
+    "clustered natural-reflect",
+    "clustered sigmoid-isotropic",
+    "clustered natural-isotropic",
+)
+"""All kinds of trees with one activation, and one tree with all activations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """How much to compute.
+
+    Attributes:
+        heads: By name.
+        classes: How many of the corpus' most frequent tokens.
+        seconds: Processor time of a final run.
+        seeds: Final runs of every head.
+        equal_steps: A power of two that every head reaches.
+        validation_windows: Of the final NLL.
+        rates: That the search tries.
+    """
+
+    heads: tuple[str, ...]
+    classes: int
+    seconds: float
+    seeds: int
+    equal_steps: int
+    validation_windows: int = 256
+    rates: tuple[float, ...] = RATES
+
+
+PRESETS = {
+    # A look in minutes: few classes, where a softmax is not slow.
+    "quick": Preset(
+        heads=("softmax", "sampled", "huffman sigmoid", "clustered natural-reflect"),
+        classes=5000,
+        seconds=12.0,
+        seeds=2,
+        equal_steps=64,
+        validation_windows=32,
+        rates=(0.001, 0.003),
+    ),
+    # The page in the documentation.
+    "evidence": Preset(heads=_EVIDENCE, classes=100_000, seconds=300.0, seeds=3, equal_steps=128),
+    # Every head, for longer.
+    "full": Preset(heads=HEADS, classes=100_000, seconds=1800.0, seeds=5, equal_steps=256, validation_windows=1024),
+}
+
+
+def config(head: str, rate: float, seed: int, plan: Preset, *, fraction: float = 1.0) -> Config:
+    """All that decides a run, but for the speed of the machine; ``fraction`` is that of the preset's seconds."""
+    return {
+        "experiment": Identifiers.name,
+        "parameterization": head,
+        "rate": rate,
+        "seed": seed,
+        "classes": plan.classes,
+        "seconds": fraction * plan.seconds,
+        "equal_steps": plan.equal_steps,
+        "validation_windows": plan.validation_windows,
+        "size": SIZE,
+        "streams": STREAMS,
+        "length": LENGTH,
+    }
+
+
+class Identifiers(EveryRunAlone):
+    """The experiment as the engine knows it: a search for rates, then final seeds; every run is a group."""
+
+    name = "identifiers"
+
+    def stages(self, preset: str) -> list[Stage]:
+        """Search and final."""
+        plan = plan_of(preset, PRESETS, self.name)
+        searched = [run for head in plan.heads for run in _search_of(head, plan)]
+        alike = _final(plan, dict.fromkeys(plan.heads, plan.rates[0]))
+        rates, seconds = f"{len(plan.rates)} rates", f"{SEARCH_FRACTION * plan.seconds:g} s of processor time"
+        return [
+            Stage("search", lambda _: searched, f"{rates}, one seed, {seconds}", len(searched)),
+            Stage(
+                "final",
+                lambda records: _final(plan, _chosen(plan, records)),
+                f"{plan.seeds} seeds at the best rate by validation NLL, {plan.seconds:g} s of processor time",
+                len(alike),
+                tuple(alike),
+            ),
+        ]
+
+    def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
+        """See :func:`train`."""
+        return train(run, checkpointer)
+
+    def seconds_per_group(self, runs: list[Config]) -> float:
+        """The run's budget, a tenth for its checkpoints, and the evaluations of heads that read all scores."""
+        [run] = runs
+        points = LOG_POINTS + 8  # the latter over steps
+        rows = WINDOW * (CURVE_WINDOWS * points + int(run["validation_windows"]))
+        reads_all = run["parameterization"] in ("softmax", "linear_cross_entropy", "sampled")
+        return 1.1 * float(run["seconds"]) + reads_all * rows * int(run["classes"]) * _SECONDS_PER_SCORE
+
+
+_SECONDS_PER_SCORE = 9e-9
+"""As measured on one core."""
+
+
+def _search_of(head: str, plan: Preset) -> list[Config]:
+    return [config(head, rate, SEARCH_SEED, plan, fraction=SEARCH_FRACTION) for rate in plan.rates]
+
+
+def _chosen(plan: Preset, records: pd.DataFrame) -> dict[str, float]:
+    """The rate of every head with the lowest validation NLL."""
+    return {head: ranked(_search_of(head, plan), records)[0][1] for head in plan.heads}
+
+
+def _final(plan: Preset, rates: dict[str, float]) -> list[Config]:
+    """Seed after seed, so that what is finished when the work is cut off compares all heads."""
+    seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
+    return [config(head, rates[head], seed, plan) for seed, head in itertools.product(seeds, plan.heads)]
+
+
+# ---- the experiment, its tables and figures --------------------------------------------------------------------------
+
+EXPERIMENT = Identifiers()
+
+
+def _table(title: str, metric: str, *, higher: bool = False, **options: Any) -> Table:
+    return Table(
+        title=title,
+        metric=metric,
+        better="higher" if higher else "lower",
+        row="classes",
+        row_title="K",
+        column="parameterization",
+        columns=HEADS,
+        **options,
+    )
+
+
+TABLES = (
+    _table(
+        "Validation NLL at equal processor time",
+        "validation_nll",
+        digits=3,
+        chosen=("rate", "seconds"),
+        curves=(Curve("nll", "validation NLL", x="seconds", x_title="seconds of processor time"),),
+    ),
+    _table(
+        "Validation NLL at equal steps",
+        "nll_at_equal_steps",
+        digits=3,
+        chosen=("equal_steps",),
+        curves=(Curve("nll_by_step", "validation NLL", x="steps_by_step", log_x=True),),
+        note="On a smaller sample of the validation files than the NLL at equal time.",
+    ),
+    _table("Perplexity", "perplexity", digits=1),
+    _table("Accuracy of the most probable token", "accuracy_1", higher=True),
+    _table("Accuracy of the five most probable tokens", "accuracy_5", higher=True),
+    _table(
+        "Share of scores that the search for five classes took",
+        "visited",
+        note="The softmaxes compute all of them; catnat's search leaves out what cannot be among the five.",
+    ),
+    _table("Steps a second of processor time", "steps_per_second", higher=True, digits=2),
+    _table(
+        "Preparation, seconds of processor time",
+        "preparation_seconds",
+        digits=1,
+        note="Before the clock: building the tree and drawing the start. A worker keeps a tree for its next run, which "
+        "then has only the start.",
+    ),
+)

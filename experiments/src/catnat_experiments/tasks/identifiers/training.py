@@ -1,0 +1,168 @@
+"""The training of the next-token model, for a given processor time."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from catnat_experiments.engine.loop import LOG_POINTS, append, resume_training
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome
+from catnat_experiments.tasks.identifiers.corpus import Corpus, load
+from catnat_experiments.tasks.identifiers.model import (
+    CURVE_WINDOWS,
+    TOP_WINDOWS,
+    Model,
+    accuracies,
+    validation_nll,
+    windows,
+)
+
+METRICS = {
+    "validation_nll": "negative log-probability of a validation token, nats",
+    "perplexity": "its exponential",
+    "accuracy_1": "fraction of validation tokens that are the most probable class",
+    "accuracy_5": "fraction that are among the five most probable",
+    "visited": "fraction of all scores that finding those five took",
+    "nll_at_equal_steps": "validation NLL, of a smaller sample, after the same number of steps for every head",
+    "steps": "steps that the processor time was enough for",
+    "steps_per_second": "steps a second of processor time",
+    "preparation_seconds": "processor time before the first step: the tree, the start",
+    "corpus": "the fingerprint of the corpus",
+    "corpus_tokens": "tokens of its training files",
+}
+processor_time = time.thread_time
+"""Of this thread: what Ray and TensorBoard do beside it does not count."""
+FIRST_BY_STEP = 8
+"""Steps after which the curve over steps begins; its points double."""
+
+
+class Training:
+    """One run. Its "steps" for the loop are slices of its processor time, one for every point of history."""
+
+    steps = LOG_POINTS
+
+    def __init__(self, corpus: Corpus, run: Config) -> None:
+        began = processor_time()
+        self.corpus, self.run = corpus, run
+        self.generator = torch.Generator().manual_seed(int(run["seed"]))
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(int(run["seed"]))
+            self.model = Model(str(run["parameterization"]), int(run["size"]), corpus, self.generator)
+        self.optimizers = self.model.optimizers(float(run["rate"]))
+        self.preparation = processor_time() - began
+        self.tokens = self._streams()
+        self.window = int(torch.randint(self._count, (), generator=self.generator))
+        self.state_of_streams = self._no_state()
+        self.step, self.done, self.clock = 0, 0, 0.0
+        self.sum = torch.zeros((), dtype=torch.float64)
+        self.since = 0
+        self.history: dict[str, list[float]] = {}
+        self._looked_at = windows(corpus, CURVE_WINDOWS)
+
+    def _streams(self) -> Tensor:
+        """The training tokens side by side, (streams, tokens)."""
+        streams, length = int(self.run["streams"]), int(self.run["length"])
+        each = len(self.corpus.train) // streams
+        self._count = (each - 1) // length
+        if self._count < 1:
+            raise ValueError(
+                f"The training files have {len(self.corpus.train)} tokens, but a step reads {streams} x {length} and "
+                "their successors: give the corpus more files."
+            )
+        return torch.from_numpy(self.corpus.train[: streams * each].reshape(streams, each))
+
+    def _no_state(self) -> Tensor:
+        return torch.zeros(1, int(self.run["streams"]), int(self.run["size"]))
+
+    def advance(self) -> None:
+        """As many steps as the next slice of processor time is enough for."""
+        self.step += 1
+        while self.clock < float(self.run["seconds"]) * self.step / self.steps:
+            began = processor_time()
+            self._learn()
+            self.clock += processor_time() - began
+            self.done += 1
+            if self.done >= FIRST_BY_STEP and self.done & (self.done - 1) == 0:
+                append(self.history, {"steps_by_step": float(self.done), "nll_by_step": self._nll()})
+
+    def _learn(self) -> None:
+        length = int(self.run["length"])
+        first = self.window * length
+        part = self.tokens[:, first : first + length + 1].long()
+        features, state = self.model.features(part[:, :-1], self.state_of_streams)
+        loss = self.model.head.loss(features, part[:, 1:].flatten())
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self.sum += loss.detach()
+        self.window = (self.window + 1) % self._count
+        self.state_of_streams = state.detach() if self.window else self._no_state()
+
+    def _nll(self) -> float:
+        return validation_nll(self.model, self._looked_at)
+
+    def log(self, since: int) -> list[dict[str, float]]:
+        """Add a point to the history: the mean loss of the steps since the last one, and the validation NLL."""
+        train = float(self.sum) / (self.done - self.since) if self.done > self.since else math.nan
+        self.sum.zero_()
+        self.since = self.done
+        point = {"train_loss": train, "nll": self._nll(), "steps": float(self.done)}
+        append(self.history, {"seconds": self.clock, **point})
+        return [point]
+
+    def metrics(self) -> dict[str, float]:
+        """The final metrics; NaN for a run that diverged."""
+        run, corpus = self.run, self.corpus
+        by_step = dict(zip(*(self.history.get(name, ()) for name in ("steps_by_step", "nll_by_step")), strict=True))
+        nll = validation_nll(self.model, windows(corpus, int(run["validation_windows"])))
+        found = {
+            "validation_nll": nll,
+            "perplexity": math.exp(min(nll, 700.0)),
+            "nll_at_equal_steps": by_step.get(float(run["equal_steps"]), math.nan),
+        }
+        if math.isfinite(nll):
+            found |= accuracies(self.model, windows(corpus, TOP_WINDOWS))
+        return dict.fromkeys(METRICS, math.nan) | {
+            **found,
+            "steps": float(self.done),
+            "steps_per_second": self.done / self.clock,
+            "preparation_seconds": self.preparation,
+            "corpus": float(corpus.fingerprint),
+            "corpus_tokens": float(len(corpus.train)),
+        }
+
+    _PLAIN = ("step", "done", "clock", "window", "since", "sum", "state_of_streams", "history", "preparation")
+
+    def _parts(self) -> tuple[Any, ...]:
+        """What has a state of its own."""
+        return self.model, *self.optimizers
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint: all that changes, copied; the clock too."""
+        plain = {name: getattr(self, name) for name in self._PLAIN}
+        parts = [part.state_dict() for part in self._parts()]
+        return copy.deepcopy({"plain": plain, "parts": parts, "generator": self.generator.get_state()})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        state = copy.deepcopy(state)
+        for name, value in state["plain"].items():
+            setattr(self, name, value)
+        for part, saved in zip(self._parts(), state["parts"], strict=True):
+            part.load_state_dict(saved)
+        self.generator.set_state(state["generator"])
+
+
+def train(run: Config, checkpointer: Checkpointer, corpus: Corpus | None = None) -> Outcome:
+    """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
+    torch.set_num_threads(1)
+    training = Training(corpus or load(int(run["classes"])), run)
+    resume_training(training, checkpointer)
+    return Outcome(training.metrics(), training.history)

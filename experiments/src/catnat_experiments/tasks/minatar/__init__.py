@@ -1,0 +1,9 @@
+"""PPO on MinAtar: a search of equal budget for every parameterization, then many seeds.
+
+Beyond the paper, whose games are Atari's: small games let us afford the seeds that tell differences from luck. Train
+one configuration by hand::
+
+    python -m catnat_experiments.tasks.minatar --game Breakout --parameterization natural
+
+The algorithm is in ``ppo.py``.
+"""

@@ -1,0 +1,198 @@
+"""PPO on MinAtar as the engine knows it: a search of equal budget for every parameterization, then many seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from catnat_experiments.engine.experiment import plan_of
+from catnat_experiments.engine.extras import extra
+from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.search import Search, top
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.report.tables import Curve, Table
+from catnat_experiments.tasks.minatar.training import (
+    ENVS,
+    EPOCHS,
+    HIDDEN,
+    LENGTH,
+    MINIBATCHES,
+    SPACE,
+    Training,
+    shared_config,
+    train,
+)
+
+with extra("minatar"):
+    from catnat_experiments.tasks.minatar.ppo import GAMES, POLICIES
+
+# ---- presets and stages ----------------------------------------------------------------------------------------------
+
+MIDDLE: Config = {"rate": 1e-3, "clip": 0.2, "entropy": 0.01}
+FIRST_FINAL_SEED = 1000
+"""The search has the seeds 0, 1, ...: no run is both selected by its luck and reported."""
+MOST_LANES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """How much to compute.
+
+    Attributes:
+        games: Which.
+        steps: Of a run.
+        budget: Points that the search tries for each game and parameterization.
+        search_seeds: Of each point.
+        seeds: At the best point.
+        parameterizations: To compare.
+    """
+
+    games: tuple[str, ...]
+    steps: int
+    budget: int
+    search_seeds: int
+    seeds: int
+    parameterizations: tuple[str, ...] = tuple(POLICIES)
+
+
+PRESETS = {
+    # A look in minutes.
+    "quick": Preset(("Breakout",), 40_960, 3, 1, 5, ("softmax", "natural")),
+    # Two games, enough seeds to tell differences from luck, in about two core-hours.
+    "evidence": Preset(("Breakout", "SpaceInvaders"), 204_800, 12, 2, 30),
+    # All five games, 24 times the steps and four times the points.
+    "full": Preset(GAMES, 5_000_000, 50, 3, 30),
+}
+
+
+def config(game: str, name: str, seed: int, *, steps: int, seeds: int = 1, **knobs: float) -> Config:
+    """All that decides a run's numbers; of the search's knobs none, or all."""
+    return {
+        "experiment": MinAtar.name,
+        "game": game,
+        "parameterization": name,
+        "seed": seed,
+        "seeds": seeds,
+        "steps": steps,
+        "envs": ENVS,
+        "length": LENGTH,
+        "epochs": EPOCHS,
+        "minibatches": MINIBATCHES,
+        "hidden": HIDDEN,
+        **knobs,
+    }
+
+
+class MinAtar:
+    """The experiment: a search by TPE for each game and parameterization, then seeds at its best point."""
+
+    name = "minatar"
+    packages = ("jax", "jaxlib", "optax", "gymnax")
+    """Whose versions the records note, beside those of all experiments."""
+
+    def stages(self, preset: str) -> list[Stage | Search]:
+        """Search and final."""
+        plan = plan_of(preset, PRESETS, self.name)
+        cells = list(itertools.product(plan.games, plan.parameterizations))
+        bases = [config(*cell, 0, steps=plan.steps, seeds=plan.search_seeds) for cell in cells]
+        search = Search(
+            name="search",
+            bases=bases,
+            space=SPACE,
+            metric="return",
+            direction="higher",
+            budget=plan.budget,
+            about=f"TPE, {plan.budget} points of {plan.search_seeds} seeds, {plan.steps:,} steps",
+            alike=tuple({**base, **MIDDLE} for base in bases for _ in range(plan.budget)),
+        )
+        alike = _repeated([{**base, **MIDDLE} for base in bases], plan.seeds)
+
+        def final(records: pd.DataFrame) -> list[Config]:
+            return _repeated(top(records, search, 1), plan.seeds)
+
+        about = f"{plan.seeds} seeds at the best point, {plan.steps:,} steps"
+        return [search, Stage("final", final, about, len(alike), tuple(alike))]
+
+    def groups(self, runs: list[Config]) -> list[list[Config]]:
+        """Runs that share a program, as many as make ten lanes."""
+        together: dict[str, list[Config]] = {}
+        for run in runs:
+            together.setdefault(run_id(shared_config(run)), []).append(run)
+        return [
+            group[i : i + most]
+            for group in together.values()
+            for most in (max(1, MOST_LANES // int(group[0]["seeds"])),)
+            for i in range(0, len(group), most)
+        ]
+
+    def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
+        """Train one group; see :func:`train`."""
+        return train(runs, checkpointer)
+
+    def seconds_per_group(self, runs: list[Config]) -> float:
+        """What a group will take on this machine, from a few updates of its game; compilation comes on top."""
+        lanes = sum(int(run["seeds"]) for run in runs)
+        return lanes * int(runs[0]["steps"]) * _seconds_per_step(str(runs[0]["game"]))
+
+
+def _repeated(chosen: Sequence[Config], seeds: int) -> list[Config]:
+    return [{**run, "seed": FIRST_FINAL_SEED + seed, "seeds": 1} for run in chosen for seed in range(seeds)]
+
+
+@functools.cache
+def _seconds_per_step(game: str, lanes: int = 4, updates: int = 3) -> float:
+    """Of one seed: processor time, because other work may be on the core."""
+    training = Training([{**config(game, "natural", 0, steps=10**6, seeds=lanes), **MIDDLE}])
+    training.advance()
+    began = time.process_time()
+    for _ in range(updates):
+        training.advance()
+    return (time.process_time() - began) / (updates * lanes * ENVS * LENGTH)
+
+
+# ---- the experiment, its tables and figures --------------------------------------------------------------------------
+
+EXPERIMENT = MinAtar()
+
+
+def _table(title: str, metric: str, better: Any, curves: tuple[Curve, ...] = (), **options: Any) -> Table:
+    return Table(
+        title=title,
+        metric=metric,
+        better=better,
+        row="game",
+        column="parameterization",
+        columns=tuple(POLICIES),
+        curves=curves,
+        **options,
+    )
+
+
+TABLES = (
+    _table(
+        "Return",
+        "return",
+        "higher",
+        (Curve("return", "mean return", x="step"),),
+        digits=2,
+        against="softmax",
+        chosen=tuple(SPACE),
+        note="Mean return of the episodes that ended in the last tenth of the training.",
+    ),
+    _table("Return over the whole training", "return_all", "higher", digits=2, against="softmax"),
+    _table("Entropy of the policy at the end", "entropy", None, (Curve("entropy", "entropy", x="step"),), digits=3),
+    _table("Dead scores, share, at the end", "dead", None, (Curve("dead", "dead scores", x="step"),)),
+    _table(
+        "Divergence of an update at the end",
+        "divergence",
+        None,
+        (Curve("divergence", "KL divergence of an update", x="step", log=True),),
+        note="How far an update moved the policy.",
+    ),
+)

@@ -1,0 +1,90 @@
+"""The figures of the VAEs: reconstructions, images from the prior, and what becomes of the latents in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from catnat_experiments.common.pictures import LEVELS, unpack
+from catnat_experiments.report import plots
+from catnat_experiments.report.colours import colour
+from catnat_experiments.tasks.vae.experiment import Cell
+
+CURVES = {
+    "validation_loss": "loss on validation images",
+    "entropy": "entropy of a posterior, nats",
+    "classes_alive": "classes alive",
+    "dead": "dead scores, share",
+}
+
+
+def figures(
+    frame: pd.DataFrame, directory: Path, columns: Sequence[str], keys: Sequence[str] = Cell._fields
+) -> list[Path]:
+    """For all final runs that agree in some keys: pictures of one run of each parameterization, and curves of all.
+
+    Args:
+        frame: Records.
+        directory: Where to draw.
+        columns: The parameterizations, in the order of the tables, which gives them their colours.
+        keys: Of the config.
+    """
+    final = frame[frame["stage"] == "final"] if len(frame) else frame
+    drawn = []
+    for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
+        name = plots.slug(" ".join(map(str, cell)))
+        present = [column for column in columns if column in set(runs["config.parameterization"])]
+        colours = {column: colour(place, len(present)) for place, column in enumerate(present)}
+        drawn += [
+            pictures(runs, list(colours), directory / f"pictures-{name}.png"),
+            curves(runs, colours, directory / f"curves-{name}.png"),
+        ]
+    return drawn
+
+
+def pictures(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
+    """Originals and reconstructions to the left, images from the prior to the right; the run with the first seed."""
+    figure = Figure(figsize=(12.0, 0.9 + 0.75 * (len(names) + 1)), layout="constrained")
+    panels = figure.subplots(len(names) + 1, 2, squeeze=False)
+    firsts = {name: _first(runs, name) for name in names}
+    _strip(panels[0][0], firsts[names[0]], "originals", "")
+    panels[0][1].axis("off")
+    for row, name in zip(panels[1:], names, strict=True):
+        for axes, kind in zip(row, ("reconstructions", "samples"), strict=True):
+            _strip(axes, firsts[name], kind, name if kind == "reconstructions" else "")
+    panels[0][0].set_title("test images, and what the models make of them", fontsize="medium")
+    panels[1][1].set_title("images from the prior", fontsize="medium")
+    return plots.save(figure, path)
+
+
+def _first(runs: pd.DataFrame, name: str) -> pd.Series:
+    """Of the runs that have pictures, the one with the smallest seed."""
+    mine = runs[runs["config.parameterization"] == name].dropna(subset=["history.pictures.samples"])
+    return mine.sort_values("config.seed").iloc[0]
+
+
+def _strip(axes: Axes, run: pd.Series, kind: str, label: str) -> None:
+    """Pictures side by side."""
+    levels = unpack(run[f"history.pictures.{kind}"]).reshape(-1, 28, 28)
+    axes.imshow(np.concatenate(list(levels), axis=1), cmap="Greys", vmin=0, vmax=LEVELS)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_ylabel(label, rotation=0, ha="right", va="center")
+
+
+def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
+    """Loss, entropy, classes alive and saturated scores over training: means and standard deviations of final runs."""
+    figure = Figure(figsize=(13.0, 3.0), layout="constrained")
+    for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
+        for name, shade in colours.items():
+            mine = runs[runs["config.parameterization"] == name]
+            plots.draw_history(axes, mine, metric, "step", shade, name)
+        axes.set_title(title, fontsize="medium")
+        axes.set_xlabel("step")
+    plots.legend_beside(figure)
+    return plots.save(figure, path)

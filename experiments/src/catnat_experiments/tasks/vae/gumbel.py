@@ -1,0 +1,188 @@
+"""The training of the main VAE: straight-through Gumbel-softmax draws, the loss, the schedules."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from catnat_experiments.common import mnist
+from catnat_experiments.engine.types import Config
+from catnat_experiments.tasks.vae import training
+from catnat_experiments.tasks.vae.model import RELAXED_METRICS, Model, bounds, gumbel, stream_of
+from catnat_experiments.tasks.vae.network import Convolutional
+from catnat_experiments.tasks.vae.training import Loss
+from catnat_experiments.tasks.vae.variants import PLAIN, Recipe, variant_of
+
+# ---- the loss --------------------------------------------------------------------------------------------------------
+
+
+class _Draws(torch.autograd.Function):
+    """Both uses of the posteriors in one step: a quarter of the operations that autograd would need."""
+
+    @staticmethod
+    def forward(ctx: Any, log_probs: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        noisy = log_probs + noise
+        drawn = torch.zeros_like(noisy).scatter_(-1, noisy.max(-1, keepdim=True).indices, 1.0)
+        probs = log_probs.exp()
+        ctx.save_for_backward(noisy.div_(temperature).softmax(-1), log_probs, probs)
+        ctx.temperature = temperature
+        return drawn, torch.dot(probs.view(-1), log_probs.reshape(-1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        relaxed, log_probs, probs = ctx.saved_tensors
+        through = torch._softmax_backward_data(gradients[0], relaxed, -1, relaxed.dtype).div_(ctx.temperature)
+        return through.add_((log_probs + 1).mul_(probs).mul_(gradients[1])), None, None
+
+
+def draws(log_probs: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    r"""One-hot draws, straight-through, and the negative entropy of all posteriors together.
+
+    The draws are the largest entries of :math:`\log p + g`; their gradient is that of :math:`\mathrm{softmax}((\log p +
+    g) / T)`.
+
+    Args:
+        log_probs: (variables, classes).
+        noise: Gumbel noise of the same shape.
+        temperature: T, of the gradient alone.
+    """
+    drawn, negative_entropy = _Draws.apply(log_probs, noise, temperature)  # type: ignore[no-untyped-call]
+    return drawn, negative_entropy
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Both steps from one sigmoid: a third of the time of torch's."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        probs = logits.sigmoid()
+        # softplus(l) = l - log sigmoid(l), and not below 0 where the sigmoid underflows
+        softplus = (logits - probs.clamp(min=1e-37).log_()).clamp_(min=0)
+        ctx.save_for_backward(probs, targets)
+        return softplus.sum() - torch.dot(targets.view(-1), logits.view(-1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        probs, targets = ctx.saved_tensors
+        return (probs - targets).mul_(gradients[0]), None
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """``binary_cross_entropy_with_logits``, summed; for contiguous tensors."""
+    result: Tensor = _CrossEntropy.apply(logits, targets)  # type: ignore[no-untyped-call]
+    return result
+
+
+def relaxed_draws(log_probs: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    r"""The same with :math:`\mathrm{softmax}((\log p + g) / T)` in place of the one-hot draws."""
+    return ((log_probs + noise) / temperature).softmax(-1), (log_probs.exp() * log_probs).sum()
+
+
+def loss(model: Model, images: Tensor, noise: Tensor, temperature: float, *, relaxed: bool = False) -> Loss:
+    r"""The loss of one batch in training mode.
+
+    .. math:: -\log p(x \mid c) + \sum_n \mathrm{KL}(q_n \,\|\, \mathrm{uniform})
+
+    Args:
+        model: The state of its batch normalization is updated.
+        images: (784, batch), from 0 to 1.
+        noise: Gumbel noise, (batch * N, K).
+        temperature: Of the relaxed draws.
+        relaxed: Whether the decoder gets these draws themselves. Then this is no bound of the likelihood.
+    """
+    network, batch = model.network, images.shape[1]
+    scores = network.encode(model.encoder, model.state, images, training=True).flatten(0, 1)
+    log_probs = model.kind.log_probs(model.kind.wrap(scores))
+    drawn, negative_entropy = (relaxed_draws if relaxed else draws)(log_probs, noise, temperature)
+    drawn = drawn.view(batch, network.latents, network.classes)
+    logits = network.decode(model.decoder, model.state, drawn, training=True)
+    return Loss(cross_entropy(logits, images) / batch, negative_entropy / batch + model.constant)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+BATCH = 100
+RELAXED_EVERY = 5
+"""Estimates on relaxed draws, which cost three times as much, are made on each fifth of the test images."""
+SNR_DRAWS = 32
+BLOCKS = 50
+"""Rate and temperature change this often in a run: every 1,000 of 50,000 steps."""
+COOLING = 0.03
+
+
+def schedule(step: int, steps: int, recipe: Recipe = PLAIN) -> tuple[float, float]:
+    """What the rate is multiplied with at a step (the first is 0), and the temperature.
+
+    >>> schedule(0, 50_000), schedule(1_999, 50_000)
+    ((1.0, 1.0), (0.9, 0.9704455335485082))
+    """
+    block = step * BLOCKS // steps
+    temperature = min(recipe.warmest, max(recipe.coolest, math.exp(-COOLING * block)))
+    return recipe.rate_factor**block, temperature
+
+
+class Training(training.Training):
+    """One run of the main VAE."""
+
+    def __init__(self, images: mnist.Images, run: Config) -> None:
+        variant, classes = variant_of(str(run["parameterization"])), int(run["classes"])
+        network = Convolutional(int(run["latents"]), classes, variant.kind.num_scores(classes))
+        super().__init__(images, run, network, variant.kind, clip=variant.recipe.clip)
+        self._recipe = variant.recipe
+        with torch.no_grad():
+            last_weight, last_bias = self.model.encoder[-2:]
+            last_weight.mul_(self._recipe.spread)
+            last_bias.mul_(self._recipe.spread)
+
+    def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
+        """The loss; in the warm-up with a smaller weight of its second part."""
+        factor, temperature = schedule(self.step, self.steps, self._recipe)
+        self.optimizer.param_groups[0]["lr"] = factor * float(self.run["rate"])
+        network = self.model.network
+        noise = gumbel((self.batch * network.latents, network.classes), self.stream)
+        pixels = self.images.floats(picked.t().contiguous())
+        found = loss(self.model, pixels, noise, temperature, relaxed=self._recipe.relaxed)
+        return found.reconstruction + self._recipe.weight(self.step / self.steps) * found.kl, found
+
+    def metrics(self) -> dict[str, float]:
+        """The final metrics; where the decoder was trained on relaxed draws, the estimates on such draws too."""
+        found, run = super().metrics(), self.run
+        if not int(run["test_samples"]):
+            return found
+        found["gradient_snr"] = self.gradient_snr() if self.model.finite else math.nan
+        if not self._recipe.relaxed:
+            return found
+        if not self.model.finite:
+            return found | dict.fromkeys(RELAXED_METRICS, math.nan)
+        part = self.images.test[: int(run["test_images"])][::RELAXED_EVERY]
+        _, temperature = schedule(self.steps - 1, self.steps, self._recipe)
+        measured = bounds(self.model, self.images, part, int(run["test_samples"]), seed=1, temperature=temperature)
+        return found | dict(zip(RELAXED_METRICS, measured, strict=True))
+
+    def gradient_snr(self) -> float:
+        r"""How much of a gradient of the encoder is signal, on the first validation images.
+
+        .. math:: \frac{\lVert \mathbb E\,g \rVert^2}{\mathbb E \lVert g - \mathbb E\,g \rVert^2}
+
+        Over draws of the latents, of the weights before the last layer, which all parameterizations share.
+        """
+        network, stream, kept = self.model.network, stream_of("evaluation", 2), self.model.state.clone()
+        pixels = self.images.floats(self.images.validation[: self.batch].t().contiguous())
+        _, temperature = schedule(self.steps - 1, self.steps, self._recipe)
+        gradients = []
+        for _ in range(SNR_DRAWS):
+            noise = gumbel((self.batch * network.latents, network.classes), stream)
+            found = loss(self.model, pixels, noise, temperature, relaxed=self._recipe.relaxed)
+            parts = torch.autograd.grad(found.total, self.model.encoder[:-2])
+            gradients.append(torch.cat([part.flatten() for part in parts]).double())
+        self.model.state.copy_(kept)  # a batch in training mode has moved the statistics of batch normalization
+        return signal_to_noise(torch.stack(gradients))
+
+
+def signal_to_noise(draws: Tensor) -> float:
+    """Of gradients (draws, parameters): the squared norm of the mean, without its bias, over the summed variance."""
+    variance = float(draws.var(0).sum())
+    return (float(draws.mean(0).square().sum()) - variance / len(draws)) / variance

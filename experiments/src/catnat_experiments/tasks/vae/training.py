@@ -1,0 +1,150 @@
+"""What the trainings of the two VAEs have in common: batches, steps, points of history, checkpoints, evaluation."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from catnat_experiments.common import mnist
+from catnat_experiments.common.parameterizations import Parameterization
+from catnat_experiments.engine.loop import add_point, resume_training
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome
+from catnat_experiments.tasks.vae.model import (
+    LOOKED_AT,
+    METRICS,
+    PICTURES,
+    Model,
+    bounds,
+    latent_metrics,
+    pictures,
+    stream_of,
+)
+from catnat_experiments.tasks.vae.network import Network
+
+
+class Loss(NamedTuple):
+    """The negative evidence lower bound of a batch, as means over its images."""
+
+    reconstruction: Tensor
+    kl: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The loss itself."""
+        return self.reconstruction + self.kl
+
+
+class Training(abc.ABC):
+    """One run. Its seed gives a stream of random numbers: start, order of images, draws."""
+
+    def __init__(
+        self, images: mnist.Images, run: Config, network: Network, kind: Parameterization, clip: float = math.inf
+    ) -> None:
+        self.images, self.run, self._clip = images, run, clip
+        self.steps, self.batch = int(run["steps"]), int(run["batch"])
+        self.stream = stream_of("run", int(run["seed"]))
+        self.parameters = network.start(self.stream)
+        self.model = Model.of(network, kind, self.parameters)
+        # Views that autograd takes for parameters of their own: cheaper than a backward pass through the views.
+        self._parts = [part.requires_grad_() for part in (*self.model.decoder, *self.model.encoder)]
+        self.optimizer = _optimizer(str(run["optimizer"]), self.parameters, float(run["rate"]))
+        self.order = torch.zeros(len(images.train), dtype=torch.int64)
+        self.sums = torch.zeros(2, dtype=torch.float64)
+        self.step = 0
+        self.history: dict[str, list[float]] = {}
+        self._looked_at = images.floats(images.validation[:LOOKED_AT])
+
+    @abc.abstractmethod
+    def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
+        """What this step minimizes on images (batch, 784) of bytes, and the loss that it stands for."""
+
+    def advance(self) -> None:
+        """One step."""
+        batches = len(self.order) // self.batch
+        first = self.step % batches * self.batch
+        if first == 0:
+            self.order.copy_(torch.from_numpy(self.stream.permutation(len(self.order))))
+        objective, found = self.objective(self.images.train[self.order[first : first + self.batch]])
+        gradients = torch.autograd.grad(objective, self._parts)
+        self.parameters.grad = torch.cat([gradient.flatten() for gradient in gradients])
+        if self._clip < math.inf:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self._clip)
+        self.optimizer.step()
+        self.step += 1
+        self.sums += torch.stack((found.reconstruction.detach(), found.kl.detach()))
+
+    def log(self, since: int) -> list[dict[str, float]]:
+        """Add a point to the history: means of the loss since step ``since``, and the latents of some images."""
+        reconstruction, kl = (self.sums / (self.step - since)).tolist()
+        self.sums.zero_()
+        point = {"train_loss": reconstruction + kl, "train_reconstruction": reconstruction, "train_kl": kl}
+        point |= latent_metrics(self.model, self._looked_at)
+        part = self.images.validation[:LOOKED_AT]
+        point["validation_loss"] = bounds(self.model, self.images, part, 1, seed=0).loss
+        add_point(self.history, self.step, point)
+        return [point]
+
+    def metrics(self) -> dict[str, float]:
+        """The final metrics; those of the test set only if the run has samples for them."""
+        images, run = self.images, self.run
+        names = [name for name in METRICS if int(run["test_samples"]) or not name.startswith("test")]
+        if not self.model.finite:
+            return dict.fromkeys(names, math.nan)
+        parts = {"validation": images.validation[: int(run["validation_images"])]}
+        if int(run["test_samples"]):
+            parts["test"] = images.test[: int(run["test_images"])]
+        found = latent_metrics(self.model, self._looked_at)
+        for seed, (name, part) in enumerate(parts.items()):
+            measured = bounds(self.model, images, part, int(run[f"{name}_samples"]), seed)
+            found |= {f"{name}_nll": measured.nll, f"{name}_loss": measured.loss}
+        return {name: found[name] for name in names}
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that changes, beside the optimizer's."""
+        return self.parameters, self.model.state, self.order, self.sums
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint: all that changes, copied."""
+        optimizer = self.optimizer.state_dict()["state"].get(0, {})
+        return {
+            "step": self.step,
+            "tensors": [tensor.clone() for tensor in self.tensors()],
+            "optimizer": {name: value.clone() for name, value in optimizer.items() if value is not None},
+            "stream": self.stream.bit_generator.state,
+            "history": {name: list(values) for name, values in self.history.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        for tensor, saved in zip(self.tensors(), state["tensors"], strict=True):
+            tensor.copy_(saved)
+        whole = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**whole, "state": {0: state["optimizer"]} if state["optimizer"] else {}})
+        self.stream.bit_generator.state = state["stream"]
+        self.step = state["step"]
+        self.history = {name: list(values) for name, values in state["history"].items()}
+
+
+def _optimizer(name: str, parameters: Tensor, rate: float) -> torch.optim.Optimizer:
+    if name == "adam":
+        return torch.optim.Adam([parameters], lr=rate, fused=True)
+    if name == "sgd":
+        return torch.optim.SGD([parameters], lr=rate)
+    raise ValueError(f"`optimizer` is {name!r}, but one of these is needed: adam, sgd.")
+
+
+def finished(training: Training, checkpointer: Checkpointer) -> Outcome:
+    """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
+    torch.set_num_threads(1)
+    resume_training(training, checkpointer)
+    return Outcome(training.metrics(), {**training.history, **_kept_pictures(training)})
+
+
+def _kept_pictures(training: Training) -> dict[str, list[float]]:
+    if not int(training.run["test_samples"]) or not training.model.finite:
+        return {}
+    return pictures(training.model, training.images.floats(training.images.test[:PICTURES]))

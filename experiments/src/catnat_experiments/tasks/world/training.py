@@ -1,0 +1,164 @@
+"""The training of the world model, and what is measured at its end."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.common.pictures import LEVELS, pack
+from catnat_experiments.engine.loop import add_point, resume_training
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome
+from catnat_experiments.tasks.world.environment import Play, canvas, play, predicted, stream_of
+from catnat_experiments.tasks.world.model import (
+    AHEAD,
+    CONTEXT,
+    WorldModel,
+    belief_metrics,
+    log_loss,
+    loss,
+    rollout_loss,
+)
+
+ALL = ("softmax", "sigmoid", "natural")
+EXACT = "exact"
+"""Stands for a parameterization in configs: exact predictions, nothing learned."""
+
+METRICS = {
+    "test_rollout": "log-loss of pixels in open-loop predictions, nats a frame, on test sequences",
+    "test_loss": "the negative evidence lower bound, nats a frame, on test sequences",
+    "validation_rollout": "the first on validation sequences; rates are selected by it",
+    "validation_loss": "the second on validation sequences",
+    "reconstruction": "its first part: the log-loss of pixels, the posterior having seen them",
+    "kl": "its second part: from the prior to the posterior, summed over the variables",
+    "entropy": "mean entropy of a variable's posterior, in nats",
+    "prior_entropy": "mean entropy of a variable's prior, in nats",
+    "dead": "fraction of the posterior's scores that are saturated for a frame: certain, and without a gradient",
+    "classes_alive": "classes of a variable that are used: of mean probability at least 1 / (10 K)",
+}
+
+
+LOOKED_AT, LOOKED_AT_SAMPLES = 50, 8
+"""Validation sequences, and rollouts of each, that the curves are computed from."""
+
+
+def rate_factor(step: int, run: Config) -> float:
+    """What the rate is multiplied with: 1, then on a straight line towards 0 over the last ``decay`` of the steps.
+
+    >>> [rate_factor(step, {"steps": 100, "decay": 0.5}) for step in (0, 50, 75)]
+    [1.0, 1.0, 0.5]
+    """
+    left = 1 - step / int(run["steps"])
+    return min(1.0, left / decay) if (decay := float(run.get("decay", 0.0))) else 1.0
+
+
+class Training:
+    """One run. Its seed gives the start, the sequences, which are drawn anew for every step, and the model's draws."""
+
+    def __init__(self, run: Config) -> None:
+        self.run, self.steps, self.step = run, int(run["steps"]), 0
+        self.stream = stream_of("run", int(run["seed"]))
+        self.generator = torch.Generator().manual_seed(int(self.stream.integers(2**62)))
+        sizes = (int(run[name]) for name in ("latents", "classes", "hidden"))
+        with torch.random.fork_rng(devices=[]):  # torch's layers start from its one global generator
+            torch.manual_seed(int(self.stream.integers(2**62)))
+            self.model = WorldModel(parameterization(str(run["parameterization"])), *sizes)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=float(run["rate"]), fused=True)
+        self.sums = torch.zeros(2, dtype=torch.float64)
+        self.history: dict[str, list[float]] = {}
+        self.validation = play(int(run["validation_sequences"]), CONTEXT + AHEAD, stream_of("validation")).frames
+
+    def advance(self) -> None:
+        """One step."""
+        self.optimizer.param_groups[0]["lr"] = rate_factor(self.step, self.run) * float(self.run["rate"])
+        frames = play(int(self.run["batch"]), int(self.run["length"]), self.stream).frames
+        found, _ = loss(self.model, frames, float(self.run["free_nats"]), self.generator)
+        self.optimizer.zero_grad()
+        found.objective.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.step += 1
+        self.sums += torch.stack((found.reconstruction.detach(), found.kl.detach()))
+
+    def log(self, since: int) -> list[dict[str, float]]:
+        """Add a point to the history: the mean loss since step ``since``, and a look at some validation sequences."""
+        reconstruction, kl = (self.sums / (self.step - since)).tolist()
+        self.sums.zero_()
+        some = self.validation[:, :LOOKED_AT]
+        point = {"train_loss": reconstruction + kl, **belief_metrics(self.model, some, 0)}
+        point["rollout"] = float(rollout_loss(self.model, some, LOOKED_AT_SAMPLES, 0).mean())
+        add_point(self.history, self.step, point)
+        return [point]
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint: all that changes, copied."""
+        changing = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sums": self.sums,
+            "stream": self.stream.bit_generator.state,
+            "generator": self.generator.get_state(),
+            "history": self.history,
+        }
+        return copy.deepcopy(changing)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        kept = copy.deepcopy(state)
+        self.step, self.sums, self.history = kept["step"], kept["sums"], kept["history"]
+        self.model.load_state_dict(kept["model"])
+        self.optimizer.load_state_dict(kept["optimizer"])
+        self.stream.bit_generator.state = kept["stream"]
+        self.generator.set_state(kept["generator"])
+
+
+def train(run: Config, checkpointer: Checkpointer) -> Outcome:
+    """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
+    torch.set_num_threads(1)
+    test = play(int(run["test_sequences"]), CONTEXT + AHEAD, stream_of("test"))
+    if run["parameterization"] == EXACT:
+        return _of_the_world(test)
+    training = Training(run)
+    resume_training(training, checkpointer)
+    return _evaluated(training, test.frames)
+
+
+def _of_the_world(test: Play) -> Outcome:
+    """What exact predictions reach, and beside it a constant guess: the mean frame of all states."""
+    frames = test.frames[CONTEXT:]
+    exact = log_loss(predicted(test.states[CONTEXT - 1], test.shapes[CONTEXT - 1], AHEAD), frames).mean(1)
+    guess = log_loss(canvas().double().mean((0, 1)).expand(frames.shape), frames).mean(1)
+    history = {**_AHEAD, "ahead": exact.tolist(), "ahead_mean_frame": guess.tolist()}
+    return Outcome({"test_rollout": float(exact.mean())}, history)
+
+
+_AHEAD = {"ahead.step": [float(step) for step in range(1, AHEAD + 1)]}
+
+
+def _evaluated(training: Training, test: Tensor) -> Outcome:
+    model, samples, history = training.model, int(training.run["samples"]), training.history
+    names = [name for name in METRICS if test.shape[1] or not name.startswith("test")]
+    if not all(bool(part.isfinite().all()) for part in model.parameters()):
+        return Outcome(dict.fromkeys(names, math.nan), history)
+    found = belief_metrics(model, training.validation, 0)
+    found["validation_loss"] = found["loss"]
+    found["validation_rollout"] = float(rollout_loss(model, training.validation, samples, 0).mean())
+    if test.shape[1]:
+        ahead = rollout_loss(model, test, samples, 1)
+        found["test_rollout"], found["test_loss"] = float(ahead.mean()), belief_metrics(model, test, 1)["loss"]
+        history = {**history, **_AHEAD, "ahead": ahead.tolist(), **_pictures(model, test[:, :1])}
+    return Outcome({name: found[name] for name in names}, history)
+
+
+@torch.no_grad()
+def _pictures(model: WorldModel, frames: Tensor) -> dict[str, list[float]]:
+    """A sequence, and one rollout of its last frames, as packed grey levels."""
+    generator = torch.Generator().manual_seed(0)
+    seen = model.observe(frames[:CONTEXT], generator)
+    probs = model.imagine(seen.state[-1], seen.drawn[-1], AHEAD, generator).sigmoid()
+    shown = {"pictures.truth": frames, "pictures.rollout": probs}
+    return {name: pack((LEVELS * values).round().to(torch.uint8).numpy()) for name, values in shown.items()}

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from catnat_experiments.engine import records
+from catnat_experiments.engine.records import Record
+from catnat_experiments.engine.stages import StageStatus
+from catnat_experiments.engine.types import Config, Outcome, Stage
+from catnat_experiments.report import plots, terminal
+from catnat_experiments.report.page import write
+from catnat_experiments.report.tables import Claim, Curve, Table, fill
+
+TABLE = Table(
+    title="Energy score, test",
+    metric="es",
+    better="lower",
+    row="theta",
+    column="kind",
+    columns=("softmax", "natural"),
+    row_title="theta*",
+    digits=2,
+    paper={0.5: {"softmax": 2.0, "natural": 1.0, "optimal": 0.5}},
+    reference="optimal",
+    chosen=("rate",),
+    claims=(Claim("natural", "softmax"), Claim("softmax", "natural", rows=(0.9,))),
+    curves=(Curve("loss", title="training loss", x="step"),),
+    note="A note.",
+)
+
+CLEAR = {
+    (0.5, "softmax"): [2.0, 2.1, 1.9],
+    (0.5, "natural"): [1.0, 1.1, 0.9],
+    (0.5, "optimal"): [0.51],
+    (0.9, "softmax"): [1.0, 1.2, 0.8],
+    (0.9, "natural"): [1.1, 1.2, 0.9],
+    (0.9, "sigmoid"): [0.0, 0.0, 0.0],  # no column of the table
+}
+
+
+def status(values: Mapping[tuple[float, str], Sequence[float]], stage: str = "final", missing: int = 0) -> StageStatus:
+    found = [
+        Record.of(
+            Outcome({"es": value}, {"loss": [3.0 + seed, 2.0, 1.0], "step": [0.0, 10.0, 20.0]}),
+            {"theta": theta, "kind": kind, "seed": seed, "rate": 0.05},
+            experiment="gsl",
+            stage="final",
+            seconds=36.0,
+            versions={"torch": "2"},
+            commit="c" * 40,
+        )
+        for (theta, kind), sample in values.items()
+        for seed, value in enumerate(sample)
+    ]
+    runs: list[Config] = [record.config for record in found]
+    return StageStatus(Stage(stage, lambda frame: runs, "", len(runs)), runs, found, missing)
+
+
+def page(values: Mapping[tuple[float, str], Sequence[float]], directory: Path, table: Table = TABLE) -> str:
+    return write("gsl", "paper", [status(values)], [table], directory).read_text()
+
+
+def test_table_has_mean_deviation_bold_and_the_papers_number(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    assert "| theta* | softmax | natural | optimal |" in text
+    assert "| 0.5 | 2.00 ± 0.10 (2.00) | **1.00 ± 0.10** (1.00) | 0.51 (0.50) |" in text
+    assert "| 0.9 | **1.00 ± 0.20** | **1.07 ± 0.15** | - |" in text  # not significantly worse: both are bold
+    assert "Lower is better." in text
+    assert "over 3 runs a cell; in brackets the paper's number." in text
+    assert "A note." in text
+
+
+def test_no_brackets_are_told_of_where_the_paper_has_no_number(tmp_path: Path) -> None:
+    assert "over 3 runs a cell. Bold" in page(CLEAR, tmp_path, dataclasses.replace(TABLE, paper={}))
+
+
+def test_p_values_are_welchs_and_holms(tmp_path: Path) -> None:
+    # t = 1 / sqrt(2 / 300) = 12.247 with 4 degrees of freedom: p = 0.000255; two comparisons in the table: doubled
+    text = page(CLEAR, tmp_path)
+    assert "| 0.5 | 0.00051 (0.00026) | best |" in text
+    assert "| 0.9 | best | 0.67 (0.67) |" in text
+
+
+def test_p_values_can_be_against_a_column_that_is_not_the_best(tmp_path: Path) -> None:
+    table = dataclasses.replace(TABLE, columns=("softmax", "natural", "sigmoid"), baselines=("softmax",))
+    sigmoid = {(0.5, "sigmoid"): [1.0, 1.1, 0.9], (0.9, "sigmoid"): [1.0, 1.2, 0.8], (0.1, "natural"): [1.0, 2.0]}
+    text = page({**CLEAR, **sigmoid}, tmp_path, table)
+    assert "p-values against softmax, corrected" in text
+    # As above p = 0.000255, now one of four comparisons; sigmoid at 0.9 has softmax's values; at 0.1 softmax has none.
+    assert "| 0.5 | softmax | 0.001 (0.00026) | 0.001 (0.00026) |" in text
+    assert re.search(r"\| 0.9 \| softmax \| 1 \(0.\d+\) \| 1 \(1\) \|", text)
+    assert "| 0.1 | - | - | - |" in text
+
+
+def test_claims_are_told_in_words(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    assert (
+        "**natural is better than softmax**: reproduced at theta* 0.5 (p: 0.00077); not significant at theta* 0.9"
+        in text
+    )
+    assert "**softmax is better than natural**: not significant at theta* 0.9 (p: 1); the paper makes no such" in text
+
+
+def test_claim_that_is_contradicted_and_claim_without_runs(tmp_path: Path) -> None:
+    values = {(0.5, "softmax"): [1.0, 1.1, 0.9], (0.5, "natural"): [2.0, 2.1, 1.9]}
+    table = dataclasses.replace(TABLE, claims=(*TABLE.claims, Claim("natural", "sparsemax")))
+    text = page(values, tmp_path, table)
+    assert "did not reproduce: significantly the other way round at theta* 0.5" in text
+    assert "**softmax is better than natural**: the paper makes no such claim at theta* 0.5." in text
+    assert "**natural is better than sparsemax**: no runs for it at theta* 0.5." in text
+    higher = page(values, tmp_path, dataclasses.replace(TABLE, better="higher"))
+    assert "**natural is better than softmax**: reproduced at theta* 0.5" in higher
+
+
+def test_what_the_paper_does_not_claim_is_told_from_runs_that_are_missing(tmp_path: Path) -> None:
+    claims = (Claim("natural", "softmax", rows=(0.5,)), Claim("softmax", "natural", rows=(0.1, 0.9)))
+    values = {**CLEAR, (0.1, "natural"): [1.0, 1.1, 0.9]}
+    text = page(values, tmp_path, dataclasses.replace(TABLE, claims=claims))
+    assert "reproduced at theta* 0.5 (p: 0.00051); the paper makes no such claim at theta* 0.1, 0.9." in text
+    assert (
+        "**softmax is better than natural**: not significant at theta* 0.9 (p: 0.67); no runs for it at theta* 0.1; "
+        "the paper makes no such claim at theta* 0.5." in text
+    )
+
+
+def test_single_runs_cannot_be_tested(tmp_path: Path) -> None:
+    text = page({(0.5, "softmax"): [2.0], (0.5, "natural"): [1.0]}, tmp_path)
+    assert "| 0.5 | 2.00 (2.00) | 1.00 (1.00) | - |" in text
+    assert "Nothing is bold: a test takes two columns with two runs each." in text
+    assert "Bold, as in the paper" not in text
+    assert "No test is possible" in text
+    assert "cannot be tested at theta* 0.5 (p: no test)" in text
+
+
+def test_rows_without_a_test_are_named(tmp_path: Path) -> None:
+    text = page({**CLEAR, (0.1, "softmax"): [2.0, 2.1], (0.1, "natural"): [1.0]}, tmp_path)
+    assert "| 0.1 | 2.05 ± 0.07 | 1.00 | - |" in text
+    assert "each test taken alone. Nothing is bold at theta* 0.1: a test takes" in text
+    assert "Nothing is bold" not in page(CLEAR, tmp_path)
+
+
+def test_runs_that_diverged_are_told(tmp_path: Path) -> None:
+    text = page({(0.5, "softmax"): [2.0, 2.1, math.nan], (0.5, "natural"): [math.nan]}, tmp_path)
+    assert "2.05 ± 0.07 (2.00), 1 diverged" in text
+    assert "all diverged" in text
+
+
+def test_origin_distance_and_choice_are_told(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    assert "16 runs, 0.16 core-hours. Made with torch 2, at commit cccc" in text
+    assert "`catnat-experiments report gsl --preset paper`" in text
+    assert "by column: softmax 0.0%, natural 0.0%, optimal 2.0%." in text
+    assert "Chosen rate:" in text
+    assert "| 0.5 | 0.05 | 0.05 |" in text
+
+
+def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
+    table = dataclasses.replace(TABLE, better=None, claims=())
+    text = page(CLEAR, tmp_path, table)
+    assert "| 0.5 | 2.00 ± 0.10 (2.00) | 1.00 ± 0.10 (1.00) | 0.51 (0.50) |" in text
+    assert not re.search(r"better|\*\*|p-values|No test", text)
+    assert terminal.rich_table(fill(table, [status(CLEAR)])).title == "Energy score, test"
+
+
+def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None, claims=(), baselines=("softmax",)))
+    assert "p-values against softmax" in text
+
+
+def test_columns_can_be_listed_with_two_baselines(tmp_path: Path) -> None:
+    table = dataclasses.replace(
+        TABLE, columns=("softmax", "natural", "sigmoid"), baselines=("softmax", "natural"), listed=True, claims=()
+    )
+    one_row = {cell: values for cell, values in CLEAR.items() if cell[0] == 0.5}
+    text = page({**one_row, (0.5, "sigmoid"): [1.0, 1.1, 0.9]}, tmp_path, table)
+    assert "| kind | mean | p against softmax | p against natural | rate |" in text
+    # Three comparisons in all: that of the two baselines is one. Sigmoid has natural's values.
+    assert "| softmax | 2.00 ± 0.10 (2.00) | softmax | 0.00077 (0.00026) | 0.05 |" in text
+    assert "| natural | **1.00 ± 0.10** (1.00) | 0.00077 (0.00026) | natural | 0.05 |" in text
+    assert "| sigmoid | **1.00 ± 0.10** | 0.00077 (0.00026) | 1 (1) | 0.05 |" in text
+    assert "p-values against softmax and natural, corrected" in text
+    assert "| 0.9: kind | mean |" in page({**CLEAR, (0.9, "sigmoid"): [1.0, 1.1]}, tmp_path, table)
+    single = {cell: values[:1] for cell, values in one_row.items()}
+    assert "| natural | 1.00 (1.00) | 0.05 |" in page(single, tmp_path, table)  # no test, so nothing is bold
+
+
+def test_claims_need_a_direction(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="but `better` is None"):
+        page(CLEAR, tmp_path, dataclasses.replace(TABLE, better=None))
+
+
+def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
+    statuses = [status(CLEAR, stage="coarse"), status({(0.5, "natural"): [9.0]}, missing=5)]
+    text = write("gsl", "paper", statuses, [TABLE], tmp_path).read_text()
+    assert "| theta* | natural | optimal |" in text  # a column without runs is left out
+    assert "| 0.5 | 9.00 (1.00) | - |" in text
+    assert "**Preliminary: 5 runs of this table are missing.**" in text
+
+
+def test_a_selection_that_may_change_is_told(tmp_path: Path) -> None:
+    unsettled = dataclasses.replace(status(CLEAR, missing=2), settled=False)
+    text = write("gsl", "paper", [unsettled], [TABLE], tmp_path).read_text()
+    assert "**Preliminary: a stage before this table's is not complete" in text
+    assert "about 2 runs of this table are missing.**" in text
+
+
+def test_record_without_the_metric_has_no_cell(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, metric="other"))
+    assert "No record for this table yet." in text
+
+
+def test_reference_alone_is_a_table_too(tmp_path: Path) -> None:
+    assert "| 0.5 | - | - | 0.51 (0.50) |" in page({(0.5, "optimal"): [0.51]}, tmp_path)
+
+
+def test_cells_of_different_size_are_told(tmp_path: Path) -> None:
+    assert "over 1 to 2 runs a cell" in page({(0.5, "softmax"): [1.0, 2.0], (0.5, "natural"): [1.0]}, tmp_path)
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    text = page({}, tmp_path)
+    assert "No run is finished yet." in text
+    assert "No record for this table yet." in text
+
+
+def test_plots_are_pictures_and_named_on_the_page(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path)
+    for name in ("energy-score-test.png", "energy-score-test-loss.png"):
+        assert f"]({name})" in text
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_curve_is_the_mean_over_the_recorded_steps() -> None:
+    numbers = fill(TABLE, [status(CLEAR)])
+    axes = Figure().add_subplot()
+    curve, runs = TABLE.curves[0], numbers.frame[numbers.frame["config.kind"] == "softmax"]
+    plots.draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", "C0", "softmax")
+    [line] = axes.get_lines()
+    np.testing.assert_allclose(np.array(line.get_data()), [[0.0, 10.0, 20.0], [4.0, 2.0, 1.0]])
+
+
+def test_curve_without_history_is_left_out(tmp_path: Path) -> None:
+    text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, curves=(Curve("nothing"),)))
+    assert "nothing" not in text
+
+
+def test_terminal_shows_the_same_cells() -> None:
+    table = terminal.rich_table(fill(TABLE, [status(CLEAR)]))
+    assert [str(cell) for cell in table.columns[2].cells] == [
+        "[bold]1.00 ± 0.10[/bold] (1.00)",
+        "[bold]1.07 ± 0.15[/bold]",
+    ]
+
+
+def test_thousand_records_are_read_and_reported_in_seconds(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    kinds = ("softmax", "natural")
+    values = {
+        (theta, kind): stream.normal(size=100).tolist() for theta in (0.1, 0.25, 0.5, 0.75, 0.9) for kind in kinds
+    }
+    for record in status(values).done:
+        (tmp_path / f"{record.id}.json").write_text(record.to_json())
+    start = time.perf_counter()
+    found, _ = records.load_all(tmp_path)
+    read = StageStatus(status({}).stage, [record.config for record in found], found, 0)
+    write("gsl", "paper", [read], [TABLE], tmp_path)
+    seconds = time.perf_counter() - start
+    print(f"1,000 records: {seconds:.1f} s")
+    assert len(found) == 1000
+    assert seconds < 10.0
+
+
+@pytest.mark.parametrize(("title", "name"), [("MAE on theta*", "mae-on-theta"), ("A  b", "a-b")])
+def test_file_names(title: str, name: str) -> None:
+    assert plots.slug(title) == name
+
+
+def test_a_table_against_a_column_says_which_differences_are_real(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    values = {
+        (0.5, "softmax"): stream.normal(10, 1, 30).tolist(),
+        (0.5, "natural"): stream.normal(8, 1, 30).tolist(),
+        (0.9, "softmax"): stream.normal(100, 1, 30).tolist(),
+        (0.9, "natural"): stream.normal(100, 1, 30).tolist(),
+    }
+    table = dataclasses.replace(TABLE, claims=(), curves=(), against="softmax")
+    text = page(values, tmp_path, table)
+    assert "- **natural** against softmax: 0.5 better (p: < 0.0001); 0.9 no difference shown (p: " in text
+    assert "\n| all | 1.00 [" in text  # in units of softmax's means
+    better = dataclasses.replace(table, better="higher")
+    assert "0.5 worse (p: < 0.0001)" in page(values, tmp_path, better)
+    assert "Interquartile" not in page(values, tmp_path, TABLE)
+
+
+def test_a_table_against_a_column_leaves_gaps_where_runs_are_missing(tmp_path: Path) -> None:
+    values = {(0.5, "softmax"): [1.0, 2.0], (0.5, "natural"): [1.5, 2.5], (0.9, "softmax"): [1.0, 2.0]}
+    text = page(values, tmp_path, dataclasses.replace(TABLE, claims=(), curves=(), against="softmax"))
+    assert "\n| 0.9 | - |\n| all | - |" in text
+    assert "against softmax: 0.5 no difference shown (p: " in text
+
+
+def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
+    thetas = [0.1 * step for step in range(1, 7)]
+    cells = {(theta, kind): [theta + (kind == "softmax")] for theta in thetas for kind in ("softmax", "natural")}
+    tables = [dataclasses.replace(TABLE, title=title, group="Energy score") for title in ("One", "Two")]
+    text = write("gsl", "paper", [status(cells)], tables, tmp_path).read_text()
+    assert text.count("## Energy score: all cells together") == 1
+    # Twelve cells, as both tables have the same six; 2 / 2**12, and there is one more claim, about a row without runs.
+    assert "| natural against softmax | 12 of 12 | -1.00 | 0.00049 | 0.00049 |" in text
+    assert "all cells together" not in page(CLEAR, tmp_path)
+
+
+def test_claims_about_columns_of_another_preset_are_left_out(tmp_path: Path) -> None:
+    table = dataclasses.replace(TABLE, claims=(*TABLE.claims, Claim("natural+relaxed", "softmax+relaxed")))
+    assert "relaxed" not in page(CLEAR, tmp_path, table)
