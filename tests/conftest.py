@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("catnat")
 
 # Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
 # running it.
-ONE_ROW_IN = {"torch_compiled": 800, "jax": 200, "only_jax": 12}
+ONE_ROW_IN = {"torch_compiled": 800, "jax": 200, "only_jax": 40}
 
 
 def pytest_addoption(parser):

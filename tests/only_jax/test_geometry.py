@@ -332,7 +332,6 @@ def test_log_masses_are_log_sums(tree):
             close(got(holes), wanted(holes), tolerance, tolerance)
 
 
-@pytest.mark.dear
 @every_tree
 @pytest.mark.parametrize("activation", [*ACTIVATIONS.values(), Own()], ids=[*ACTIVATIONS, "own"])
 def test_derivatives_of_conversions(tree, activation):
@@ -368,7 +367,6 @@ def test_second_derivatives_where_all_sides_tie(tree):
     close(jax.jvp(gradient, (even,), (direction,))[1], slope, 1e-6, 1e-8)
 
 
-@pytest.mark.dear
 @every_dtype
 @every_activation
 def test_conversions_in_every_dtype(activation, dtype):
