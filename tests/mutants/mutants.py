@@ -104,11 +104,11 @@ MUTANTS = (
         "tests/only_torch/test_autograd.py tests/only_torch/test_cross_entropy.py",
     ),
     Mutant(
-        "torch: the natural activation is alive behind its edge",
+        "torch: a node just outside its band is not saturated",
         f"{TORCH}/_activations.py",
         "return _angle(scores, tables) <= 0",
         "return _angle(scores, tables) < -1",
-        "tests/conformance/test_fisher.py tests/conformance/test_finite.py",
+        "tests/conformance/test_parameterization.py tests/conformance/test_geometry.py",
     ),
     Mutant(
         "torch: a reflected score is not folded from below",
@@ -237,7 +237,7 @@ MUTANTS = (
         "tests/only_torch/test_heads.py tests/only_torch/test_cross_entropy.py",
     ),
     Mutant(
-        "torch: scores of a dead row are hostile to the divergence",
+        "torch: the divergence of a class of probability 0 is NaN",
         f"{TORCH}/_laws.py",
         "terms = probs * torch.where(probs == 0, torch.zeros_like(probs), p_logs - q_logs)",
         "terms = probs * (p_logs - q_logs).exp().log()",
@@ -280,7 +280,7 @@ MUTANTS = (
         "tests/conformance/test_masks.py tests/test_twins.py tests/only_jax/test_distributions.py",
     ),
     Mutant(
-        "jax: a temperature has no effect on the largest class",
+        "jax: a tempered distribution is divided by twice its temperature",
         f"{JAX}/_dense.py",
         "return jnp.maximum(below, -_FAR_BELOW * lax.stop_gradient(heat)) / heat",
         "return jnp.maximum(below, -_FAR_BELOW * lax.stop_gradient(heat)) / (2 * heat)",
