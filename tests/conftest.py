@@ -1,6 +1,7 @@
-"""What every test shares: import paths, reproducible Hypothesis, one thread per worker, few rows where they compile."""
+"""What every test shares: import paths, reproducible Hypothesis, one thread per worker, few rows of many."""
 
 import collections
+import itertools
 import math
 import os
 import sys
@@ -13,13 +14,14 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hypothesis
+import pytest
 
 hypothesis.settings.register_profile("catnat", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("catnat")
 
 # Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
 # running it.
-ONE_ROW_IN = {"torch_compiled": 800, "jax": 200, "only_jax": 12}
+ONE_ROW_IN = {"torch_compiled": 800, "jax": 200, "only_jax": 40}
 
 
 def pytest_addoption(parser):
@@ -31,8 +33,9 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 
+@pytest.hookimpl(trylast=True)  # when those of other markers are out already
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out, those marked `dear` first. One is left of a test unless all are dear or Hypothesis makes many."""
+    """Leave rows out, unless --every-row asks for all."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
@@ -40,13 +43,31 @@ def pytest_collection_modifyitems(config, items):
         tests[item.nodeid.partition("[")[0], _group(item)].append(item)
     left_out = set()
     for (_, group), rows in tests.items():
-        share = len(rows) / ONE_ROW_IN.get(group, 1)
-        few = all(map(_is_dear, rows)) or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
-        kept = math.floor(share) if few else math.ceil(share)
         # In the order of a checksum, so that a new row does not change which of the others run.
-        left_out.update(sorted(rows, key=lambda row: (_is_dear(row), zlib.crc32(row.name.encode())))[kept:])
+        rows.sort(key=lambda row: (_is_dear(row), zlib.crc32(row.name.encode())))
+        if group in ONE_ROW_IN:
+            left_out.update(rows[_how_many(rows, ONE_ROW_IN[group]) :])
+        elif hasattr(rows[0], "callspec") and not rows[0].get_closest_marker("slow"):
+            left_out.update(set(rows) - set(_pairwise(rows)))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _how_many(rows, one_in):
+    """Of a test one row at least, unless all are marked `dear` or Hypothesis makes many of each."""
+    few = all(map(_is_dear, rows)) or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+    return (math.floor if few else math.ceil)(len(rows) / one_in)
+
+
+def _pairwise(rows):
+    """Few rows in which any two parameters take all pairs of values: most faults need no more than two to show."""
+    axes = len(rows[0].callspec._idlist)  # one for every `parametrize`: rows that are listed one by one all stay
+    pairs = {row: set(itertools.combinations(enumerate(row.callspec._idlist), min(2, axes))) for row in rows}
+    missing, kept = set().union(*pairs.values()), []
+    while missing:
+        kept.append(max(rows, key=lambda row: len(pairs[row] & missing)))
+        missing -= pairs[kept[-1]]
+    return kept
 
 
 def _is_dear(item):

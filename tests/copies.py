@@ -6,7 +6,8 @@ import pathlib
 import runpy
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["torch"])
+# catnat.torch needs the second, which takes as long again to import.
+SERVER.set_forkserver_preload(["torch", "torch._dynamo"])
 
 
 def run(script: pathlib.Path) -> str:

@@ -370,6 +370,7 @@ def test_transformed_distributions_and_their_reparameterization():
     close(trace["p"]["value"], transform(value))
 
 
+@pytest.mark.slow  # that it samples at all, the docs' doctests show
 def test_nuts_finds_the_posterior_of_counts():
     """A Dirichlet, whose means and variances are known; all within six standard errors."""
     counts, prior = jnp.array([30, 0, 5, 12, 3]), 0.5

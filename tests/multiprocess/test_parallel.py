@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
+import copies
 import pytest
-import torch.multiprocessing as mp
 from multiprocess import ranks
+
+
+def start(size: int, folder: Path, work: Callable[[Path], None], timeout: float) -> list[BaseProcess]:
+    """Ranks that ``work``, each a copy of one process that has imported torch."""
+    started = [
+        copies.SERVER.Process(target=ranks.run, args=(rank, size, folder, work, timeout)) for rank in range(size)
+    ]
+    for process in started:
+        process.start()
+    return started
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
     """The folder in which four ranks have written how every check went."""
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(ranks.run, (4, folder, ranks.all_checks), nprocs=4)
+    started = start(4, folder, ranks.all_checks, timeout=60)
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * 4
     return folder
 
 
@@ -24,12 +40,11 @@ def test_on_four_ranks(check, outcomes):
 
 
 def test_a_killed_rank_ends_the_others_with_a_clear_error(tmp_path):
-    """At once, and within the group's timeout of 20 s in any case; starting a rank takes some seconds."""
-    spawning = mp.get_context("spawn")
-    started = [spawning.Process(target=ranks.run, args=(rank, 2, tmp_path, ranks.one_dies, 20)) for rank in range(2)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(60)
+    """At once, and within the group's timeout of 20 s in any case, counted from the death and not from the start."""
+    other, killed = started = start(2, tmp_path, ranks.one_dies, timeout=20)
+    killed.join()
+    other.join(60)
+    other.kill()  # if it still runs: then it has no exit code of its own, which fails the test
+    other.join()
     assert [process.exitcode for process in started] == [1, -signal.SIGKILL]
     assert "one of them has ended" in (tmp_path / "error-0").read_text()

@@ -529,7 +529,6 @@ def finite_total(found):
     return sum(part.sum() for part in parts)
 
 
-@pytest.mark.dear
 @pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
 @pytest.mark.parametrize("name", ["plain", "prune-unimix", "renormalize-hot-unimix"])
 def test_several_variables_are_a_loop(forest, name):
