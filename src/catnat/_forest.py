@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class Forest:
     depth: int
     """The number of nodes on the longest path."""
 
-    kind = "forest"
+    kind: ClassVar[Literal["forest"]] = "forest"
     is_symmetric = False
 
     def __init__(self, trees: Iterable[Tree | int]) -> None:

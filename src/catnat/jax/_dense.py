@@ -36,7 +36,7 @@ def path_sums(no: Array, yes: Array, tree: Tree | Forest, to: str) -> Array:
     if tree.num_classes <= MOST_MATMUL_CLASSES:
         matrix = _constants.path_matrix(tree, to, no.dtype)
         return jnp.matmul(jnp.concatenate([no, yes], -1), matrix, precision=lax.Precision.HIGHEST)
-    if isinstance(tree, Tree) and tree.kind == "balanced":
+    if tree.kind == "balanced":
         return _sums_by_level(no, yes, tree, to)
     if tree.kind == "chain":
         return _sums_along_chain(no, yes, to)

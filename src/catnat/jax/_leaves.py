@@ -20,9 +20,10 @@ from catnat import _checks
 from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _constants, _dense, _fisher, _functional, _inputs, _masks, _paths
+from catnat.jax import _dense, _fisher, _functional, _inputs, _masks, _paths
 from catnat.jax._nodes import Nodes
 from catnat.jax._pruning import pruned, weighed
+from catnat.jax._variables import ForestVariables, SingleVariable, variables_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Leaves:
     temperature: Array | None  # None is 1
     mask_mode: str
     unimix: float
+
+    @property
+    def variables(self) -> SingleVariable | ForestVariables:
+        """Whose classes the leaves are."""
+        return variables_of(self.nodes.tree)
 
     @property
     def is_tree(self) -> bool:
@@ -71,7 +77,7 @@ class Leaves:
     def mode(self) -> Array:
         """The most probable class, of every variable."""
         exact = self._without_nan().leaf_log_probs(floored=False)
-        return self._by_variable(exact, float(jnp.finfo(exact.dtype).min)).argmax(-1)
+        return self.variables.stack(exact, float(jnp.finfo(exact.dtype).min)).argmax(-1)
 
     def _ready(self, *, floored: bool) -> Array:
         """The tree's log-probabilities, or what every variable's softmax is taken of where they are not final."""
@@ -80,24 +86,26 @@ class Leaves:
 
     def _log_probs_from(self, ready: Array) -> Array:
         """The distribution's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
-        logs = ready if self.is_tree else self._together(jax.nn.log_softmax(ready, -1))
-        return self._mixed(logs, self._of_every_class(self._log_uniform())) if self.unimix else logs
+        logs = ready if self.is_tree else self.variables.join(jax.nn.log_softmax(ready, -1))
+        return self._mixed(logs, self.variables.per_class(self._log_uniform())) if self.unimix else logs
 
     def _probs_from(self, ready: Array) -> Array:
         """The distribution's probabilities from what :meth:`_ready` says."""
-        probs = jnp.exp(ready) if self.is_tree else self._together(jax.nn.softmax(ready, -1))
+        probs = jnp.exp(ready) if self.is_tree else self.variables.join(jax.nn.softmax(ready, -1))
         if self.unimix:
-            probs = probs * (1 - self.unimix) + jnp.exp(self._of_every_class(self._log_uniform())) * self.unimix
+            probs = probs * (1 - self.unimix) + jnp.exp(self.variables.per_class(self._log_uniform())) * self.unimix
         return probs if self.valid is None else jnp.where(self.valid, probs, 0)
 
     def _with_temperature(self, leaves: Array) -> Array:
         """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
         lowest = float(jnp.finfo(leaves.dtype).min)
         if self.temperature is not None:
-            tau = jnp.expand_dims(self.temperature, (-2, -1) if isinstance(self.nodes.tree, Forest) else -1)
+            tau = self.variables.beside_stack(self.temperature)
             # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            leaves = self._together(_dense.apply_temperature(self._by_variable(self._fill(leaves), lowest), tau))
-        return self._by_variable(self._fill(leaves), lowest)
+            leaves = self.variables.join(
+                _dense.apply_temperature(self.variables.stack(self._fill(leaves), lowest), tau)
+            )
+        return self.variables.stack(self._fill(leaves), lowest)
 
     def _fill(self, logs: Array) -> Array:
         return logs if self.valid is None else jnp.where(self.valid, logs, float(jnp.finfo(logs.dtype).min))
@@ -106,29 +114,10 @@ class Leaves:
         """``logs`` with a fraction of the uniform distribution."""
         return _dense.log_add(logs + math.log1p(-self.unimix), log_uniform + math.log(self.unimix))
 
-    # ---- every variable by itself ----
-
-    def _by_variable(self, values: Array, fill: float | bool) -> Array:
-        """Values of all classes with those of one variable on the last axis, the variables of a forest before it."""
-        return _masks.stack(values, self.nodes.tree, fill) if isinstance(self.nodes.tree, Forest) else values
-
-    def _together(self, values: Array) -> Array:
-        """The inverse."""
-        return _masks.unstack(values, self.nodes.tree) if isinstance(self.nodes.tree, Forest) else values
-
     def _log_uniform(self) -> Array:
         """The uniform log-probability of a valid class, (..., 1), or for every variable, (..., N)."""
-        tree, dtype = self.nodes.tree, self.nodes.scores.dtype
-        if self.valid is not None:
-            counts = self._by_variable(self.valid, False).sum(-1, keepdims=not isinstance(tree, Forest))
-        else:
-            counts = jnp.asarray(tree.sizes if isinstance(tree, Forest) else [tree.num_classes])
-        return -jnp.log(counts.astype(dtype))
-
-    def _of_every_class(self, values: Array) -> Array:
-        if isinstance(self.nodes.tree, Forest):
-            return values[..., _constants.forest_table(self.nodes.tree, "variable_of_class")]
-        return values
+        counts = jnp.asarray(self.variables.sizes) if self.valid is None else self.variables.count(self.valid)
+        return -jnp.log(counts.astype(self.nodes.scores.dtype))
 
     # ---- sums over classes, and so over variables ----
 
@@ -164,10 +153,9 @@ class Leaves:
     @jax.jit
     def log_prob(self, classes: Array) -> Array:
         """The log-probability of ``classes``, which exist: along their paths, or from all classes if these are few."""
-        tree, places = self.nodes.tree, self._places(classes)
+        tree, places = self.nodes.tree, self.variables.places(classes)
         if self.is_tree and _functional.walks(tree):
-            found = _functional.log_prob_unchecked(self.left, classes)
-            found = found if isinstance(tree, Forest) else found[..., None]
+            found = self.variables.with_axis(_functional.log_prob_unchecked(self.left, classes))
             found = self._mixed(found, self._log_uniform()) if self.unimix else found
         else:
             found = _pick(self.leaf_log_probs(), places)
@@ -177,12 +165,6 @@ class Leaves:
         # One masked class rules the whole value out.
         lowest = float(jnp.finfo(found.dtype).min)
         return jnp.where(possible.all(-1), jnp.where(possible, found, 0).sum(-1), lowest)
-
-    def _places(self, classes: Array) -> Array:
-        """Where ``classes`` stand among all classes: (..., 1), or (..., N) for the variables of a forest."""
-        if isinstance(self.nodes.tree, Forest):
-            return classes + _constants.forest_table(self.nodes.tree, "first_classes")
-        return classes[..., None]
 
     def _without_nan(self) -> Leaves:
         """The same with NaN scores read as 0, so that whatever is drawn is a class that the mask allows."""
@@ -211,7 +193,7 @@ class Leaves:
         tree = self.nodes.tree
         if self.valid is not None:
             return _draw_by_weight(self.valid.astype(self.nodes.scores.dtype), tree, sample_shape, key)
-        counts = jnp.asarray(tree.sizes) if isinstance(tree, Forest) else tree.num_classes
+        counts = self.variables.without_axis(jnp.asarray(self.variables.sizes))
         return jax.random.randint(key, like.shape, 0, counts, like.dtype)
 
 

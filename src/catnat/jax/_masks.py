@@ -10,9 +10,11 @@ from jax import Array
 from jaxtyping import Bool
 
 from catnat import _checks
+from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.jax import _constants, _inputs
+from catnat.jax import _inputs
+from catnat.jax._variables import variables_of
 
 
 def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:
@@ -31,9 +33,8 @@ def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | For
         >>> print(validate_mask(jnp.array([[True, False, True], [False, False, False]]), 3))
         [ True False]
     """
-    num_classes = classes if isinstance(classes, int) else classes.num_classes
-    left = _left(_as_boolean(mask, num_classes), classes)
-    return left.all(-1) if isinstance(classes, Forest) else left
+    tree = balanced(classes) if isinstance(classes, int) else classes
+    return _left(_as_boolean(mask, tree.num_classes), tree).all(-1)
 
 
 def given(mask: Array | None, valid_classes: Array | None, num_classes: int) -> Array | None:
@@ -57,15 +58,13 @@ def valid_classes(mask: Array, classes: Tree | Forest) -> Array:
             f"`mask` leaves no valid class in {int((~left).sum())} of {left.size} rows, but a distribution needs at "
             "least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* class?)"
         )
-    if isinstance(classes, Forest):
-        return valid | ~left[..., _constants.forest_table(classes, "variable_of_class")]
-    return valid | ~left[..., None]
+    return valid | ~variables_of(classes).per_class(left)
 
 
 @functools.partial(jax.jit, static_argnames="classes")
-def _left(valid: Array, classes: int | Tree | Forest) -> Array:
-    """Whether a row has a valid class left, or each of its variables (..., N) in a forest."""
-    return (stack(valid, classes, False) if isinstance(classes, Forest) else valid).any(-1)
+def _left(valid: Array, classes: Tree | Forest) -> Array:
+    """Whether a row has a valid class left, (..., 1), or each of its variables in a forest, (..., N)."""
+    return variables_of(classes).count(valid) > 0
 
 
 def _as_boolean(mask: Array, num_classes: int) -> Array:
@@ -92,16 +91,3 @@ def _from_indices(indices: Array, num_classes: int) -> Array:
     padding = jnp.where(outside | (indices < 0), num_classes, indices)  # no such class: dropped
     valid = jnp.zeros((*indices.shape[:-1], num_classes), bool)
     return jnp.put_along_axis(valid, padding, True, -1, inplace=False, mode="drop")
-
-
-def stack(values: Array, forest: Forest, fill: float | bool) -> Array:
-    """Values of all classes of a forest, (..., sum of K), one variable a row: (..., N, largest K)."""
-    table, empty = _constants.stacking(forest)
-    return jnp.where(empty, fill, values.at[..., table].get(mode="promise_in_bounds"))
-
-
-def unstack(values: Array, forest: Forest) -> Array:
-    """The inverse of :func:`stack`."""
-    *batch, variables, largest = values.shape
-    flat = values.reshape(*batch, variables * largest)
-    return flat.at[..., _constants.unstacking(forest)].get(mode="promise_in_bounds")

@@ -35,7 +35,7 @@ def sum_branches(node_scores: NodeScores, on_path: Array, bits: Array, *, floore
 
 def path(classes: Array, tree: Tree | Forest) -> tuple[Array, Array]:
     """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
-    if isinstance(tree, Tree) and tree.kind == "balanced":
+    if tree.kind == "balanced":
         heap = classes + first_leaf(tree)
         heap = jnp.where(heap >= 2 * tree.num_classes, heap - tree.num_classes, heap)
         ladder = heap[..., None] >> jnp.arange(tree.depth, -1, -1, dtype=heap.dtype)
@@ -113,7 +113,7 @@ class TableWalk:
 
 def walk_of(tree: Tree | Forest) -> HeapWalk | TableWalk:
     """How to walk down this tree."""
-    return HeapWalk(tree) if isinstance(tree, Tree) and tree.kind == "balanced" else TableWalk(tree)
+    return HeapWalk(tree) if tree.kind == "balanced" else TableWalk(tree)
 
 
 def descend(nodes: Nodes | LazyNodes, count: int, key: Array) -> Array:

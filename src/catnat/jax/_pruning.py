@@ -17,6 +17,7 @@ from catnat._tree import Tree
 from catnat.activations import sigmoid
 from catnat.jax import _constants, _dense
 from catnat.jax._nodes import Masses, Nodes
+from catnat.jax._variables import variables_of
 
 
 @jax.jit
@@ -24,14 +25,9 @@ def pruned(nodes: Nodes, valid: Array) -> Nodes:
     """The same nodes with only the ``valid`` classes (..., K) left."""
     dtype, tree = nodes.scores.dtype, nodes.tree
     no, yes = _dense.leaf_sums(valid.astype(dtype) * _constants.leaf_weights(tree, dtype), tree)
-    reach = _share_below(no + yes, tree) if nodes.activation.scaling == "isotropic" else None
+    reach = (no + yes) / variables_of(tree).per_node(no + yes) if nodes.activation.scaling == "isotropic" else None
     left = dataclasses.replace(nodes, masses=Masses(no, yes, reach))
     return left.expand(jnp.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1]))
-
-
-def _share_below(below: Array, tree: Tree | Forest) -> Array:
-    roots = below[..., _constants.forest_table(tree, "root_of_node")] if isinstance(tree, Forest) else below[..., :1]
-    return below / roots
 
 
 def weighed(weights: Array, tree: Tree | Forest) -> Nodes:

@@ -34,7 +34,7 @@ def path_sums(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
     if _small(no, tree):
         on_no, on_yes = _constants.path_matrices(tree, to, no.device, no.dtype)
         return torch.addmm(no @ on_no, yes, on_yes) if no.ndim == 2 else no @ on_no + yes @ on_yes
-    if isinstance(tree, Tree) and tree.kind == "balanced":
+    if tree.kind == "balanced":
         return _sums_by_level(no, yes, tree, to)
     if tree.kind == "chain":
         return _sums_along_chain(no, yes, to)
@@ -48,7 +48,7 @@ def leaf_sums(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     if _small(values, tree):
         on_no, on_yes = _constants.path_matrices(tree, "leaves", values.device, values.dtype)
         return values @ on_no.T, values @ on_yes.T
-    if isinstance(tree, Tree) and tree.kind == "balanced":
+    if tree.kind == "balanced":
         return _leaf_sums_by_level(values, tree)
     if tree.kind == "chain":
         later = values.flip(-1).cumsum(-1).flip(-1)

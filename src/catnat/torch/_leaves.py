@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from catnat import _checks
-from catnat._forest import Forest
 from catnat.torch import _constants, _dense, _fisher, _functional, _inputs, _masks, _paths
 from catnat.torch._nodes import Nodes
 from catnat.torch._pruning import ValidPaths, pruned, valid_paths
+from catnat.torch._variables import variables_of
 
 
 class Leaves:
@@ -35,6 +34,7 @@ class Leaves:
         paths: ValidPaths | None = None,
     ) -> None:
         self.nodes, self.mask_mode, self.valid = nodes, mask_mode, valid
+        self.variables = variables_of(nodes.tree)
         self.temperature, self.unimix = temperature, unimix
         self._has_temperature = isinstance(temperature, Tensor) or temperature != 1
         # Whether this is the distribution of a tree, pruned or not, and whether it is so without unimix.
@@ -88,7 +88,7 @@ class Leaves:
     def mode(self) -> Tensor:
         """The most probable class, of every variable."""
         exact = self._without_nan().leaf_log_probs(floored=False).detach()
-        return self._by_variable(exact, torch.finfo(exact.dtype).min).argmax(-1)
+        return self.variables.stack(exact, torch.finfo(exact.dtype).min).argmax(-1)
 
     def _on_paths(self, paths: ValidPaths, *, floored: bool) -> Tensor:
         """The log-probability of the valid classes alone."""
@@ -102,69 +102,51 @@ class Leaves:
 
     def _log_probs_from(self, ready: Tensor) -> Tensor:
         """The distribution's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
-        logs = ready if self.is_tree else self._together(F.log_softmax(ready, -1))
+        logs = ready if self.is_tree else self.variables.join(F.log_softmax(ready, -1))
         if not self.unimix:
             return logs
-        uniform = self._of_every_class(self._log_uniform()) + math.log(self.unimix)
+        uniform = self.variables.per_class(self._log_uniform()) + math.log(self.unimix)
         return _dense.log_add(logs + math.log1p(-self.unimix), uniform)
 
     def _probs_from(self, ready: Tensor) -> Tensor:
         """The distribution's probabilities from what :meth:`_ready` says."""
-        probs = ready.exp() if self.is_tree else self._together(F.softmax(ready, -1))
+        probs = ready.exp() if self.is_tree else self.variables.join(F.softmax(ready, -1))
         if self.unimix:
-            probs = probs * (1 - self.unimix) + self._of_every_class(self._log_uniform()).exp() * self.unimix
+            probs = probs * (1 - self.unimix) + self.variables.per_class(self._log_uniform()).exp() * self.unimix
         return probs if self.valid is None else probs * self._penalties(probs.dtype)[0]
 
     def _with_temperature(self, leaves: Tensor) -> Tensor:
         """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
         lowest = torch.finfo(leaves.dtype).min
         if self._has_temperature:
-            tau: Any = self.temperature
+            tau = self.temperature
             if isinstance(tau, Tensor):
-                tau = tau.view(*tau.shape, *([1, 1] if isinstance(self.nodes.tree, Forest) else [1]))
+                tau = self.variables.beside_stack(tau)
             # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            hot = _dense.apply_temperature(self._by_variable(self._fill(leaves), lowest), tau)
-            leaves = self._together(hot)
-        return self._by_variable(self._fill(leaves), lowest)
+            tempered = _dense.apply_temperature(self.variables.stack(self._fill(leaves), lowest), tau)
+            leaves = self.variables.join(tempered)
+        return self.variables.stack(self._fill(leaves), lowest)
 
     def _fill(self, logs: Tensor) -> Tensor:
         if self.valid is None:
             return logs
-        fraction, penalty = self._penalties(logs.dtype)
-        return torch.addcmul(
-            penalty, logs, fraction
-        )  # multiplying by a float mask is faster than `torch.where` on a CPU
+        kept, penalty = self._penalties(logs.dtype)
+        return torch.addcmul(penalty, logs, kept)  # multiplying by a float mask is faster than `torch.where` on a CPU
 
     def _penalties(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """1 and 0 for valid classes, 0 and the smallest finite number for the others."""
         if self._kept_penalties is None:
-            fraction = self.valid.to(dtype)  # type: ignore[union-attr]
-            self._kept_penalties = fraction, (1 - fraction) * torch.finfo(dtype).min
+            kept = self.valid.to(dtype)  # type: ignore[union-attr]
+            self._kept_penalties = kept, (1 - kept) * torch.finfo(dtype).min
         return self._kept_penalties
-
-    # ---- every variable by itself ----
-
-    def _by_variable(self, values: Tensor, fill: float | bool) -> Tensor:
-        """Values of all classes with those of one variable on the last axis, the variables of a forest before it."""
-        return _masks.stack(values, self.nodes.tree, fill) if isinstance(self.nodes.tree, Forest) else values
-
-    def _together(self, values: Tensor) -> Tensor:
-        """The inverse."""
-        return _masks.unstack(values, self.nodes.tree) if isinstance(self.nodes.tree, Forest) else values
 
     def _log_uniform(self) -> Tensor:
         """The uniform log-probability of a valid class, (..., 1), or for every variable, (..., N)."""
         tree, scores = self.nodes.tree, self.nodes.scores
-        if self.valid is not None:
-            counts = self._by_variable(self.valid, False).sum(-1, keepdim=not isinstance(tree, Forest))
-        else:
-            counts = _constants.class_counts(tree, scores.device)
+        counts = (
+            _constants.class_counts(tree, scores.device) if self.valid is None else self.variables.count(self.valid)
+        )
         return -counts.to(scores.dtype).log()
-
-    def _of_every_class(self, values: Tensor) -> Tensor:
-        if isinstance(self.nodes.tree, Forest):
-            return values.index_select(-1, _constants.forest_table(self.nodes.tree, "variable_of_class", values.device))
-        return values
 
     # ---- sums over classes, and so over variables ----
 
@@ -201,41 +183,30 @@ class Leaves:
         """The log-probability of ``classes``: along their paths, or from all classes if few or known already."""
         classes, tree = classes.long(), self.nodes.tree
         if self._kept is not None or not self.is_tree or not _functional.walks(tree):
-            found = _pick(self.log_probs, self._places(classes))
+            found = _pick(self.log_probs, self.variables.places(classes))
         else:
             found = self._along_paths(classes)
-        if not isinstance(tree, Forest):
-            return found.squeeze(-1)
-        lowest = torch.finfo(found.dtype).min  # one masked class rules the whole vector out
-        return found.sum(-1).masked_fill((found == lowest).any(-1), lowest)
+        return self.variables.joint(found)
 
     def _along_paths(self, classes: Tensor) -> Tensor:
-        found = _functional.log_prob_unchecked(self.nodes, classes)
-        if not isinstance(self.nodes.tree, Forest):
-            found = found.unsqueeze(-1)
+        found = self.variables.with_axis(_functional.log_prob_unchecked(self.nodes, classes))
         if self.unimix:
             uniform = self._log_uniform() + math.log(self.unimix)
             found = _dense.log_add(found + math.log1p(-self.unimix), uniform)
         if self.valid is None:
             return found
-        masked = _pick(self.valid, self._places(classes)).logical_not()
+        masked = _pick(self.valid, self.variables.places(classes)).logical_not()
         return found.masked_fill(masked, torch.finfo(found.dtype).min)
-
-    def _places(self, classes: Tensor) -> Tensor:
-        """Where ``classes`` stand among all classes: (..., 1), or (..., N) for the variables of a forest."""
-        if isinstance(self.nodes.tree, Forest):
-            return classes + _constants.forest_table(self.nodes.tree, "first_classes", classes.device)
-        return classes.unsqueeze(-1)
 
     def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
         """Classes, sample shape + batch, with one more axis for the variables of a forest."""
         sample_shape, nodes, tree = _checks.shape_of_samples(sample_shape), self._without_nan().nodes, self.nodes.tree
-        walked = tree.depth <= _paths.MOST_WALKED_LEVELS or not isinstance(tree, Forest)
+        walked = tree.depth <= _paths.MOST_WALKED_LEVELS or tree.kind != "forest"
         if self.is_tree and walked:
             drawn = _functional.draw(nodes, sample_shape, generator)
         else:
             unmixed = Leaves(nodes, self.mask_mode, self.valid, self.temperature)
-            weights = self._by_variable(unmixed.probs().detach(), 0.0)
+            weights = self.variables.stack(unmixed.probs().detach(), 0.0)
             drawn = _paths.draw_by_weight(weights, sample_shape, generator)
         if not self.unimix:
             return drawn
@@ -244,10 +215,8 @@ class Leaves:
 
     def _draw_uniformly(self, like: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
         if self.valid is not None:
-            return _paths.draw_by_weight(self._by_variable(self.valid, False), sample_shape, generator)
-        counts = _constants.class_counts(self.nodes.tree, like.device).view(
-            -1 if isinstance(self.nodes.tree, Forest) else ()
-        )
+            return _paths.draw_by_weight(self.variables.stack(self.valid, False), sample_shape, generator)
+        counts = self.variables.without_axis(_constants.class_counts(self.nodes.tree, like.device))
         return (_paths.rand(like.shape, counts.double(), generator) * counts).long()
 
 

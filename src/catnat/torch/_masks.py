@@ -7,9 +7,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from catnat import _checks
+from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
-from catnat.torch import _constants, _inputs
+from catnat.torch import _inputs
+from catnat.torch._variables import variables_of
 
 
 def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
@@ -28,9 +30,8 @@ def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Fo
         >>> validate_mask(torch.tensor([[True, False, True], [False, False, False]]), 3)
         tensor([ True, False])
     """
-    num_classes = classes if isinstance(classes, int) else classes.num_classes
-    left = _left(_as_boolean(mask, num_classes), classes)
-    return left.all(-1) if isinstance(classes, Forest) else left
+    tree = balanced(classes) if isinstance(classes, int) else classes
+    return _left(_as_boolean(mask, tree.num_classes), tree).all(-1)
 
 
 def given(mask: Tensor | None, valid_classes: Tensor | None, num_classes: int) -> Tensor | None:
@@ -58,17 +59,12 @@ def valid_classes(mask: Tensor, classes: Tree | Forest, *, check: bool) -> Tenso
                 "distribution needs at least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* "
                 "class?)"
             )
-    if isinstance(classes, Forest):
-        left = left.index_select(-1, _constants.forest_table(classes, "variable_of_class", valid.device))
-    else:
-        left = left.unsqueeze(-1)
-    return valid | left.logical_not()
+    return valid | variables_of(classes).per_class(left).logical_not()
 
 
-def _left(valid: Tensor, classes: int | Tree | Forest) -> Tensor:
-    """Whether a row has a valid class left, or each of its variables (..., N) in a forest."""
-    rows = stack(valid, classes, False) if isinstance(classes, Forest) else valid
-    return rows.sum(-1, dtype=torch.int32) > 0  # many times faster than any
+def _left(valid: Tensor, classes: Tree | Forest) -> Tensor:
+    """Whether a row has a valid class left, (..., 1), or each of its variables in a forest, (..., N)."""
+    return variables_of(classes).count(valid) > 0
 
 
 def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
@@ -95,14 +91,3 @@ def _from_indices(indices: Tensor, num_classes: int) -> Tensor:
     padding = torch.where(indices < 0, num_classes, indices)  # one more class, which is then cut off
     valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)
     return valid.scatter(-1, padding, True).narrow(-1, 0, num_classes)
-
-
-def stack(values: Tensor, forest: Forest, fill: float | bool) -> Tensor:
-    """Values of all classes of a forest, (..., sum of K), one variable a row: (..., N, largest K)."""
-    table, empty = _constants.stacking(forest, values.device)
-    return values.index_select(-1, table.flatten()).unflatten(-1, table.shape).masked_fill(empty, fill)
-
-
-def unstack(values: Tensor, forest: Forest) -> Tensor:
-    """The inverse of :func:`stack`."""
-    return values.flatten(-2).index_select(-1, _constants.unstacking(forest, values.device))

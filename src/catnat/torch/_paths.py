@@ -34,7 +34,7 @@ def sum_branches(node_scores: NodeScores, on_path: Tensor, bits: Tensor, *, floo
 
 def path(classes: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
-    if isinstance(tree, Tree) and tree.kind == "balanced":
+    if tree.kind == "balanced":
         heap = _heap_of_class(classes, tree)
         ladder = torch.div(heap.unsqueeze(-1), _powers_of_two(tree.depth, classes.device), rounding_mode="floor")
         above, below = ladder.narrow(-1, 0, tree.depth), ladder.narrow(-1, 1, tree.depth)
@@ -123,7 +123,7 @@ class TableWalk:
 
 def walk_of(nodes: Nodes | LazyNodes) -> HeapWalk | TableWalk:
     """How to walk down the tree of these nodes."""
-    if isinstance(nodes.tree, Tree) and nodes.tree.kind == "balanced":
+    if nodes.tree.kind == "balanced":
         return HeapWalk(nodes.tree)
     return TableWalk(nodes.tree, nodes.like.device)
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.torch import _constants, _dense, _functional, _inputs, _paths
 from catnat.torch._kernels import FEW
 from catnat.torch._nodes import Masses, Nodes
+from catnat.torch._variables import variables_of
 
 
 def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
@@ -28,7 +28,7 @@ def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
         no, yes = paths.leaf_sums(weights, scores.shape)
     else:
         no, yes = _dense.leaf_sums(valid.to(scores.dtype) * weights, tree)
-    reach = _share_below(no + yes, tree) if activation.scaling == "isotropic" else None
+    reach = (no + yes) / variables_of(tree).per_node(no + yes) if activation.scaling == "isotropic" else None
     masses = Masses.from_sides(no, yes, reach)
     if scores.shape[:-1] != valid.shape[:-1]:
         batch = torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1])
@@ -36,12 +36,6 @@ def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
     if not _functional.walks(tree):  # then all nodes are read, perhaps more than once
         masses = masses._replace(known=masses.constants(nodes.kernel))
     return nodes._replace(masses=masses)
-
-
-def _share_below(below: Tensor, tree: Tree | Forest) -> Tensor:
-    if isinstance(tree, Forest):
-        return below / below.index_select(-1, _constants.forest_table(tree, "root_of_node", below.device))
-    return below / below.narrow(-1, 0, min(1, tree.num_nodes))
 
 
 # ---- few valid classes ----
