@@ -1,4 +1,4 @@
-"""The command line: ``catnat-experiments list``, and ``plan|run|status|report|figures|freeze EXPERIMENT``."""
+"""The command line: ``catnat-experiments list|verdicts``, and ``plan|run|status|report|figures|freeze EXPERIMENT``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from catnat_experiments.builtin import BUILT_IN, BuiltIn
-from catnat_experiments.engine import records, stages
+from catnat_experiments.engine import files, records, stages
 from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.extras import MissingExtraError
 from catnat_experiments.engine.freeze import DamagedError, freeze
@@ -25,6 +25,7 @@ from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.progress import Best, Display, duration
 from catnat_experiments.engine.records import Corrupt, Record
 from catnat_experiments.report import claims, page, terminal
+from catnat_experiments.report.markdown import markdown_table
 from catnat_experiments.report.tables import Table, done_records, fill
 
 app = typer.Typer(
@@ -251,6 +252,28 @@ def figures(
             f"There is nothing to draw yet: the figures need runs that are missing. What they are: catnat-experiments "
             f"status {name} --preset {preset} {directory}"
         )
+
+
+@app.command(name="verdicts")
+def verdicts_command(
+    reports: Annotated[
+        list[str], typer.Argument(metavar="EXPERIMENT:PRESET...", help="Such as gsl:paper vae:evidence.")
+    ],
+    results: Annotated[Path, typer.Option(help="The directory with one directory of records an experiment.")] = Path(
+        "results"
+    ),
+    output: Annotated[Path, typer.Option(help="The Markdown file to write.")] = Path("verdicts.md"),
+) -> None:
+    """Write one table of all claims: what the records say of each, with its effect, its p-value and its runs."""
+    rows = []
+    for report in reports:
+        name, _, preset = report.partition(":")
+        loaded = _open(name, results / name)
+        statuses, *_ = _survey(loaded, preset)
+        filled = [fill(table, statuses) for table in loaded.tables]
+        rows += claims.verdict_rows(f"{name}, {preset}", filled)
+    files.write_atomically(output, (markdown_table(claims.VERDICT_HEADER, rows) + "\n").encode())
+    Console().print(f"{len(rows)} claims: {output}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="freeze")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from catnat_experiments.report import statistics
 from catnat_experiments.report.cells import p_text
@@ -32,43 +35,92 @@ _KINDS = {
 _NO_RUNS, _NO_CLAIM = "no runs for it", "the paper makes no such claim"
 
 
+class Verdict(NamedTuple):
+    """What the records say about a claim in one row of a table.
+
+    Attributes:
+        claim: Which column is said to be better than which.
+        row: Of the table.
+        kind: In words: reproduced, not significant ...
+        p_value: Of Welch's test, corrected by Holm's method for all the claims of the table; NaN without a test.
+        effect: The mean of the column that is said to be better, minus that of the other.
+        runs: Of each of the two columns.
+    """
+
+    claim: Claim
+    row: Value
+    kind: str
+    p_value: float = math.nan
+    effect: float = math.nan
+    runs: tuple[int, int] = (0, 0)
+
+
+def verdicts(numbers: Numbers) -> list[Verdict]:
+    """Of every claim in every row; a claim about two columns that the table does not have is left out."""
+    table = numbers.table
+    about = [claim for claim in table.claims if {claim.better, claim.worse} & set(table.columns)]
+    pairs = {
+        (claim, row): (samples[claim.better], samples[claim.worse])
+        for claim in about
+        for row in numbers.rows
+        if claim.is_about(row) and {claim.better, claim.worse} <= set(samples := numbers.row(row))
+    }
+    corrected = statistics.holm({key: statistics.welch(*pair) for key, pair in pairs.items()})
+    found = []
+    for claim, row in itertools.product(about, numbers.rows):
+        if (claim, row) not in pairs:
+            found.append(Verdict(claim, row, _NO_RUNS if claim.is_about(row) else _NO_CLAIM))
+            continue
+        (better, worse), p_value = pairs[claim, row], corrected[claim, row]
+        kind = _KINDS[statistics.verdict(better, worse, table.direction, p_value)]
+        runs = (len(better.values), len(worse.values))
+        found.append(Verdict(claim, row, kind, p_value, better.mean - worse.mean, runs))
+    return found
+
+
 def claims(numbers: Numbers) -> list[str]:
     """One paragraph per claim of the paper: where it reproduced, where it did not, where nothing is significant.
 
-    And for what is not tested why: a run of either column is missing, or the paper does not claim it for that row. A
-    claim about two columns that the table does not have is left out.
+    And for what is not tested why: a run of either column is missing, or the paper does not claim it for that row.
     """
-    table = numbers.table
-    p_values: dict[tuple[Claim, Value], float] = {}
-    for claim in table.claims:
-        for row in numbers.rows:
-            samples = numbers.row(row)
-            if claim.is_about(row) and {claim.better, claim.worse} <= set(samples):
-                p_values[claim, row] = statistics.welch(samples[claim.better], samples[claim.worse])
-    corrected = statistics.holm(p_values)
-    texts = []
-    for claim in table.claims:
-        if not {claim.better, claim.worse} & set(table.columns):
-            continue  # of another preset
-        found: dict[str, list[str]] = {}
-        for row in numbers.rows:
-            if (claim, row) in corrected:
-                samples, p_value = numbers.row(row), corrected[claim, row]
-                words = statistics.verdict(samples[claim.better], samples[claim.worse], table.direction, p_value)
-                found.setdefault(_KINDS[words], []).append(f"{row} (p: {p_text(p_value)})")
-            else:
-                found.setdefault(_NO_RUNS if claim.is_about(row) else _NO_CLAIM, []).append(str(row))
+    found: dict[Claim, dict[str, list[str]]] = {}
+    for verdict in verdicts(numbers):
+        tested = verdict.kind in _KINDS.values()
+        told = f"{verdict.row} (p: {p_text(verdict.p_value)})" if tested else str(verdict.row)
+        found.setdefault(verdict.claim, {}).setdefault(verdict.kind, []).append(told)
+    if not found:
+        return []
+    texts = ["Claims are tested with Welch's t-test, corrected by Holm's method for all the claims of the table."]
+    for claim, kinds in found.items():
         told = "; ".join(
-            f"{kind} at {numbers.heading} {', '.join(found[kind])}"
+            f"{kind} at {numbers.heading} {', '.join(kinds[kind])}"
             for kind in (*_KINDS.values(), _NO_RUNS, _NO_CLAIM)
-            if kind in found
+            if kind in kinds
         )
         texts.append(f"The paper's claim that **{claim.better} is better than {claim.worse}**: {told}.")
-    if texts:
-        texts.insert(
-            0, "Claims are tested with Welch's t-test, corrected by Holm's method for all the claims of the table."
-        )
     return texts
+
+
+def verdict_rows(where: str, filled: Sequence[Numbers]) -> list[list[str]]:
+    """The verdicts of all tables of a report, but for what has no runs, as rows of a Markdown table."""
+    return [
+        [
+            numbers.table.title,
+            f"{numbers.heading} {verdict.row}",
+            f"{verdict.claim.better} is better than {verdict.claim.worse}",
+            f"**{verdict.kind}**" if verdict.kind != "cannot be tested" else "one run: cannot be tested",
+            f"{verdict.effect:+.{numbers.table.digits}f}",
+            p_text(verdict.p_value),
+            " and ".join(map(str, verdict.runs)),
+            where,
+        ]
+        for numbers in filled
+        for verdict in verdicts(numbers)
+        if verdict.kind in _KINDS.values()
+    ]
+
+
+VERDICT_HEADER = ["table", "row", "the paper's claim", "verdict", "difference", "p, corrected", "runs", "records"]
 
 
 def paired_claims(filled: Sequence[Numbers]) -> list[str]:
