@@ -35,6 +35,10 @@ BUILT_IN = {
             "start-fast": 0.5,
             "reproduce-short": 0.7,
             "reproduce": 0.7,
+            "table-3": 16,
+            "table-4": 8,
+            "ablation": 2,
+            "ablation-equal": 1,
             "paper": 450,
         },
     ),
@@ -44,7 +48,7 @@ BUILT_IN = {
     ),
     "world": BuiltIn(
         "world model in the style of DreamerV3 on a ball in a box, beyond the paper",
-        {"quick": 0.04, "evidence": 0.7},
+        {"quick": 0.04, "evidence": 0.7, "decay": 0.7},
     ),
     "atari": BuiltIn(
         "PPO on Atari games, Table 6 of the paper",
