@@ -418,7 +418,7 @@ def sample_counts(
         >>> import jax, jax.numpy as jnp
         >>> from catnat.jax import Catnat
         >>> from catnat.jax.estimators import sample_counts
-        >>> print(sample_counts(Catnat(jnp.zeros((5, 99))), 10**6, key=jax.random.key(0)).sum(-1))
+        >>> print(sample_counts(Catnat(jnp.zeros((5, 3))), 10**6, key=jax.random.key(0)).sum(-1))
         [1000000 1000000 1000000 1000000 1000000]
     """
     probs = lax.stop_gradient(_probs(distribution, "sample_counts")).astype(float)
