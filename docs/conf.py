@@ -119,6 +119,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("vae", "evidence"),
     ("vae", "laptop"),
     ("vae", "sgd"),
+    ("vae", "reproduce"),
     ("vae_reinforce", "collapse"),
     ("minatar", "evidence"),
     ("atari", "evidence"),
@@ -137,6 +138,8 @@ def write_results(app):
             experiments.report_command(name, preset, **paths)
             if experiments.load(name).figures:
                 experiments.figures(name, preset, **paths)
+        reports = [f"{name}:{preset}" for name, preset in PAGES]
+        experiments.verdicts_command(reports, HERE.parent / "experiments/results", HERE / "results/verdicts.md")
 
 
 def setup(app):

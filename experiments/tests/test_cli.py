@@ -134,6 +134,16 @@ def test_report_writes_the_page_where_it_is_told(experiment: Toy) -> None:
     assert Path("page/loss.png").exists()
 
 
+def test_verdicts_are_a_table_of_all_claims(experiment: Toy) -> None:
+    finish(experiment, 2)
+    said = call("verdicts", "toy:quick", "--output", "verdicts.md")
+    assert "claims: verdicts.md" in said.stdout
+    header, _, *rows = Path("verdicts.md").read_text().splitlines()
+    assert header.startswith("| table | row | the paper's claim | verdict | difference | p, corrected | runs |")
+    assert rows
+    assert all("alpha is better than beta" in row and "| 3 and 3 | toy, quick |" in row for row in rows)
+
+
 def test_figures_are_the_experiments_own(experiment: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     finish(experiment, 2)
     assert "toy.txt" in call("figures", "toy", "--output", "drawn").stdout
