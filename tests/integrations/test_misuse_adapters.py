@@ -423,10 +423,10 @@ ROWS += [
     ),
     Row(
         NUMPYRO,
-        "PyTorch's activation",
-        lambda m: m.CatnatTransform(catnat.balanced(4), ct.natural()),
+        "an activation's class",
+        lambda m: m.CatnatTransform(catnat.balanced(4), catnat.natural),
         TypeError,
-        r"catnat\.jax",
+        r"catnat\.natural\(",
     ),
     Row(NUMPYRO, "NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "scores"),
     Row(NUMPYRO, "a list", lambda m: m.Catnat([0.0, 0.0, 0.0]), TypeError, r"jnp\.asarray\(scores\)"),

@@ -513,7 +513,7 @@ def test_half_precision_sums_in_float32(dtype):
     ("call", "message"),
     [
         (lambda: EdgeSampler(3, PAIRS.t()), r"shape \(4, 2\).*Transpose"),
-        (lambda: EdgeSampler(3, PAIRS.float()), r"float32.*whole numbers"),
+        (lambda: EdgeSampler(3, PAIRS.float()), r"float32.*integers"),
         (lambda: EdgeSampler(3, torch.ones(3, 3, dtype=torch.bool)), r"nonzero\(\)\.t\(\)"),
         (lambda: EdgeSampler(2, PAIRS), r"holds 2, but 2 nodes are numbered 0 \.\. 1"),
         (lambda: EdgeSampler(3, -PAIRS), r"holds -1"),

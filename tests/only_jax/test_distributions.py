@@ -381,7 +381,7 @@ def test_values_are_checked_where_they_are_known():
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
         cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)).log_prob(jnp.ones(3))
     several = cj.MultiCatnat(jnp.zeros(3), [3, 2])
-    for value, text in (([0, 2], "holds 2"), ([-1, 0], "holds -1"), ([0, 0, 0], "shape"), ([0.0, 1.0], "whole")):
+    for value, text in (([0, 2], "holds 2"), ([-1, 0], "holds -1"), ([0, 0, 0], "shape"), ([0.0, 1.0], "integer")):
         with pytest.raises(ValueError, match=text):
             several.log_prob(jnp.array(value))
     np.testing.assert_allclose(jax.jit(law.log_prob)(jnp.array([0, 4])), np.log(0.25), rtol=1e-12)

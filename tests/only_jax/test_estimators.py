@@ -823,7 +823,7 @@ def test_dtypes_of_results():
         assert estimate(lambda k: k.astype(jnp.float16), half).dtype == jnp.float16
         assert estimate(lambda k: k.astype(jnp.float32), half).dtype == jnp.float32
         assert estimate(lambda k: k.astype(jnp.float64), single).dtype == jnp.float64
-        assert estimate(lambda k: k, single).dtype == jnp.float32  # whole numbers, and even answers, are costs
+        assert estimate(lambda k: k, single).dtype == jnp.float32  # integers, and even booleans, are costs
         assert estimate(lambda k: k == 2, single).dtype == jnp.float32
     assert (
         cj.estimators.gumbel_softmax(half, 0.5, key=KEY).dtype
@@ -930,5 +930,5 @@ def test_bad_counts():
     with pytest.raises(ValueError, match="batch shape"):
         cj.estimators.sample_counts(law, jnp.array([1, 2]), key=KEY)
     for bad in (2.0, True, jnp.array(2.0)):
-        with pytest.raises(TypeError, match="whole number"):
+        with pytest.raises(TypeError, match="integer"):
             cj.estimators.sample_counts(law, bad, key=KEY)

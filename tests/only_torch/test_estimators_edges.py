@@ -253,7 +253,7 @@ def test_dtypes_of_results():
         assert estimate(lambda k: k.half(), half).dtype == torch.float16
         assert estimate(lambda k: k.float(), half).dtype == torch.float32
         assert estimate(lambda k: k.double(), single).dtype == torch.float64
-        assert estimate(lambda k: k, single).dtype == torch.float32  # whole numbers, and even answers, are costs
+        assert estimate(lambda k: k, single).dtype == torch.float32  # integers, and even booleans, are costs
         assert estimate(lambda k: k == 2, single).dtype == torch.float32
     assert ct.estimators.gumbel_softmax(half, 0.5).dtype == ct.estimators.straight_through(half).dtype == torch.float16
     assert ct.estimators.gumbel_softmax(half, 0.5, hard=True).dtype == torch.float16
@@ -335,5 +335,5 @@ def test_bad_counts():
     with pytest.raises(ValueError, match="batch shape"):
         ct.estimators.sample_counts(law, torch.tensor([1, 2]))
     for bad in (2.0, True, torch.tensor(2.0)):
-        with pytest.raises(TypeError, match="whole number"):
+        with pytest.raises(TypeError, match="integer"):
             ct.estimators.sample_counts(law, bad)

@@ -254,7 +254,7 @@ def test_draws_have_the_law_of_the_loop(forest, name):
 
 def test_both_ways_of_drawing_are_tested():
     """The large forest asks too many questions to answer them all at once for 6000 draws, the small one does not."""
-    at_once = ct._functional._ANSWERS_AT_ONCE
+    at_once = ct._functional._BRANCHES_AT_ONCE
     assert 6000 * FORESTS["small"].num_nodes <= at_once < 6000 * FORESTS["large"].num_nodes
 
 

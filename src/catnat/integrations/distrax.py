@@ -90,7 +90,7 @@ class _OnTree:
     def __getitem__(self, index: Any) -> Any:
         rows = tuple(where[index] for where in np.indices(self.batch_shape))  # of the batch, never of the classes
         new = type(self).__new__(type(self))
-        new._leaves, new._dtype = jax.tree.map(lambda array: array[rows], self._catnat), self._dtype
+        new._catnat, new._dtype = jax.tree.map(lambda array: array[rows], self._catnat), self._dtype
         return new
 
 
