@@ -57,8 +57,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!catnat(\.|$)).*"),
     (
         r"py:class",
-        r"catnat\.jax\._(distributions|estimators)\.[A-Z]\w+",
-    ),  # protocols and bases in signatures: api_jax.md says what
+        r"catnat\.jax\.(_distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Affine|Band)",
+    ),  # protocols, bases and constants in signatures: the pages say what
 ]
 
 plot_html_show_formats = False

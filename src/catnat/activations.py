@@ -253,11 +253,6 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         """A constant: this is what the activation is made for."""
         return np.full_like(p, (math.pi / self.width) ** 2)
 
-    def band(self, dtype: np.dtype[Any]) -> Band:
-        """The band of a node with the prior 1/2 and the scale 1, as floats."""
-        half = np.full(1, 0.5)
-        return Band(*(float(row[0]) for row in self._bands(np.ones(1), half, half, dtype)))
-
     def constants(self, tree: Tree, dtype: np.dtype[Any]) -> Band:
         """The band of every node of the tree."""
         scale, no, yes = np.broadcast_arrays(self.scale(tree), *self._fractions(tree))

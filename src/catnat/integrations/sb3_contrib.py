@@ -87,10 +87,10 @@ class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
         >>> from catnat.integrations.sb3_contrib import MaskableCatnatDistribution
         >>> actions = MaskableCatnatDistribution(catnat.balanced(4)).proba_distribution(torch.zeros(1, 3))
         >>> actions.apply_masking([True, False, True, True])
-        >>> actions.distribution.probs
+        >>> actions.catnat.probs
         tensor([[0.3333, 0.0000, 0.3333, 0.3333]])
         >>> actions.apply_masking(None)
-        >>> actions.distribution.probs
+        >>> actions.catnat.probs
         tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
 
@@ -111,7 +111,7 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
         >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
         >>> actions = MaskableMultiCatnatDistribution(catnat.Forest([3, 2])).proba_distribution(torch.zeros(1, 3))
         >>> actions.apply_masking([True, False, True, False, True])  # those of both variables, one after the other
-        >>> actions.distribution.probs
+        >>> actions.catnat.probs
         tensor([[0.5000, 0.0000, 0.5000, 0.0000, 1.0000]])
     """
 
