@@ -220,7 +220,7 @@ def is_last_class_known(num_classes: int) -> bool:
 
 
 def watch_last_class(num_classes: int, count: int, occurs: bool) -> None:
-    """Count targets, and warn once if the last class is not among very many: about e^-32 at random, were all alike."""
+    """Count targets, and warn once if the last class is not among very many: probability e^-32, were all alike."""
     seen = _targets.get(num_classes, 0) + count
     if not occurs and seen >= max(256, 32 * num_classes):
         warnings.warn(

@@ -152,7 +152,7 @@ def softmax_rows(classes: int) -> str:
 def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree, activation: Activation) -> None:
     """Raise unless a state has the entries that are needed, in their shapes, for this tree and activation."""
     found, wanted = ({name: np.shape(value) for name, value in each.items()} for each in (state, needed))
-    wrong = None
+    wrong: str | None
     if found.get("weight", ())[:1] == (tree.num_classes,):
         wrong = softmax_rows(tree.num_classes)
     elif "_extra_state" not in state:

@@ -90,11 +90,11 @@ class ForestVariables:
         return classes + _constants.forest_table(self.forest, "first_classes")
 
     def with_axis(self, values: Array) -> Array:
-        """It is there."""
+        """The axis of the variables is there already."""
         return values
 
     def without_axis(self, values: Array) -> Array:
-        """It stays."""
+        """The axis of the variables stays."""
         return values
 
     def beside_stack(self, values: Array) -> Array:

@@ -105,11 +105,12 @@ class Nodes(NamedTuple):
 
     def all(self) -> NodeScores:
         """Every node of the tree."""
+        kernel = self.kernel
         if self.masses is None:
             constants = _constants.node_constants(self.tree, self.activation, self.scores.device, self.scores.dtype)
         else:
-            constants = self.masses.constants(self.kernel)
-        return NodeScores(self.scores, self.kernel, constants, self.masses)
+            constants = self.masses.constants(kernel)
+        return NodeScores(self.scores, kernel, constants, self.masses)
 
     def at(self, index: Tensor, place: Tensor | None = None) -> NodeScores:
         """The nodes ``index``, whose leading axes are the scores' batch.
@@ -117,11 +118,11 @@ class Nodes(NamedTuple):
         Where the rows of a batch have been joined to one, ``place`` is where to look in it.
         """
         place = index if place is None else place
-        found = _gather(self.scores, place)
+        kernel, found = self.kernel, _gather(self.scores, place)
         if self.masses is not None:
             masses = self.masses.map(lambda mass: _gather(mass, place))
-            return NodeScores(found, self.kernel, masses.constants(self.kernel), masses)
-        return NodeScores(found, self.kernel, _constants_at(index, self.tree, self.activation, found), None)
+            return NodeScores(found, kernel, masses.constants(kernel), masses)
+        return NodeScores(found, kernel, _constants_at(index, self.tree, self.activation, found), None)
 
     def expand(self, batch: Sequence[int]) -> Nodes:
         """The same nodes with the batch shape expanded."""
@@ -171,14 +172,14 @@ class LazyNodes(NamedTuple):
         """The nodes ``index``, whose leading axes are the input's batch."""
         rows = F.embedding(index, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
         scores = torch.matmul(rows, self.input.unsqueeze(-1)).view(index.shape)
-        return self._questions(scores, index, index)
+        return self._node_scores(scores, index, index)
 
     def each(self, row: Tensor, node: Tensor, place: Tensor) -> NodeScores:
         """One node an entry: of an input's ``row``, at a ``node`` whose weights stand at ``place``."""
         weights = F.embedding(place, self.weight, sparse=self.sparse)
-        return self._questions((weights * self.input.index_select(0, row)).sum(-1), node, place)
+        return self._node_scores((weights * self.input.index_select(0, row)).sum(-1), node, place)
 
-    def _questions(self, scores: Tensor, node: Tensor, place: Tensor) -> NodeScores:
+    def _node_scores(self, scores: Tensor, node: Tensor, place: Tensor) -> NodeScores:
         if self.bias is not None:
             scores = scores + self.bias.gather(0, place.flatten(), sparse_grad=self.sparse).view(place.shape)
         scores = _inputs.to_computing_dtype(scores)

@@ -28,7 +28,10 @@ def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
         no, yes = paths.leaf_sums(weights, scores.shape)
     else:
         no, yes = _dense.leaf_sums(valid.to(scores.dtype) * weights, tree)
-    reach = (no + yes) / variables_of(tree).per_node(no + yes) if activation.scaling == "isotropic" else None
+    reach = None
+    if activation.scaling == "isotropic":
+        below = no + yes
+        reach = below / variables_of(tree).per_node(below)
     masses = Masses.from_sides(no, yes, reach)
     if scores.shape[:-1] != valid.shape[:-1]:
         batch = torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1])

@@ -97,11 +97,11 @@ class ForestVariables:
         return log_probs.sum(-1).masked_fill((log_probs == lowest).any(-1), lowest)
 
     def with_axis(self, values: Tensor) -> Tensor:
-        """It is there."""
+        """The axis of the variables is there already."""
         return values
 
     def without_axis(self, values: Tensor) -> Tensor:
-        """It stays."""
+        """The axis of the variables stays."""
         return values
 
     def beside_stack(self, values: Tensor) -> Tensor:
