@@ -60,7 +60,12 @@ class OfScores:
     @property
     def _leaves(self) -> Leaves:
         nodes = Nodes(_inputs.to_computing_dtype(self.scores), self._trees, self.activation)
-        return Leaves(nodes, self.mask, self.temperature, self.mask_mode, self.unimix)
+        return _leaves.from_fields(nodes, self.mask, self.mask_mode, self._leaf_temperature, self.unimix)
+
+    @property
+    def _leaf_temperature(self) -> Array | None:
+        """The temperature of the classes."""
+        return self.temperature
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -230,14 +235,22 @@ def _checked(
 ) -> dict[str, Any]:
     """The fields of a distribution on one tree."""
     mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
-    return {"tree": nodes.tree, **fields_of(scores, _leaves.from_options(nodes, mask, mask_mode, temperature, unimix))}
+    return {"tree": nodes.tree, **fields_of(scores, nodes, mask, mask_mode, temperature, unimix)}
 
 
-def fields_of(scores: Array, leaves: Leaves) -> dict[str, Any]:
+def fields_of(
+    scores: Array,
+    nodes: Nodes,
+    mask: Array | None,
+    mask_mode: str,
+    temperature: float | Array | None,
+    unimix: float,
+) -> dict[str, Any]:
     """The fields of a distribution but for its tree or forest; ``scores`` keep their dtype."""
-    wide = jnp.broadcast_to(jnp.asarray(scores), leaves.nodes.scores.shape)
-    options = {"mask_mode": leaves.mask_mode, "temperature": leaves.temperature, "unimix": leaves.unimix}
-    return {"scores": wide, "activation": leaves.nodes.activation, "mask": leaves.valid, **options}
+    nodes, valid, tau = _leaves.checked(nodes, mask, mask_mode, temperature, unimix)
+    wide = jnp.broadcast_to(jnp.asarray(scores), nodes.scores.shape)
+    options = {"mask_mode": mask_mode, "temperature": tau, "unimix": float(unimix)}
+    return {"scores": wide, "activation": nodes.activation, "mask": valid, **options}
 
 
 class Catnat(OfClasses, _OfOneTree):
@@ -412,8 +425,8 @@ class RelaxedOneHotCatnat(_OfOneTree):
         self._set(temperature=tau)
 
     @property
-    def _leaves(self) -> Leaves:
-        return dataclasses.replace(super()._leaves, temperature=None)
+    def _leaf_temperature(self) -> None:
+        """That of a relaxation is another one's: of the points between the classes."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:

@@ -7,10 +7,12 @@ stacked, one variable a row, only where each variable must be looked at by itsel
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -25,93 +27,197 @@ from catnat.jax._nodes import Nodes
 from catnat.jax._pruning import pruned, weighed
 from catnat.jax._variables import ForestVariables, SingleVariable, variables_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-@dataclasses.dataclass(frozen=True)
-class Leaves:
+
+class Leaves(abc.ABC):
     """The distribution of one categorical variable per row, or of several independent ones if the tree is a forest.
 
-    A pytree of the nodes' scores, the valid classes (..., K) and the temperatures (...), all of one batch shape. The
-    tree is pruned where it is needed, inside compiled code.
+    A pytree of the nodes' scores, the valid classes (..., K) and what else it needs, all of one batch shape. What is
+    common to all: everything can be had from the log-probabilities of all classes.
     """
 
     nodes: Nodes
     valid: Array | None
-    temperature: Array | None  # None is 1
-    mask_mode: str
-    unimix: float
 
     @property
     def variables(self) -> SingleVariable | ForestVariables:
         """Whose classes the leaves are."""
         return variables_of(self.nodes.tree)
 
-    @property
-    def is_tree(self) -> bool:
-        """Whether this is the distribution of a tree, pruned or not, perhaps with unimix."""
-        return self.temperature is None and (self.valid is None or self.mask_mode == "prune")
-
-    @property
-    def _is_pure(self) -> bool:
-        return self.is_tree and not self.unimix
-
-    @property
-    def left(self) -> Nodes:
-        """What the mask leaves of the tree."""
-        if self.valid is None or self.mask_mode != "prune":
-            return self.nodes
-        return pruned(self.nodes, self.valid)
-
-    # ---- all classes ----
-
-    @functools.partial(jax.jit, static_argnames="floored")
+    @abc.abstractmethod
     def leaf_log_probs(self, *, floored: bool = True) -> Array:
         """The log-probability of every class; the smallest finite number for masked ones."""
-        return self._fill(self._log_probs_from(self._ready(floored=floored)))
 
     @jax.jit
     def probs(self) -> Array:
         """Probabilities, exactly 0 where they are."""
-        return self._probs_from(self._ready(floored=False))
+        return jnp.exp(self.leaf_log_probs(floored=False))
 
     @jax.jit
     def mode(self) -> Array:
         """The most probable class, of every variable."""
-        exact = self._without_nan().leaf_log_probs(floored=False)
-        return self.variables.stack(exact, float(jnp.finfo(exact.dtype).min)).argmax(-1)
+        exact = self.without_nan().leaf_log_probs(floored=False)
+        return self.variables.stack(exact, _lowest(exact)).argmax(-1)
 
-    def _ready(self, *, floored: bool) -> Array:
-        """The tree's log-probabilities, or what every variable's softmax is taken of where they are not final."""
-        leaves = _functional.log_probs(self.left, floored=floored)
-        return leaves if self.is_tree else self._with_temperature(leaves)
+    @jax.jit
+    def entropy(self) -> Array:
+        """The entropy, class by class."""
+        exact = self.leaf_log_probs(floored=False)
+        # At masked classes the logarithm must be a number that any gradient may be multiplied with.
+        return (-jnp.exp(exact) * self.fill(exact, 0)).sum(-1)
 
-    def _log_probs_from(self, ready: Array) -> Array:
-        """The distribution's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
-        logs = ready if self.is_tree else self.variables.join(jax.nn.log_softmax(ready, -1))
-        return self._mixed(logs, self.variables.per_class(self._log_uniform())) if self.unimix else logs
+    @jax.jit
+    def kl_divergence(self, other: Leaves) -> Array:
+        """KL(self || other), class by class; infinite where only the other masks a class."""
+        return divergence(self.probs(), self.leaf_log_probs(), other.leaf_log_probs(), other.valid)
 
-    def _probs_from(self, ready: Array) -> Array:
-        """The distribution's probabilities from what :meth:`_ready` says."""
-        probs = jnp.exp(ready) if self.is_tree else self.variables.join(jax.nn.softmax(ready, -1))
-        if self.unimix:
-            probs = probs * (1 - self.unimix) + jnp.exp(self.variables.per_class(self._log_uniform())) * self.unimix
-        return probs if self.valid is None else jnp.where(self.valid, probs, 0)
+    def fisher_diagonal(self) -> Array:
+        """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
+        _checks.not_diagonal()
 
-    def _with_temperature(self, leaves: Array) -> Array:
-        """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
-        lowest = float(jnp.finfo(leaves.dtype).min)
+    @jax.jit
+    def log_prob(self, classes: Array) -> Array:
+        """The log-probability of ``classes``, which exist, of all variables together."""
+        found = self.log_prob_of_each(classes)
+        if self.valid is None:
+            return found.sum(-1)
+        possible = _pick(self.valid, self.variables.places(classes))
+        # One masked class rules the whole value out.
+        return jnp.where(possible.all(-1), jnp.where(possible, found, 0).sum(-1), _lowest(found))
+
+    def log_prob_of_each(self, classes: Array) -> Array:
+        """The log-probability of every variable's class, (..., N) or (..., 1); any number for masked ones."""
+        return _pick(self.leaf_log_probs(), self.variables.places(classes))
+
+    @functools.partial(jax.jit, static_argnames="sample_shape")
+    def draw(self, sample_shape: tuple[int, ...], key: Array) -> Array:
+        """Classes, sample shape + batch, with one more axis for the variables of a forest."""
+        return _draw_by_weight(self.without_nan().probs(), self.nodes.tree, sample_shape, key)
+
+    def without_nan(self) -> Self:
+        """The same with NaN scores read as 0, so that whatever is drawn is a class that the mask allows."""
+        if self.valid is None:
+            return self
+        scores = jnp.where(jnp.isnan(self.nodes.scores), 0, self.nodes.scores)
+        return self.with_nodes(dataclasses.replace(self.nodes, scores=scores))
+
+    @abc.abstractmethod
+    def with_nodes(self, nodes: Nodes) -> Self:
+        """The same distribution on nodes with other scores."""
+
+    def fill(self, values: Array, at_masked: float) -> Array:
+        """``values`` of all classes, but ``at_masked`` at masked ones."""
+        return values if self.valid is None else jnp.where(self.valid, values, at_masked)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["nodes", "valid"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class TreeLeaves(Leaves):
+    """The distribution of a tree, pruned to the valid classes where it is needed, inside compiled code."""
+
+    nodes: Nodes
+    valid: Array | None
+
+    @property
+    def left(self) -> Nodes:
+        """What the mask leaves of the tree."""
+        return self.nodes if self.valid is None else pruned(self.nodes, self.valid)
+
+    def with_nodes(self, nodes: Nodes) -> Self:
+        return dataclasses.replace(self, nodes=nodes)
+
+    @functools.partial(jax.jit, static_argnames="floored")
+    def leaf_log_probs(self, *, floored: bool = True) -> Array:
+        logs = _functional.log_probs(self.left, floored=floored)
+        return self.fill(logs, _lowest(logs))
+
+    @jax.jit
+    def entropy(self) -> Array:
+        """The entropy, by the chain rule."""
+        return _functional.node_entropies(self.left).sum(-1)
+
+    @jax.jit
+    def kl_divergence(self, other: Leaves) -> Array:
+        """KL(self || other), by the chain rule on a common tree."""
+        common = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
+        if common and isinstance(other, TreeLeaves) and self.valid is None and other.valid is None:
+            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
+        return super().kl_divergence(other)
+
+    @jax.jit
+    def fisher_diagonal(self) -> Array:
+        return _fisher.information(self.left)
+
+    def log_prob_of_each(self, classes: Array) -> Array:
+        """Along the paths of the classes, or from all classes if these are few."""
+        if not _functional.walks(self.nodes.tree):
+            return super().log_prob_of_each(classes)
+        return self.variables.with_axis(_functional.log_prob_unchecked(self.left, classes))
+
+    @functools.partial(jax.jit, static_argnames="sample_shape")
+    def draw(self, sample_shape: tuple[int, ...], key: Array) -> Array:
+        return _functional.draw(self.without_nan().left, sample_shape, key)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["leaves", "valid", "temperature"], meta_fields=[])
+@dataclasses.dataclass(frozen=True)
+class SoftmaxLeaves(Leaves):
+    """p^(1/T) / Z over the valid classes, where p is the distribution of a tree."""
+
+    leaves: TreeLeaves
+    valid: Array | None
+    temperature: Array | None  # None is 1
+
+    @property
+    def nodes(self) -> Nodes:  # type: ignore[override]
+        return self.leaves.nodes
+
+    def with_nodes(self, nodes: Nodes) -> Self:
+        return dataclasses.replace(self, leaves=self.leaves.with_nodes(nodes))
+
+    @functools.partial(jax.jit, static_argnames="floored")
+    def leaf_log_probs(self, *, floored: bool = True) -> Array:
+        logs = self.leaves.leaf_log_probs(floored=floored)
+        lowest = _lowest(logs)
+        stacked = self.variables.stack(self.fill(logs, lowest), lowest)
         if self.temperature is not None:
-            tau = self.variables.beside_stack(self.temperature)
+            tempered = _dense.apply_temperature(stacked, self.variables.beside_stack(self.temperature))
             # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            leaves = self.variables.join(
-                _dense.apply_temperature(self.variables.stack(self._fill(leaves), lowest), tau)
-            )
-        return self.variables.stack(self._fill(leaves), lowest)
+            stacked = self.variables.stack(self.fill(self.variables.join(tempered), lowest), lowest)
+        return self.fill(self.variables.join(jax.nn.log_softmax(stacked, -1)), lowest)
 
-    def _fill(self, logs: Array) -> Array:
-        return logs if self.valid is None else jnp.where(self.valid, logs, float(jnp.finfo(logs.dtype).min))
 
-    def _mixed(self, logs: Array, log_uniform: Array) -> Array:
-        """``logs`` with a fraction of the uniform distribution."""
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["leaves"], meta_fields=["unimix"])
+@dataclasses.dataclass(frozen=True)
+class MixedLeaves(Leaves):
+    """(1 - u) p + u / K over the valid classes, where p is another distribution of leaves."""
+
+    leaves: Leaves
+    unimix: float
+
+    @property
+    def nodes(self) -> Nodes:  # type: ignore[override]
+        return self.leaves.nodes
+
+    @property
+    def valid(self) -> Array | None:  # type: ignore[override]
+        return self.leaves.valid
+
+    def with_nodes(self, nodes: Nodes) -> Self:
+        return dataclasses.replace(self, leaves=self.leaves.with_nodes(nodes))
+
+    @functools.partial(jax.jit, static_argnames="floored")
+    def leaf_log_probs(self, *, floored: bool = True) -> Array:
+        uniform = self.variables.per_class(self._log_uniform())
+        logs = self._mix(self.leaves.leaf_log_probs(floored=floored), uniform)
+        return self.fill(logs, _lowest(logs))
+
+    def log_prob_of_each(self, classes: Array) -> Array:
+        return self._mix(self.leaves.log_prob_of_each(classes), self._log_uniform())
+
+    def _mix(self, logs: Array, log_uniform: Array) -> Array:
         return _dense.log_add(logs + math.log1p(-self.unimix), log_uniform + math.log(self.unimix))
 
     def _log_uniform(self) -> Array:
@@ -119,87 +225,29 @@ class Leaves:
         counts = jnp.asarray(self.variables.sizes) if self.valid is None else self.variables.count(self.valid)
         return -jnp.log(counts.astype(self.nodes.scores.dtype))
 
-    # ---- sums over classes, and so over variables ----
-
-    @jax.jit
-    def entropy(self) -> Array:
-        """The entropy: by the chain rule where this is a tree's distribution, otherwise class by class."""
-        if self._is_pure:
-            return _functional.node_entropies(self.left).sum(-1)
-        ready = self._ready(floored=False)
-        logs = self._log_probs_from(ready)
-        if self.valid is not None:  # at masked classes a number that any gradient may be multiplied with
-            logs = jnp.where(self.valid, logs, 0)
-        return (-self._probs_from(ready) * logs).sum(-1)
-
-    @jax.jit
-    def kl_divergence(self, other: Leaves) -> Array:
-        """KL(self || other), by the chain rule on a common tree; infinite where only the other masks a class."""
-        plain = all(each._is_pure and each.valid is None for each in (self, other))
-        same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
-        if same and plain:
-            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
-        return divergence(self.probs(), self.leaf_log_probs(), other.leaf_log_probs(), other.valid)
-
-    @jax.jit
-    def fisher_diagonal(self) -> Array:
-        """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
-        if not self._is_pure:
-            _checks.not_diagonal()
-        return _fisher.information(self.left)
-
-    # ---- some classes ----
-
-    @jax.jit
-    def log_prob(self, classes: Array) -> Array:
-        """The log-probability of ``classes``, which exist: along their paths, or from all classes if these are few."""
-        tree, places = self.nodes.tree, self.variables.places(classes)
-        if self.is_tree and _functional.walks(tree):
-            found = self.variables.with_axis(_functional.log_prob_unchecked(self.left, classes))
-            found = self._mixed(found, self._log_uniform()) if self.unimix else found
-        else:
-            found = _pick(self.leaf_log_probs(), places)
-        if self.valid is None:
-            return found.sum(-1)
-        possible = _pick(self.valid, places)
-        # One masked class rules the whole value out.
-        lowest = float(jnp.finfo(found.dtype).min)
-        return jnp.where(possible.all(-1), jnp.where(possible, found, 0).sum(-1), lowest)
-
-    def _without_nan(self) -> Leaves:
-        """The same with NaN scores read as 0, so that whatever is drawn is a class that the mask allows."""
-        if self.valid is None:
-            return self
-        scores = jnp.where(jnp.isnan(self.nodes.scores), 0, self.nodes.scores)
-        return dataclasses.replace(self, nodes=dataclasses.replace(self.nodes, scores=scores))
-
     @functools.partial(jax.jit, static_argnames="sample_shape")
     def draw(self, sample_shape: tuple[int, ...], key: Array) -> Array:
-        """Classes, sample shape + batch, with one more axis for the variables of a forest."""
-        if self.unimix:
-            key, which, uniformly = jax.random.split(key, 3)
-        valid = self._without_nan()
-        if self.is_tree:
-            drawn = _functional.draw(valid.left, sample_shape, key)
-        else:
-            unmixed = dataclasses.replace(valid, unimix=0.0)
-            drawn = _draw_by_weight(unmixed.probs(), self.nodes.tree, sample_shape, key)
-        if not self.unimix:
-            return drawn
+        key, which, uniformly = jax.random.split(key, 3)
+        drawn = self.leaves.draw(sample_shape, key)
         coin = jax.random.uniform(which, drawn.shape, self.nodes.scores.dtype) < self.unimix
         return jnp.where(coin, self._draw_uniformly(drawn, sample_shape, uniformly), drawn)
 
     def _draw_uniformly(self, like: Array, sample_shape: tuple[int, ...], key: Array) -> Array:
-        tree = self.nodes.tree
         if self.valid is not None:
-            return _draw_by_weight(self.valid.astype(self.nodes.scores.dtype), tree, sample_shape, key)
+            weights = self.valid.astype(self.nodes.scores.dtype)
+            return _draw_by_weight(weights, self.nodes.tree, sample_shape, key)
         counts = self.variables.without_axis(jnp.asarray(self.variables.sizes))
         return jax.random.randint(key, like.shape, 0, counts, like.dtype)
 
 
-jax.tree_util.register_dataclass(
-    Leaves, data_fields=["nodes", "valid", "temperature"], meta_fields=["mask_mode", "unimix"]
-)
+def from_fields(nodes: Nodes, valid: Array | None, mask_mode: str, temperature: Array | None, unimix: float) -> Leaves:
+    """The distribution of what :func:`checked` has made of the user's options."""
+    leaves: Leaves
+    conditioned = valid is not None and mask_mode == "renormalize"
+    leaves = tree = TreeLeaves(nodes, None if conditioned else valid)
+    if conditioned or temperature is not None:
+        leaves = SoftmaxLeaves(tree, valid, temperature)
+    return MixedLeaves(leaves, unimix) if unimix else leaves
 
 
 def gumbel_noise_on(log_probs: Array, possible: Array | None, sample_shape: Sequence[int], key: Array) -> Array:
@@ -232,6 +280,11 @@ def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None
     return terms.sum(-1)
 
 
+def _lowest(like: Array) -> float:
+    """The smallest finite number."""
+    return float(jnp.finfo(like.dtype).min)
+
+
 def _pick(values: Array, places: Array) -> Array:
     """``values`` at ``places``, batch + (n,), of the last axis; axes of samples may stand before the batch."""
     shape, count = jnp.broadcast_shapes(values.shape[:-1], places.shape[:-1]), places.shape[-1]
@@ -246,10 +299,10 @@ def _pick(values: Array, places: Array) -> Array:
     return jnp.moveaxis(found.reshape(queries.shape), behind, before)
 
 
-def from_options(
+def checked(
     nodes: Nodes, mask: Array | None, mask_mode: str, temperature: float | Array | None, unimix: float
-) -> Leaves:
-    """The distribution of what the user passes, checked as far as values are known."""
+) -> tuple[Nodes, Array | None, Array | None]:
+    """Nodes, valid classes and temperatures in one batch shape, from what the user passes, checked where known."""
     _checks.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
     _checks.unimix(unimix)
     valid = None
@@ -258,8 +311,7 @@ def from_options(
         batch = jnp.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
         nodes, valid = nodes.expand(batch), jnp.broadcast_to(valid, (*batch, valid.shape[-1]))
     one = temperature is None or (isinstance(temperature, (int, float)) and temperature == 1)
-    tau = None if one else checked_temperature(temperature, nodes.scores)
-    return Leaves(nodes, valid, tau, mask_mode, float(unimix))
+    return nodes, valid, None if one else checked_temperature(temperature, nodes.scores)
 
 
 def checked_temperature(temperature: float | Array | None, scores: Array) -> Array:

@@ -13,7 +13,7 @@ from catnat import _checks
 from catnat._forest import Forest, as_forest, check_width
 from catnat._tree import Tree
 from catnat.activations import Activation, resolve
-from catnat.jax import _constants, _inputs, _leaves
+from catnat.jax import _constants, _inputs
 from catnat.jax._distributions import OfClasses, as_data, fields_of
 from catnat.jax._nodes import Nodes
 
@@ -73,7 +73,7 @@ class MultiCatnat(OfClasses):
             if mask.dtype != bool:
                 raise TypeError(f"`mask` has dtype {mask.dtype}, but with several variables it must be boolean.")
         nodes = Nodes(_inputs.to_computing_dtype(scores), forest, resolve(activation))
-        self._set(forest=forest, **fields_of(scores, _leaves.from_options(nodes, mask, mask_mode, temperature, unimix)))
+        self._set(forest=forest, **fields_of(scores, nodes, mask, mask_mode, temperature, unimix))
 
     @property
     def _trees(self) -> Forest:

@@ -7,6 +7,7 @@ stacked, one variable a row, only where each variable must be looked at by itsel
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 
@@ -21,44 +22,72 @@ from catnat.torch._pruning import ValidPaths, pruned, valid_paths
 from catnat.torch._variables import variables_of
 
 
-class Leaves:
-    """The distribution of one categorical variable per row, or of several independent ones if the tree is a forest."""
+class Mask:
+    """The valid classes, if not all are, and what becomes of values at the others.
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        mask_mode: str | None = None,
-        valid: Tensor | None = None,
-        temperature: float | Tensor = 1.0,
-        unimix: float = 0.0,
-        paths: ValidPaths | None = None,
-    ) -> None:
-        self.nodes, self.mask_mode, self.valid = nodes, mask_mode, valid
+    Multiplying by a float mask is faster than ``torch.where`` on a CPU.
+    """
+
+    def __init__(self, valid: Tensor | None) -> None:
+        self.valid = valid
+        self._floats: tuple[Tensor, Tensor] | None = None
+
+    def fill(self, logs: Tensor) -> Tensor:
+        """``logs`` with the smallest finite number at masked classes."""
+        if self.valid is None:
+            return logs
+        kept, penalty = self._as_floats(self.valid, logs.dtype)
+        return torch.addcmul(penalty, logs, kept)
+
+    def zero(self, values: Tensor) -> Tensor:
+        """``values`` with 0 at masked classes."""
+        return values if self.valid is None else values * self._as_floats(self.valid, values.dtype)[0]
+
+    def fill_chosen(self, logs: Tensor, places: Tensor) -> Tensor:
+        """``logs`` of the classes at ``places`` with the smallest finite number where these are masked."""
+        if self.valid is None:
+            return logs
+        return logs.masked_fill(_pick(self.valid, places).logical_not(), torch.finfo(logs.dtype).min)
+
+    def _as_floats(self, valid: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """1 and 0 for valid classes, 0 and the smallest finite number for the others."""
+        if self._floats is None:
+            kept = valid.to(dtype)
+            self._floats = kept, (1 - kept) * torch.finfo(dtype).min
+        return self._floats
+
+
+class Leaves(abc.ABC):
+    """The distribution of one categorical variable per row, or of several independent ones if the tree is a forest.
+
+    What is common to all: everything can be had from the log-probabilities of all classes.
+    """
+
+    def __init__(self, nodes: Nodes, valid: Tensor | None) -> None:
+        self.nodes, self.valid = nodes, valid
         self.variables = variables_of(nodes.tree)
-        self.temperature, self.unimix = temperature, unimix
-        self._has_temperature = isinstance(temperature, Tensor) or temperature != 1
-        # Whether this is the distribution of a tree, pruned or not, and whether it is so without unimix.
-        self.is_tree = not self._has_temperature and mask_mode != "renormalize"
-        self._is_pure = self.is_tree and not unimix
-        # To the valid classes, if they are few. What is done to the leaves otherwise needs all of them.
-        self._paths = None if unimix or self._has_temperature else paths
+        self.mask = Mask(valid)
         self._kept: Tensor | None = None
-        self._kept_penalties: tuple[Tensor, Tensor] | None = None
+
+    @abc.abstractmethod
+    def leaf_log_probs(self, *, floored: bool) -> Tensor:
+        """The log-probability of every class; the smallest finite number for masked ones."""
+
+    @abc.abstractmethod
+    def with_nodes(self, nodes: Nodes, valid: Tensor | None) -> Leaves:
+        """The same distribution on nodes with other scores."""
 
     def expand(self, batch: Sequence[int]) -> Leaves:
         """The same distribution with its batch shape expanded."""
         valid = None if self.valid is None else self.valid.expand(*batch, -1)
-        return Leaves(self.nodes.expand(batch), self.mask_mode, valid, self.temperature, self.unimix)
+        return self.with_nodes(self.nodes.expand(batch), valid)
 
-    def _without_nan(self) -> Leaves:
+    def without_nan(self) -> Leaves:
         """The same with NaN scores read as 0, so that whatever is drawn is a class that the mask allows."""
         if self.valid is None:
             return self
         scores = self.nodes.scores.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-        nodes = self.nodes._replace(scores=scores)
-        return Leaves(nodes, self.mask_mode, self.valid, self.temperature, self.unimix, self._paths)
-
-    # ---- all classes ----
+        return self.with_nodes(self.nodes._replace(scores=scores), self.valid)
 
     @property
     def log_probs(self) -> Tensor:
@@ -72,73 +101,169 @@ class Leaves:
             self._kept = self.leaf_log_probs(floored=True)
         return self._kept
 
-    def leaf_log_probs(self, *, floored: bool) -> Tensor:
-        """The log-probability of every class; the smallest finite number for masked ones."""
-        if self._paths is not None:
-            found = self._on_paths(self._paths, floored=floored)
-            return self._paths.spread(found, torch.finfo(found.dtype).min)
-        return self._fill(self._log_probs_from(self._ready(floored=floored)))
-
     def probs(self) -> Tensor:
         """Probabilities, exactly 0 where they are."""
-        if self._paths is not None:
-            return self._paths.spread(self._on_paths(self._paths, floored=False).exp(), 0.0)
-        return self._probs_from(self._ready(floored=False))
+        return self.leaf_log_probs(floored=False).exp()
 
     def mode(self) -> Tensor:
         """The most probable class, of every variable."""
-        exact = self._without_nan().leaf_log_probs(floored=False).detach()
+        exact = self.without_nan().leaf_log_probs(floored=False).detach()
         return self.variables.stack(exact, torch.finfo(exact.dtype).min).argmax(-1)
 
-    def _on_paths(self, paths: ValidPaths, *, floored: bool) -> Tensor:
+    def entropy(self) -> Tensor:
+        """The entropy, class by class."""
+        exact = self.leaf_log_probs(floored=False)
+        # At masked classes the logarithm must be a number that any gradient may be multiplied with.
+        return (-exact.exp() * self.mask.zero(exact)).sum(-1)
+
+    def kl_divergence(self, other: Leaves) -> Tensor:
+        """KL(self || other), class by class; infinite where only the other masks a class."""
+        return divergence(self.probs(), self.log_probs, other.log_probs, other.valid)
+
+    def fisher_diagonal(self) -> Tensor:
+        """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
+        _checks.not_diagonal()
+
+    def log_prob(self, classes: Tensor) -> Tensor:
+        """The log-probability of ``classes``, of all variables together."""
+        return self.variables.joint(self.log_prob_of_each(classes.long()))
+
+    def log_prob_of_each(self, classes: Tensor) -> Tensor:
+        """The log-probability of every variable's class, (..., N) or (..., 1)."""
+        return _pick(self.log_probs, self.variables.places(classes))
+
+    def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        """Classes, sample shape + batch, with one more axis for the variables of a forest."""
+        weights = self.variables.stack(self.without_nan().probs().detach(), 0.0)
+        return _paths.draw_by_weight(weights, _checks.shape_of_samples(sample_shape), generator)
+
+
+class TreeLeaves(Leaves):
+    """The distribution of a tree itself; if some classes are masked, the nodes are those of the pruned tree."""
+
+    def with_nodes(self, nodes: Nodes, valid: Tensor | None) -> Leaves:
+        return TreeLeaves(nodes, valid)
+
+    def leaf_log_probs(self, *, floored: bool) -> Tensor:
+        return self.mask.fill(_functional.log_probs(self.nodes, floored=floored))
+
+    def entropy(self) -> Tensor:
+        """The entropy, by the chain rule."""
+        return _functional.node_entropies(self.nodes).sum(-1)
+
+    def kl_divergence(self, other: Leaves) -> Tensor:
+        """KL(self || other), by the chain rule on a common tree."""
+        common = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
+        if common and isinstance(other, TreeLeaves) and self.valid is None and other.valid is None:
+            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
+        return super().kl_divergence(other)
+
+    def fisher_diagonal(self) -> Tensor:
+        return _fisher.information(self.nodes)
+
+    def log_prob_of_each(self, classes: Tensor) -> Tensor:
+        """Along the paths of the classes, or from all classes if these are few or known already."""
+        if self._kept is not None or not _functional.walks(self.nodes.tree):
+            return super().log_prob_of_each(classes)
+        found = self.variables.with_axis(_functional.log_prob_unchecked(self.nodes, classes))
+        return self.mask.fill_chosen(found, self.variables.places(classes))
+
+    def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        tree = self.nodes.tree
+        if tree.kind == "forest" and tree.depth > _paths.MOST_WALKED_LEVELS:
+            return super().draw(sample_shape, generator)
+        return _functional.draw(self.without_nan().nodes, _checks.shape_of_samples(sample_shape), generator)
+
+
+class SoftmaxLeaves(Leaves):
+    """p^(1/T) / Z over the valid classes, where p is the distribution of a tree."""
+
+    def __init__(self, nodes: Nodes, valid: Tensor | None, temperature: float | Tensor | None) -> None:
+        super().__init__(nodes, valid)
+        self.temperature = temperature
+
+    def with_nodes(self, nodes: Nodes, valid: Tensor | None) -> Leaves:
+        return SoftmaxLeaves(nodes, valid, self.temperature)
+
+    def leaf_log_probs(self, *, floored: bool) -> Tensor:
+        logs = self.mask.fill(_functional.log_probs(self.nodes, floored=floored))
+        stacked = self.variables.stack(logs, torch.finfo(logs.dtype).min)
+        if self.temperature is not None:
+            stacked = self._with_temperature(stacked, self.temperature)
+        return self.mask.fill(self.variables.join(F.log_softmax(stacked, -1)))
+
+    def _with_temperature(self, stacked: Tensor, temperature: float | Tensor) -> Tensor:
+        tau = self.variables.beside_stack(temperature) if isinstance(temperature, Tensor) else temperature
+        # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
+        logs = self.mask.fill(self.variables.join(_dense.apply_temperature(stacked, tau)))
+        return self.variables.stack(logs, torch.finfo(logs.dtype).min)
+
+
+class FewLeaves(Leaves):
+    """Few valid classes: what needs all of them reads their paths and nothing else."""
+
+    def __init__(self, nodes: Nodes, valid: Tensor | None, paths: ValidPaths) -> None:
+        super().__init__(nodes, valid)
+        self.paths = paths
+
+    def with_nodes(self, nodes: Nodes, valid: Tensor | None) -> Leaves:
+        return type(self)(nodes, valid, self.paths)
+
+    def on_paths(self, *, floored: bool) -> Tensor:
         """The log-probability of the valid classes alone."""
-        found = paths.log_probs(self.nodes, floored=floored)
-        return paths.normalized(found) if self.mask_mode == "renormalize" else found
+        return self.paths.log_probs(self.nodes, floored=floored)
 
-    def _ready(self, *, floored: bool) -> Tensor:
-        """The tree's log-probabilities, or what every variable's softmax is taken of where they are not final."""
-        leaves = _functional.log_probs(self.nodes, floored=floored)
-        return leaves if self.is_tree else self._with_temperature(leaves)
+    def leaf_log_probs(self, *, floored: bool) -> Tensor:
+        found = self.on_paths(floored=floored)
+        return self.paths.spread(found, torch.finfo(found.dtype).min)
 
-    def _log_probs_from(self, ready: Tensor) -> Tensor:
-        """The distribution's log-probabilities from what :meth:`_ready` says; any number at masked classes."""
-        logs = ready if self.is_tree else self.variables.join(F.log_softmax(ready, -1))
-        if not self.unimix:
-            return logs
-        uniform = self.variables.per_class(self._log_uniform()) + math.log(self.unimix)
-        return _dense.log_add(logs + math.log1p(-self.unimix), uniform)
+    def entropy(self) -> Tensor:
+        exact = self.on_paths(floored=False)
+        return self.paths.sum_by_row(-exact.exp() * exact)
 
-    def _probs_from(self, ready: Tensor) -> Tensor:
-        """The distribution's probabilities from what :meth:`_ready` says."""
-        probs = ready.exp() if self.is_tree else self.variables.join(F.softmax(ready, -1))
-        if self.unimix:
-            probs = probs * (1 - self.unimix) + self.variables.per_class(self._log_uniform()).exp() * self.unimix
-        return probs if self.valid is None else probs * self._penalties(probs.dtype)[0]
 
-    def _with_temperature(self, leaves: Tensor) -> Tensor:
-        """The logarithm of p^(1/T) at the valid classes, every variable by itself; the others are the lowest."""
-        lowest = torch.finfo(leaves.dtype).min
-        if self._has_temperature:
-            tau = self.temperature
-            if isinstance(tau, Tensor):
-                tau = self.variables.beside_stack(tau)
-            # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            tempered = _dense.apply_temperature(self.variables.stack(self._fill(leaves), lowest), tau)
-            leaves = self.variables.join(tempered)
-        return self.variables.stack(self._fill(leaves), lowest)
+class FewTreeLeaves(FewLeaves, TreeLeaves):
+    """The distribution of a tree pruned to few valid classes."""
 
-    def _fill(self, logs: Tensor) -> Tensor:
-        if self.valid is None:
-            return logs
-        kept, penalty = self._penalties(logs.dtype)
-        return torch.addcmul(penalty, logs, kept)  # multiplying by a float mask is faster than `torch.where` on a CPU
+    def expand(self, batch: Sequence[int]) -> Leaves:
+        return TreeLeaves(self.nodes, self.valid).expand(batch)  # the paths are those of other rows
 
-    def _penalties(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """1 and 0 for valid classes, 0 and the smallest finite number for the others."""
-        if self._kept_penalties is None:
-            kept = self.valid.to(dtype)  # type: ignore[union-attr]
-            self._kept_penalties = kept, (1 - kept) * torch.finfo(dtype).min
-        return self._kept_penalties
+
+class FewSoftmaxLeaves(FewLeaves):
+    """The distribution of a tree conditioned on few valid classes."""
+
+    def expand(self, batch: Sequence[int]) -> Leaves:
+        return SoftmaxLeaves(self.nodes, self.valid, None).expand(batch)
+
+    def on_paths(self, *, floored: bool) -> Tensor:
+        return self.paths.normalized(super().on_paths(floored=floored))
+
+
+class MixedLeaves(Leaves):
+    """(1 - u) p + u / K over the valid classes, where p is another distribution of leaves."""
+
+    def __init__(self, leaves: Leaves, unimix: float) -> None:
+        super().__init__(leaves.nodes, leaves.valid)
+        self.leaves, self.unimix = leaves, unimix
+
+    def with_nodes(self, nodes: Nodes, valid: Tensor | None) -> Leaves:
+        return MixedLeaves(self.leaves.with_nodes(nodes, valid), self.unimix)
+
+    def expand(self, batch: Sequence[int]) -> Leaves:
+        return MixedLeaves(self.leaves.expand(batch), self.unimix)
+
+    def leaf_log_probs(self, *, floored: bool) -> Tensor:
+        uniform = self.variables.per_class(self._log_uniform())
+        return self.mask.fill(self._mix(self.leaves.leaf_log_probs(floored=floored), uniform))
+
+    def log_prob_of_each(self, classes: Tensor) -> Tensor:
+        if self._kept is not None:
+            return super().log_prob_of_each(classes)
+        found = self._mix(self.leaves.log_prob_of_each(classes), self._log_uniform())
+        return self.mask.fill_chosen(found, self.variables.places(classes))
+
+    def _mix(self, logs: Tensor, log_uniform: Tensor) -> Tensor:
+        return _dense.log_add(logs + math.log1p(-self.unimix), log_uniform + math.log(self.unimix))
 
     def _log_uniform(self) -> Tensor:
         """The uniform log-probability of a valid class, (..., 1), or for every variable, (..., N)."""
@@ -148,68 +273,8 @@ class Leaves:
         )
         return -counts.to(scores.dtype).log()
 
-    # ---- sums over classes, and so over variables ----
-
-    def entropy(self) -> Tensor:
-        """The entropy: by the chain rule where this is a tree's distribution, otherwise class by class."""
-        if self._paths is not None:
-            exact = self._on_paths(self._paths, floored=False)
-            return self._paths.sum_by_row(-exact.exp() * exact)
-        if self._is_pure:
-            return _functional.node_entropies(self.nodes).sum(-1)
-        ready = self._ready(floored=False)
-        logs = self._log_probs_from(ready)
-        if self.valid is not None:  # at masked classes a number that any gradient may be multiplied with
-            logs = logs * self._penalties(logs.dtype)[0]
-        return (-self._probs_from(ready) * logs).sum(-1)
-
-    def kl_divergence(self, other: Leaves) -> Tensor:
-        """KL(self || other), by the chain rule on a common tree; infinite where only the other masks a class."""
-        plain = all(each._is_pure and each.valid is None for each in (self, other))
-        same = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
-        if same and plain:
-            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
-        return divergence(self.probs(), self.log_probs, other.log_probs, other.valid)
-
-    def fisher_diagonal(self) -> Tensor:
-        """The diagonal of the Fisher matrix of the scores, where that is all there is of it."""
-        if not self._is_pure:
-            _checks.not_diagonal()
-        return _fisher.information(self.nodes)
-
-    # ---- some classes ----
-
-    def log_prob(self, classes: Tensor) -> Tensor:
-        """The log-probability of ``classes``: along their paths, or from all classes if few or known already."""
-        classes, tree = classes.long(), self.nodes.tree
-        if self._kept is not None or not self.is_tree or not _functional.walks(tree):
-            found = _pick(self.log_probs, self.variables.places(classes))
-        else:
-            found = self._along_paths(classes)
-        return self.variables.joint(found)
-
-    def _along_paths(self, classes: Tensor) -> Tensor:
-        found = self.variables.with_axis(_functional.log_prob_unchecked(self.nodes, classes))
-        if self.unimix:
-            uniform = self._log_uniform() + math.log(self.unimix)
-            found = _dense.log_add(found + math.log1p(-self.unimix), uniform)
-        if self.valid is None:
-            return found
-        masked = _pick(self.valid, self.variables.places(classes)).logical_not()
-        return found.masked_fill(masked, torch.finfo(found.dtype).min)
-
     def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-        """Classes, sample shape + batch, with one more axis for the variables of a forest."""
-        sample_shape, nodes, tree = _checks.shape_of_samples(sample_shape), self._without_nan().nodes, self.nodes.tree
-        walked = tree.depth <= _paths.MOST_WALKED_LEVELS or tree.kind != "forest"
-        if self.is_tree and walked:
-            drawn = _functional.draw(nodes, sample_shape, generator)
-        else:
-            unmixed = Leaves(nodes, self.mask_mode, self.valid, self.temperature)
-            weights = self.variables.stack(unmixed.probs().detach(), 0.0)
-            drawn = _paths.draw_by_weight(weights, sample_shape, generator)
-        if not self.unimix:
-            return drawn
+        drawn = self.leaves.draw(sample_shape, generator)
         coin = _paths.rand(drawn.shape, self.nodes.scores, generator) < self.unimix
         return torch.where(coin, self._draw_uniformly(drawn, sample_shape, generator), drawn)
 
@@ -250,7 +315,20 @@ def from_options(
         nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
         valid = valid.expand(*batch, -1)
     temperature = _checked_temperature(temperature, nodes.scores, check=check)
-    return Leaves(nodes, None if mask is None else mask_mode, valid, temperature, float(unimix), paths)
+    leaves = _unmixed(nodes, valid, mask_mode, temperature, paths)
+    return MixedLeaves(leaves, float(unimix)) if unimix else leaves
+
+
+def _unmixed(
+    nodes: Nodes, valid: Tensor | None, mask_mode: str, temperature: float | Tensor, paths: ValidPaths | None
+) -> Leaves:
+    if isinstance(temperature, Tensor) or temperature != 1:
+        return SoftmaxLeaves(nodes, valid, temperature)
+    if valid is None:
+        return TreeLeaves(nodes, None)
+    if paths is not None:
+        return (FewTreeLeaves if mask_mode == "prune" else FewSoftmaxLeaves)(nodes, valid, paths)
+    return TreeLeaves(nodes, valid) if mask_mode == "prune" else SoftmaxLeaves(nodes, valid, None)
 
 
 def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: bool) -> float | Tensor:
