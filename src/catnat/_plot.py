@@ -5,28 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from catnat import _checks
-from catnat._tree import Tree
-from catnat.activations import Activation, resolve
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # Beyond this the labels would cover each other.
 MOST_CLASSES = 64
 
 
-def plot_tree(tree: Tree, scores: ArrayLike | None, activation: Activation | str, ax: Axes | None) -> Axes:
-    """Draw ``tree``; see :meth:`catnat.Tree.plot`."""
-    if tree.num_classes > MOST_CLASSES:
-        raise ValueError(f"`plot` draws at most {MOST_CLASSES} classes, but this tree has {tree.num_classes}.")
+def plot_tree(children: Ints, yes: Floats, ax: Axes | None) -> Axes:
+    """Draw a tree from its table of children and the probability of yes at every node."""
+    num_nodes = len(children)
+    if num_nodes >= MOST_CLASSES:
+        raise ValueError(f"`plot` draws at most {MOST_CLASSES} classes, but this tree has {num_nodes + 1}.")
+    reach, across, down = _layout(children, yes)
     if ax is None:
-        ax = _new_axes(tree)
-    yes = _yes_probabilities(tree, scores, activation)
-    reach, across, down = _layout(tree, yes)
-    for node, ids in enumerate(tree.children):
+        ax = _new_axes(num_nodes + 1, depth=-down.min())
+    for node, ids in enumerate(children):
         for bit, child in enumerate(ids):
             color = ("tab:gray", "tab:blue")[bit]
             ax.plot(across[[node, child]], down[[node, child]], color=color, lw=0.6 + 2.4 * reach[child], zorder=1)
@@ -34,9 +33,9 @@ def plot_tree(tree: Tree, scores: ArrayLike | None, activation: Activation | str
             probability = yes[node] if bit else 1 - yes[node]
             ax.annotate(f"{probability:.2f}", middle, color=color, fontsize=7, ha="center", va="center", bbox=_PAPER)
     for i, p in enumerate(reach):
-        name = f"{i}" if i < tree.num_nodes else f"class {i - tree.num_nodes}\n{p:.3f}"
-        shape = "circle" if i < tree.num_nodes else "round"
-        face = "white" if i < tree.num_nodes else "#e8f0fe"
+        name = f"{i}" if i < num_nodes else f"class {i - num_nodes}\n{p:.3f}"
+        shape = "circle" if i < num_nodes else "round"
+        face = "white" if i < num_nodes else "#e8f0fe"
         ax.annotate(
             name,
             (across[i], down[i]),
@@ -53,44 +52,35 @@ def plot_tree(tree: Tree, scores: ArrayLike | None, activation: Activation | str
 _PAPER = {"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"}
 
 
-def _new_axes(tree: Tree) -> Axes:
+def _new_axes(num_classes: int, depth: float) -> Axes:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError('Tree.plot needs matplotlib: pip install "catnat[plot]".') from error
-    size = (max(3.0, 0.75 * tree.num_classes), 1.2 + 0.9 * tree.depth)
+    size = (max(3.0, 0.75 * num_classes), 1.2 + 0.9 * depth)
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def _yes_probabilities(tree: Tree, scores: ArrayLike | None, activation: Activation | str) -> NDArray[np.float64]:
-    activation = resolve(activation)
-    values = np.zeros(tree.num_nodes) if scores is None else np.asarray(scores, dtype=np.float64)
-    if values.ndim != 1:
-        raise ValueError(f"`scores` has shape {values.shape}, but a tree is drawn for one vector of scores, (K-1,).")
-    _checks.width_of_scores(values.size, tree.num_classes)
-    return activation.probability(activation.scale(tree) * values + activation.offset(tree))
-
-
-def _layout(tree: Tree, yes: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+def _layout(children: Ints, yes: Floats) -> tuple[Floats, Floats, Floats]:
     """Reach, horizontal and vertical position of every id: leaves left to right, parents above their middle."""
-    count = 2 * tree.num_classes - 1
+    count = 2 * len(children) + 1
     reach, across, down = np.ones(count), np.zeros(count), np.zeros(count)
-    for node, (no_child, yes_child) in enumerate(tree.children):
+    for node, (no_child, yes_child) in enumerate(children):
         reach[[no_child, yes_child]] = reach[node] * np.array([1 - yes[node], yes[node]])
         down[[no_child, yes_child]] = down[node] - 1
-    across[_left_to_right(tree)] = np.arange(tree.num_classes)
-    for node in reversed(range(tree.num_nodes)):
-        across[node] = across[tree.children[node]].mean()
+    across[_left_to_right(children)] = np.arange(len(children) + 1)
+    for node in reversed(range(len(children))):
+        across[node] = across[children[node]].mean()
     return reach, across, down
 
 
-def _left_to_right(tree: Tree) -> list[int]:
+def _left_to_right(children: Ints) -> list[int]:
     """The ids of the leaves, the no side of every node first."""
     stack, leaves = [0], []
     while stack:
         i = stack.pop()
-        if i >= tree.num_nodes:
+        if i >= len(children):
             leaves.append(i)
         else:
-            stack.extend(reversed(tree.children[i].tolist()))
+            stack.extend(reversed(children[i].tolist()))
     return leaves

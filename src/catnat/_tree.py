@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
+from catnat._plot import plot_tree
+from catnat.activations import Activation, resolve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from catnat.activations import Activation
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -243,9 +243,15 @@ class Tree:
             activation: The activation that turns scores into probabilities.
             ax: Where to draw; a new figure if not given.
         """
-        from catnat._plot import plot_tree  # matplotlib is an extra
-
-        return plot_tree(self, scores, activation, ax)
+        activation = resolve(activation)
+        values = np.zeros(self.num_nodes) if scores is None else np.asarray(scores, dtype=np.float64)
+        if values.ndim != 1:
+            raise ValueError(
+                f"`scores` has shape {values.shape}, but a tree is drawn for one vector of scores, (K-1,)."
+            )
+        _checks.width_of_scores(values.size, self.num_classes)
+        yes = activation.probability(activation.scale(self) * values + activation.offset(self))
+        return plot_tree(self.children, yes, ax)
 
 
 def first_leaf(tree: Tree) -> int:

@@ -11,13 +11,12 @@ import abc
 import dataclasses
 import math
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from catnat import _checks
-from catnat._tree import Tree
 
 __all__ = ["Activation", "EdgeWarning", "natural", "sigmoid"]
 
@@ -33,6 +32,17 @@ TWO_PI = (2 * math.pi, 2.4492935982947064e-16)
 SATURATED_LOGIT = 1e4
 # Scores are folded back from at most this many bands away: further out a float no longer resolves the band.
 MOST_FOLDS = 2.0**18
+
+
+class TreeWithPrior(Protocol):
+    """What an activation reads of a :class:`catnat.Tree`."""
+
+    @property
+    def num_nodes(self) -> int: ...
+    @property
+    def is_symmetric(self) -> bool: ...
+    def reach(self) -> Floats: ...
+    def prior_branches(self) -> tuple[Floats, Floats]: ...
 
 
 class Affine(NamedTuple):
@@ -128,7 +138,7 @@ class Activation(abc.ABC):
         slope = 2 * step / (ends[1] - ends[0])  # d logit / dx, and a' = a (1 - a) times it
         return np.asarray(p * (1 - p) * slope**2)
 
-    def scale(self, tree: Tree) -> Floats:
+    def scale(self, tree: TreeWithPrior) -> Floats:
         r"""The factor :math:`c_i` on every score.
 
         1 in the paper; isotropic: :math:`c_i = \sqrt{I_{ref} / (P_0(i) I_i)}`.
@@ -138,16 +148,16 @@ class Activation(abc.ABC):
         per_node = tree.reach() * self._prior_information(*tree.prior_branches())
         return np.sqrt(REFERENCE_INFORMATION / np.maximum(per_node, REFERENCE_INFORMATION / LARGEST_SCALE**2))
 
-    def offset(self, tree: Tree) -> Floats:
+    def offset(self, tree: TreeWithPrior) -> Floats:
         """What is added to every scaled score: the x at which a node's probability of yes is the tree's prior."""
         return self._prior_inverse(*self._fractions(tree))
 
-    def constants(self, tree: Tree, dtype: np.dtype[Any]) -> Constants:
+    def constants(self, tree: TreeWithPrior, dtype: np.dtype[Any]) -> Constants:
         """What a framework computes the nodes of a tree with: arrays (K-1,), or (1,) if all nodes share them."""
         scale, offset = np.broadcast_arrays(self.scale(tree), self.offset(tree))
         return Affine(scale.astype(dtype), offset.astype(dtype))
 
-    def _fractions(self, tree: Tree) -> tuple[Floats, Floats]:
+    def _fractions(self, tree: TreeWithPrior) -> tuple[Floats, Floats]:
         half = np.full(1, 0.5)
         return (half, half) if tree.is_symmetric and self.scaling == "paper" else tree.prior_branches()
 
@@ -253,7 +263,7 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         """A constant: this is what the activation is made for."""
         return np.full_like(p, (math.pi / self.width) ** 2)
 
-    def constants(self, tree: Tree, dtype: np.dtype[Any]) -> Band:
+    def constants(self, tree: TreeWithPrior, dtype: np.dtype[Any]) -> Band:
         """The band of every node of the tree."""
         scale, no, yes = np.broadcast_arrays(self.scale(tree), *self._fractions(tree))
         bands = self._bands(scale, no, yes, dtype)
@@ -283,7 +293,7 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         centre = (lower[0] + upper[0]) / 2
         return Band(*_split(lower, dtype), *_split(upper, dtype), centre.astype(dtype), rate.astype(dtype))
 
-    def _warn_near_edges(self, tree: Tree, distance: Floats) -> None:
+    def _warn_near_edges(self, tree: TreeWithPrior, distance: Floats) -> None:
         close = distance < 1
         key = (hash(tree), self)
         if not close.any() or key in _warned:
