@@ -1,4 +1,4 @@
-"""What the tests of gradient estimators share: five classes whose law, gradient and costs are known to the oracle.
+"""What the tests of gradient estimators share: five classes, and their gradients and costs by the oracle.
 
 So few that every outcome of an estimator can be listed with its probability.
 """
@@ -38,21 +38,21 @@ def all_tuples(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def all_sets(size: int) -> dict[tuple[int, ...], float]:
     """All sets of distinct classes, and the probability that draws without replacement give them."""
-    law = oracle.plackett_luce(P, size)
+    probabilities = oracle.plackett_luce(P, size)
     return {
-        members: sum(law[order] for order in itertools.permutations(members))
+        members: sum(probabilities[order] for order in itertools.permutations(members))
         for members in itertools.combinations(range(K), size)
     }
 
 
-def multinomial_law(count: int) -> dict[tuple[int, ...], float]:
+def multinomial(count: int) -> dict[tuple[int, ...], float]:
     """Every vector of counts and its probability, from the factorials."""
-    law = {}
+    probabilities = {}
     for cells in itertools.product(range(count + 1), repeat=K):
         if sum(cells) == count:
             ways = math.factorial(count) / math.prod(math.factorial(c) for c in cells)
-            law[cells] = ways * math.prod(q**c for q, c in zip(P, cells, strict=True))
-    return law
+            probabilities[cells] = ways * math.prod(q**c for q, c in zip(P, cells, strict=True))
+    return probabilities
 
 
 # ---- what the estimate must be ----
@@ -68,25 +68,25 @@ def leave_one_out_gradient(draws: Sequence[int]) -> np.ndarray:
 
 
 def set_estimate(members: tuple[int, ...]) -> tuple[float, np.ndarray]:
-    """The paper's formulas with every ratio from the law of ordered draws: the value, and a weight per grad p_s."""
+    """The paper's formulas, with every ratio from ordered draws: the value, and a weight per grad p_s."""
 
-    def chance(of: tuple[int, ...], left: list[int]) -> float:
+    def probability(of: tuple[int, ...], left: list[int]) -> float:
         """The probability that draws without replacement from the classes ``left`` give the set ``of``."""
         mass = sum(P[j] for j in left)
-        law = oracle.plackett_luce([P[j] / mass for j in left], len(of)) if of else {(): 1.0}
-        return sum(law[tuple(left.index(j) for j in order)] for order in itertools.permutations(of))
+        probabilities = oracle.plackett_luce([P[j] / mass for j in left], len(of)) if of else {(): 1.0}
+        return sum(probabilities[tuple(left.index(j) for j in order)] for order in itertools.permutations(of))
 
     def without(group, *taken):
         return [j for j in group if j not in taken]
 
     everyone = list(range(K))
-    whole = chance(members, everyone)
+    whole = probability(members, everyone)
     value, weights = 0.0, np.zeros(K)
     for s in members:
-        alone = chance(tuple(without(members, s)), without(everyone, s))
+        alone = probability(tuple(without(members, s)), without(everyone, s))
         baseline = 0.0
         for t in members if len(members) > 1 else ():
-            pair = chance(tuple(without(members, s, t)), without(everyone, s, t))
+            pair = probability(tuple(without(members, s, t)), without(everyone, s, t))
             baseline += P[t] * COSTS[t] * (1.0 if s == t else pair / alone)
         value += P[s] * alone / whole * COSTS[s]
         weights[s] = alone / whole * (COSTS[s] - baseline)
@@ -108,13 +108,13 @@ def assert_refuses_bad_costs(estimates: Sequence[Callable[..., object]], cost: C
 
 
 def assert_multinomial(counts: Sequence[Sequence[int]]) -> None:
-    """Rows of counts of three draws have their law."""
-    law = multinomial_law(3)
-    assert math.isclose(sum(law.values()), 1)
-    seen = dict.fromkeys(law, 0)
+    """Rows of counts of three draws have their probabilities."""
+    probabilities = multinomial(3)
+    assert math.isclose(sum(probabilities.values()), 1)
+    seen = dict.fromkeys(probabilities, 0)
     for row in counts:
         seen[tuple(row)] += 1
-    checks.chi_square(seen, law)
+    checks.chi_square(seen, probabilities)
 
 
 # ---- means and variances ----
@@ -127,7 +127,7 @@ def is_mean(draws: np.ndarray, wanted: np.ndarray) -> bool:
     return bool((z < stats.norm.isf(checks.FALSE_ALARM / 2 / z.size)).all())
 
 
-def total_variance(gradients: np.ndarray, chances: np.ndarray) -> float:
+def total_variance(gradients: np.ndarray, probabilities: np.ndarray) -> float:
     """The trace of the covariance of an estimator with these outcomes."""
-    mean = chances @ gradients
-    return float(chances @ ((gradients - mean) ** 2).sum(-1))
+    mean = probabilities @ gradients
+    return float(probabilities @ ((gradients - mean) ** 2).sum(-1))

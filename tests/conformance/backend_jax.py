@@ -15,7 +15,7 @@ from conformance.backend import Array
 
 import catnat.jax as lib
 
-jax.config.update("jax_enable_x64", True)  # the laws are stated in float64
+jax.config.update("jax_enable_x64", True)  # the checks are stated in float64
 
 
 class Backend(backend.Backend):
@@ -27,7 +27,7 @@ class Backend(backend.Backend):
     def numpy(self, value: jax.Array) -> Array:
         return np.asarray(value)
 
-    def chance(self, seed: int) -> dict[str, Any]:
+    def randomness(self, seed: int) -> dict[str, Any]:
         return {"key": jax.random.key(seed)}
 
     def value_and_gradient(self, function: Callable[[Any], Any], x: Array, cotangent: Array) -> tuple[Array, Array]:
@@ -40,7 +40,7 @@ class Backend(backend.Backend):
     def kl(self, p: Any, q: Any) -> jax.Array:
         return p.kl_divergence(q)
 
-    # Distributions go through the doors of compiled functions, where everything asked of them is one program.
+    # Distributions go through the doors of compiled functions, where all their facts are one program.
 
     def facts(self, build: Callable[[Any], Any], scores: Array) -> dict[str, Any]:
         return _facts(build(self.array(scores)))
@@ -55,8 +55,8 @@ _facts = jax.jit(backend.facts_of)
 
 
 @functools.partial(jax.jit, static_argnames="name")
-def _gradient(law: Any, name: str, classes: Any, cotangent: jax.Array) -> jax.Array:
+def _gradient(options: Any, name: str, classes: Any, cotangent: jax.Array) -> jax.Array:
     def fact(scores: jax.Array) -> Any:
-        return backend.fact_of(dataclasses.replace(law, scores=scores), name, classes)
+        return backend.fact_of(dataclasses.replace(options, scores=scores), name, classes)
 
-    return jax.vjp(fact, law.scores)[1](cotangent)[0]
+    return jax.vjp(fact, options.scores)[1](cotangent)[0]

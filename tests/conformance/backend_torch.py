@@ -25,7 +25,7 @@ class Backend(backend.Backend):
     def numpy(self, value: torch.Tensor) -> Array:
         return value.numpy()
 
-    def chance(self, seed: int) -> dict[str, Any]:
+    def randomness(self, seed: int) -> dict[str, Any]:
         return {"generator": torch.Generator().manual_seed(seed)}
 
     def seeded(self, seed: int) -> dict[str, Any]:

@@ -5,7 +5,9 @@ import pytest
 from conformance import backends
 
 
-@pytest.fixture(scope="session", params=["torch", pytest.param("torch_compiled", marks=pytest.mark.dear), "jax"])
+@pytest.fixture(
+    scope="session", params=["torch", pytest.param("torch_compiled", marks=pytest.mark.expensive_compile), "jax"]
+)
 def backend(request):
     return backends.load(request.param)
 

@@ -58,7 +58,7 @@ MUTANTS = (
         f"{CORE}/activations.py",
         "slope = 2 * step / (ends[1] - ends[0])",
         "slope = step / (ends[1] - ends[0])",
-        "tests/conformance/test_fisher.py tests/only_torch/test_masked_laws.py",
+        "tests/conformance/test_fisher.py tests/only_torch/test_masked_distributions.py",
     ),
     Mutant(
         "natural: the band's edge loses its second half",
@@ -129,7 +129,7 @@ MUTANTS = (
         f"{TORCH}/_dense.py",
         "return larger + F.softplus(smaller - larger)",
         "return larger",
-        "tests/conformance/test_masks.py tests/only_torch/test_masked_laws.py",
+        "tests/conformance/test_masks.py tests/only_torch/test_masked_distributions.py",
     ),
     Mutant(
         "torch: leaf sums along a chain start one class later",
@@ -143,7 +143,7 @@ MUTANTS = (
         f"{TORCH}/_leaves.py",
         "terms = terms.masked_fill((probs > 0) & q_valid.logical_not(), torch.inf)",
         "terms = terms.masked_fill((probs > 0) & q_valid.logical_not(), 0)",
-        "tests/only_torch/test_masked_laws.py tests/only_torch/test_masks.py tests/conformance/test_masks.py",
+        "tests/only_torch/test_masked_distributions.py tests/only_torch/test_masks.py tests/conformance/test_masks.py",
     ),
     Mutant(
         "torch: the uniform part has twice its weight in samples",
@@ -241,7 +241,7 @@ MUTANTS = (
         f"{TORCH}/_leaves.py",
         "terms = probs * torch.where(probs == 0, torch.zeros_like(probs), p_logs - q_logs)",
         "terms = probs * (p_logs - q_logs).exp().log()",
-        "tests/only_torch/test_hostile_inputs.py tests/only_torch/test_masked_laws.py",
+        "tests/only_torch/test_hostile_inputs.py tests/only_torch/test_masked_distributions.py",
     ),
     Mutant(
         "torch: ranks sum the gradient of the input twice",

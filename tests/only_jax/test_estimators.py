@@ -1,8 +1,8 @@
 """The gradient estimators: bias and variance against enumeration, exactly where all outcomes can be listed.
 
-Most tests use five classes whose law, gradient and costs are known to the oracle. "Exact" means that every outcome of
-an estimator is produced and weighted with its probability: what is left is rounding. Tests of frequencies and of means
-of draws reject with probability 1e-6 if the library is right.
+Most tests use five classes whose probabilities, gradient and costs are known to the oracle. "Exact" means that every
+outcome of an estimator is produced and weighted with its probability: what is left is rounding. Tests of frequencies
+and of means of draws reject with probability 1e-6 if the library is right.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class Plain:
         return jnp.take_along_axis(every, value[..., None], -1)[..., 0]
 
 
-# Every kind of law, each with the same probabilities.
-LAWS: dict[str, Callable[[Any], Any]] = {
+# Every kind of distribution, each with the same probabilities.
+DISTRIBUTIONS: dict[str, Callable[[Any], Any]] = {
     "Catnat": cj.Catnat,
     "OneHotCatnat": cj.OneHotCatnat,
     "Plain": lambda scores: Plain(cj.catnat(scores)),
 }
-every_law = pytest.mark.parametrize("name", LAWS)
+every_distribution = pytest.mark.parametrize("name", DISTRIBUTIONS)
 
 
 def classes_of(values: jax.Array) -> jax.Array:
@@ -96,36 +96,36 @@ def with_gradients(estimate: Callable[[jax.Array], jax.Array], scores: jax.Array
 
 @dataclasses.dataclass
 class Drawn:
-    """A law with given draws in place of chance."""
+    """A distribution with given draws in place of random ones."""
 
-    law: Any
+    dist: Any
     draws: Any
 
     def sample(self, _, *, key):
         del key
-        hot = self.law.event_shape != ()
+        hot = self.dist.event_shape != ()
         return jax.nn.one_hot(self.draws, K) if hot else jnp.asarray(self.draws)
 
     def log_prob(self, value):
-        return self.law.log_prob(value)
+        return self.dist.log_prob(value)
 
 
-def chi_square(classes: Any, law: Any) -> None:
-    checks.chi_square(np.bincount(np.asarray(classes).ravel(), minlength=len(law)).tolist(), np.asarray(law).tolist())
+def chi_square(classes: Any, dist: Any) -> None:
+    checks.chi_square(np.bincount(np.asarray(classes).ravel(), minlength=len(dist)).tolist(), np.asarray(dist).tolist())
 
 
 # ---- every outcome of an estimator, with its probability ----
 
 
 def outcomes_of_score_function(name: str, count: int, baseline: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    draws, chances = all_tuples(count)
+    draws, probabilities = all_tuples(count)
     values, gradients = with_gradients(
         lambda s: cj.estimators.score_function(
-            cost, Drawn(LAWS[name](s), draws), num_samples=count, baseline=baseline, key=KEY
+            cost, Drawn(DISTRIBUTIONS[name](s), draws), num_samples=count, baseline=baseline, key=KEY
         ),
         repeated(draws.shape[1]),
     )
-    return values, gradients, chances
+    return values, gradients, probabilities
 
 
 def outcomes_of_unordered_set(
@@ -134,7 +134,7 @@ def outcomes_of_unordered_set(
     sets = all_sets(size)
     monkeypatch.setattr(estimators, "_draw_distinct", lambda *_: jnp.array(list(sets)))
     values, gradients = with_gradients(
-        lambda s: cj.estimators.unordered_set(cost, LAWS[name](s), size, key=KEY), repeated(len(sets))
+        lambda s: cj.estimators.unordered_set(cost, DISTRIBUTIONS[name](s), size, key=KEY), repeated(len(sets))
     )
     return values, gradients, np.array(list(sets.values()))
 
@@ -142,7 +142,7 @@ def outcomes_of_unordered_set(
 def test_the_problem_is_what_it_says():
     assert math.isclose(P.sum(), 1, rel_tol=1e-14)
     assert (P > 0.05).all()
-    for build in LAWS.values():
+    for build in DISTRIBUTIONS.values():
         np.testing.assert_allclose(build(jnp.asarray(SCORES)).probs, P, rtol=1e-13)
     assert np.abs(GRADIENT).min() > 0.05
 
@@ -150,17 +150,21 @@ def test_the_problem_is_what_it_says():
 # ---- enumerate_exactly ----
 
 
-@every_law
+@every_distribution
 def test_enumeration_is_exact(name):
-    value, gradient = with_gradients(lambda s: cj.estimators.enumerate_exactly(cost, LAWS[name](s)), repeated(3))
+    value, gradient = with_gradients(
+        lambda s: cj.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](s)), repeated(3)
+    )
     np.testing.assert_allclose(value, np.full(3, VALUE), rtol=1e-13)
     np.testing.assert_allclose(gradient, np.tile(GRADIENT, (3, 1)), rtol=1e-12)
 
 
-@every_law
+@every_distribution
 def test_enumeration_gives_all_classes_at_once(name):
     seen = []
-    cj.estimators.enumerate_exactly(lambda values: seen.append(values) or cost(values), LAWS[name](repeated(2, 3)))
+    cj.estimators.enumerate_exactly(
+        lambda values: seen.append(values) or cost(values), DISTRIBUTIONS[name](repeated(2, 3))
+    )
     (values,) = seen
     wanted = np.broadcast_to(np.arange(K)[:, None, None], (K, 2, 3))
     if name == "OneHotCatnat":
@@ -170,12 +174,12 @@ def test_enumeration_gives_all_classes_at_once(name):
 
 
 def test_enumeration_reaches_the_parameters_of_f():
-    law = cj.Catnat(jnp.asarray(SCORES))
-    got = jax.grad(lambda table: cj.estimators.enumerate_exactly(lambda k: table[k] ** 2, law))(jnp.asarray(COSTS))
+    dist = cj.Catnat(jnp.asarray(SCORES))
+    got = jax.grad(lambda table: cj.estimators.enumerate_exactly(lambda k: table[k] ** 2, dist))(jnp.asarray(COSTS))
     np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_enumeration_has_second_derivatives():
     got = jax.hessian(lambda s: cj.estimators.enumerate_exactly(cost, cj.Catnat(s)))(jnp.asarray(SCORES))
     gradient = jax.jit(jax.grad(lambda s: cj.estimators.enumerate_exactly(cost, cj.Catnat(s))))
@@ -195,22 +199,22 @@ BASELINES = {
 }
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_one_draw_is_unbiased(name, baseline):
     given = BASELINES[baseline]
     given = given.update(jnp.array([2.0, 3.0])) if baseline == "average" else given
-    values, gradients, chances = outcomes_of_score_function(name, 1, given)
+    values, gradients, probabilities = outcomes_of_score_function(name, 1, given)
     np.testing.assert_allclose(values, COSTS)  # the value is the cost itself: the baseline is not in it
-    np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
+    np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("count", [2, 3])
 def test_leave_one_out_is_unbiased(name, count):
-    values, gradients, chances = outcomes_of_score_function(name, count, "leave-one-out")
-    np.testing.assert_allclose(chances @ values, VALUE, atol=1e-12)
-    np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
+    values, gradients, probabilities = outcomes_of_score_function(name, count, "leave-one-out")
+    np.testing.assert_allclose(probabilities @ values, VALUE, atol=1e-12)
+    np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
 def test_leave_one_out_is_the_mean_of_the_others():
@@ -231,25 +235,25 @@ def test_a_baseline_per_row_stays_with_its_row():
     np.testing.assert_allclose(got[1], 5 * JACOBIAN[3] / P[3], rtol=1e-12)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_no_gradient_goes_to_the_baseline():
-    law = cj.Catnat(jnp.asarray(SCORES))
-    assert jax.grad(lambda b: cj.estimators.score_function(cost, law, baseline=b, key=KEY))(1.0) == 0
+    dist = cj.Catnat(jnp.asarray(SCORES))
+    assert jax.grad(lambda b: cj.estimators.score_function(cost, dist, baseline=b, key=KEY))(1.0) == 0
     average = cj.estimators.MovingAverage().update(jnp.ones(2))
-    slopes = jax.grad(lambda b: cj.estimators.score_function(cost, law, baseline=b, key=KEY))(average)
+    slopes = jax.grad(lambda b: cj.estimators.score_function(cost, dist, baseline=b, key=KEY))(average)
     assert slopes.total == slopes.weight == 0
 
 
 def test_the_score_function_reaches_the_parameters_of_f():
     """The pathwise part: over all draws, its mean is the gradient of the expected cost in f's own table."""
-    draws, chances = all_tuples(2)
-    law = Drawn(cj.Catnat(repeated(draws.shape[1])), draws)
+    draws, probabilities = all_tuples(2)
+    dist = Drawn(cj.Catnat(repeated(draws.shape[1])), draws)
 
     def mean(table):
         values = cj.estimators.score_function(
-            lambda k: table[k] ** 2, law, num_samples=2, baseline="leave-one-out", key=KEY
+            lambda k: table[k] ** 2, dist, num_samples=2, baseline="leave-one-out", key=KEY
         )
-        return values @ jnp.asarray(chances)
+        return values @ jnp.asarray(probabilities)
 
     np.testing.assert_allclose(jax.grad(mean)(jnp.asarray(COSTS)), 2 * P * COSTS, rtol=1e-12)
 
@@ -258,16 +262,16 @@ def test_several_variables_have_one_cost():
     """Two five-class variables with one cost for the pair: all 25 outcomes, against the definition."""
     pairs = jnp.array(list(itertools.product(range(K), repeat=2)))
     table = np.linspace(-1, 2, K * K).reshape(K, K) ** 2
-    chances = P[pairs[:, 0]] * P[pairs[:, 1]]
+    probabilities = P[pairs[:, 0]] * P[pairs[:, 1]]
 
     def estimate(scores):
-        law = cj.MultiCatnat(scores, [K, K])
+        dist = cj.MultiCatnat(scores, [K, K])
         return cj.estimators.score_function(
-            lambda k: jnp.asarray(table)[k[..., 0], k[..., 1]], Pairs(law, pairs[None]), baseline=0.3, key=KEY
+            lambda k: jnp.asarray(table)[k[..., 0], k[..., 1]], Pairs(dist, pairs[None]), baseline=0.3, key=KEY
         )
 
     _, gradients = with_gradients(estimate, jnp.tile(repeated(len(pairs)), (1, 2)))
-    got = chances @ gradients
+    got = probabilities @ gradients
     np.testing.assert_allclose(got[: K - 1], JACOBIAN.T @ (table @ P), atol=1e-12)
     np.testing.assert_allclose(got[K - 1 :], JACOBIAN.T @ (table.T @ P), atol=1e-12)
 
@@ -295,7 +299,7 @@ def test_the_moving_average_is_the_stated_one():
             baseline = baseline.update(jnp.asarray(now))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_the_moving_average_is_carried_along():
     """As a pytree, through scan; updated with the mean cost that the estimator returns."""
     scores = repeated(4)
@@ -323,13 +327,13 @@ def test_the_moving_average_is_carried_along():
 # ---- unordered_set: no bias, by listing all sets ----
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("size", range(1, K + 1))
 def test_sets_are_unbiased(name, size, monkeypatch):
-    values, gradients, chances = outcomes_of_unordered_set(name, size, monkeypatch)
-    assert math.isclose(chances.sum(), 1, rel_tol=1e-12)
-    np.testing.assert_allclose(chances @ values, VALUE, atol=1e-12)
-    np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
+    values, gradients, probabilities = outcomes_of_unordered_set(name, size, monkeypatch)
+    assert math.isclose(probabilities.sum(), 1, rel_tol=1e-12)
+    np.testing.assert_allclose(probabilities @ values, VALUE, atol=1e-12)
+    np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -341,12 +345,15 @@ def test_every_set_gives_the_papers_estimate(size, monkeypatch):
         np.testing.assert_allclose(got, weights @ JACOBIAN, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.dear
-@every_law
+@pytest.mark.expensive_compile
+@every_distribution
 def test_sets_are_drawn_without_replacement(name):
     seen = []
     cj.estimators.unordered_set(
-        lambda values: seen.append(classes_of(values)) or cost(values), LAWS[name](repeated(20_000)), 3, key=KEY
+        lambda values: seen.append(classes_of(values)) or cost(values),
+        DISTRIBUTIONS[name](repeated(20_000)),
+        3,
+        key=KEY,
     )
     counts = dict.fromkeys(all_sets(3), 0)
     for row in np.sort(np.asarray(seen[0]).T, -1).tolist():
@@ -354,9 +361,9 @@ def test_sets_are_drawn_without_replacement(name):
     checks.chi_square(counts, all_sets(3))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("classes", [2, 8])
-def test_the_whole_set_leaves_nothing_to_chance(classes):
+def test_the_whole_set_has_no_variance(classes):
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(50, classes - 1))) / 2
     table = jnp.linspace(-1, 2, classes) ** 3
     got, got_slope = with_gradients(
@@ -369,19 +376,19 @@ def test_the_whole_set_leaves_nothing_to_chance(classes):
     np.testing.assert_allclose(got_slope, wanted_slope, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_one_certain_class_and_a_tiny_rest():
     """1 - p(S) would be all rounding here; the rest is summed instead."""
     p = jnp.full(10, 1e-9, jnp.float32).at[3].set(1 - 9e-9)
-    law = Plain(jnp.broadcast_to(p, (3000, 10)))
-    values = cj.estimators.unordered_set(lambda k: (k != 3).astype(jnp.float32), law, 2, key=KEY)
+    dist = Plain(jnp.broadcast_to(p, (3000, 10)))
+    values = cj.estimators.unordered_set(lambda k: (k != 3).astype(jnp.float32), dist, 2, key=KEY)
     np.testing.assert_allclose(values, np.full(3000, 9e-9), rtol=1e-5)
 
 
 # ---- variance, exactly ----
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_variances(monkeypatch):
     """A baseline lowers it; so do several draws; at the same number of costs, sets have less than leave-one-out."""
     single = total_variance(*outcomes_of_score_function("Catnat", 1, None)[1:])
@@ -403,22 +410,24 @@ def test_variances(monkeypatch):
 
 REPEATS = 20_000
 MANY = {
-    "score_function": lambda law, key: cj.estimators.score_function(cost, law, key=key),
-    "score_function-2": lambda law, key: cj.estimators.score_function(
-        cost, law, num_samples=2, baseline="leave-one-out", key=key
+    "score_function": lambda dist, key: cj.estimators.score_function(cost, dist, key=key),
+    "score_function-2": lambda dist, key: cj.estimators.score_function(
+        cost, dist, num_samples=2, baseline="leave-one-out", key=key
     ),
-    "unordered_set-2": lambda law, key: cj.estimators.unordered_set(cost, law, 2, key=key),
-    "unordered_set-4": lambda law, key: cj.estimators.unordered_set(cost, law, 4, key=key),
-    "straight_through": lambda law, key: (
-        cj.estimators.straight_through(law, key=key) @ jnp.asarray(COSTS)
+    "unordered_set-2": lambda dist, key: cj.estimators.unordered_set(cost, dist, 2, key=key),
+    "unordered_set-4": lambda dist, key: cj.estimators.unordered_set(cost, dist, 4, key=key),
+    "straight_through": lambda dist, key: (
+        cj.estimators.straight_through(dist, key=key) @ jnp.asarray(COSTS)
     ),  # a linear cost
 }
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("estimator", MANY)
 def test_drawn_gradients_are_unbiased(name, estimator):
-    value, slope = with_gradients(lambda s: MANY[estimator](LAWS[name](s), jax.random.key(2)), repeated(REPEATS))
+    value, slope = with_gradients(
+        lambda s: MANY[estimator](DISTRIBUTIONS[name](s), jax.random.key(2)), repeated(REPEATS)
+    )
     assert is_mean(slope, GRADIENT)
     assert is_mean(value[:, None], np.array([VALUE]))
 
@@ -442,14 +451,14 @@ def bent(hot: jax.Array) -> jax.Array:
 BENT_GRADIENT = COSTS**2 / 4 @ JACOBIAN
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_the_biased_are_biased():
     """Measurably so on a bent cost. The mean of straight-through is that of f'(onehot k) times the gradient of p."""
     key, scores = jax.random.key(4), repeated(REPEATS)
     for draw in (
-        lambda law: cj.estimators.straight_through(law, key=key),
-        lambda law: cj.estimators.gumbel_softmax(law, 1.0, key=key),
-        lambda law: cj.estimators.gumbel_softmax(law, 1.0, hard=True, key=key),
+        lambda dist: cj.estimators.straight_through(dist, key=key),
+        lambda dist: cj.estimators.gumbel_softmax(dist, 1.0, key=key),
+        lambda dist: cj.estimators.gumbel_softmax(dist, 1.0, hard=True, key=key),
     ):
         _, got = with_gradients(lambda s, draw=draw: bent(draw(cj.Catnat(s))), scores)
         assert not is_mean(got, BENT_GRADIENT)
@@ -459,8 +468,8 @@ def test_the_biased_are_biased():
     assert is_mean(got, P @ slopes @ JACOBIAN)
 
 
-@pytest.mark.dear
-def test_a_colder_relaxation_has_less_bias_and_more_variance():
+@pytest.mark.expensive_compile
+def test_a_lower_temperature_has_less_bias_and_more_variance():
     bias, spread = [], []
     for temperature in (2.0, 1.0, 0.3):
         _, got = with_gradients(
@@ -473,7 +482,7 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
     assert spread[0] < spread[1] < spread[2]
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize(
     "changes",
     [
@@ -484,33 +493,33 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
     ],
     ids=str,
 )
-def test_changed_laws_are_estimated_like_any_other(changes):
+def test_masks_temperature_and_unimix_are_estimated_like_any_other(changes):
     wanted = with_gradients(lambda s: cj.Catnat(s, **changes).probs @ jnp.asarray(COSTS), repeated(1))[1][0]
     for estimate in (
-        lambda law: cj.estimators.enumerate_exactly(cost, law),
-        lambda law: cj.estimators.unordered_set(cost, law, K, key=KEY),
+        lambda dist: cj.estimators.enumerate_exactly(cost, dist),
+        lambda dist: cj.estimators.unordered_set(cost, dist, K, key=KEY),
     ):
         got = with_gradients(lambda s, e=estimate: e(cj.OneHotCatnat(s, **changes)), repeated(1))[1][0]
         np.testing.assert_allclose(got, wanted, atol=1e-10)
     for estimate in MANY.values():
         _, got = with_gradients(lambda s, e=estimate: e(cj.Catnat(s, **changes), jax.random.key(6)), repeated(REPEATS))
         assert is_mean(got, wanted)
-    law = cj.Catnat(repeated(REPEATS), **changes)
-    chi_square(cj.estimators.gumbel_softmax(law, 0.5, hard=True, key=KEY).argmax(-1), law.probs[0])
+    dist = cj.Catnat(repeated(REPEATS), **changes)
+    chi_square(cj.estimators.gumbel_softmax(dist, 0.5, hard=True, key=KEY).argmax(-1), dist.probs[0])
 
 
 # ---- relaxed and one-hot draws ----
 
 
-@every_law
-def test_the_largest_entry_has_the_law(name):
-    law = LAWS[name](jnp.asarray(SCORES))
-    soft = cj.estimators.gumbel_softmax(law, 0.7, sample_shape=(20_000,), key=KEY)
+@every_distribution
+def test_the_largest_entry_has_the_probabilities(name):
+    dist = DISTRIBUTIONS[name](jnp.asarray(SCORES))
+    soft = cj.estimators.gumbel_softmax(dist, 0.7, sample_shape=(20_000,), key=KEY)
     np.testing.assert_allclose(soft.sum(-1), np.ones(20_000), rtol=1e-12)
     chi_square(soft.argmax(-1), P)
-    hard = cj.estimators.gumbel_softmax(law, 0.7, hard=True, sample_shape=(20_000,), key=KEY)
+    hard = cj.estimators.gumbel_softmax(dist, 0.7, hard=True, sample_shape=(20_000,), key=KEY)
     np.testing.assert_array_equal(hard, np.eye(K)[np.asarray(soft.argmax(-1))])
-    chi_square(cj.estimators.straight_through(law, sample_shape=(20_000,), key=KEY).argmax(-1), P)
+    chi_square(cj.estimators.straight_through(dist, sample_shape=(20_000,), key=KEY).argmax(-1), P)
 
 
 def test_it_is_the_relaxed_distribution():
@@ -522,28 +531,28 @@ def test_it_is_the_relaxed_distribution():
 def test_straight_through_is_what_the_distribution_does():
     got, wanted = (
         with_gradients(lambda s, d=draw: bent(d(cj.OneHotCatnatStraightThrough(s))), repeated(6))
-        for draw in (lambda law: cj.estimators.straight_through(law, key=KEY), lambda law: law.rsample(key=KEY))
+        for draw in (lambda dist: cj.estimators.straight_through(dist, key=KEY), lambda dist: dist.rsample(key=KEY))
     )
     np.testing.assert_array_equal(got[0], wanted[0])
     np.testing.assert_array_equal(got[1], wanted[1])
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_gradients_of_the_relaxed_draw():
     """The relaxed draw is a smooth function of scores and temperature; hard draws have the same gradient."""
-    heat, slope = jnp.array([[0.5], [1.5]]), jnp.linspace(-1, 2, 2 * K).reshape(2, K)
+    temperature, slope = jnp.array([[0.5], [1.5]]), jnp.linspace(-1, 2, 2 * K).reshape(2, K)
 
     def loss(scores, temperature, hard=False):
         return (cj.estimators.gumbel_softmax(cj.Catnat(scores), temperature, hard=hard, key=KEY) * slope).sum()
 
-    soft, hard = (jax.grad(loss, argnums=(0, 1))(repeated(2), heat, hard) for hard in (False, True))
+    soft, hard = (jax.grad(loss, argnums=(0, 1))(repeated(2), temperature, hard) for hard in (False, True))
     for one, other in zip(soft, hard, strict=True):
         np.testing.assert_array_equal(one, other)
-    for place, at in enumerate((repeated(2), heat)):
+    for place, at in enumerate((repeated(2), temperature)):
         direction = jnp.asarray(np.random.default_rng(place).normal(size=at.shape))
 
         def moved(step, place=place, direction=direction):
-            arguments = [repeated(2), heat]
+            arguments = [repeated(2), temperature]
             arguments[place] = arguments[place] + step * direction
             return loss(*arguments)
 
@@ -551,10 +560,10 @@ def test_gradients_of_the_relaxed_draw():
 
 
 def test_one_temperature_per_row():
-    law, heat = cj.Catnat(repeated(2)), jnp.array([[0.2], [3.0]])
-    got = cj.estimators.gumbel_softmax(law, heat, key=KEY)
+    dist, temperature = cj.Catnat(repeated(2)), jnp.array([[0.2], [3.0]])
+    got = cj.estimators.gumbel_softmax(dist, temperature, key=KEY)
     for row, t in enumerate((0.2, 3.0)):
-        np.testing.assert_allclose(got[row], cj.estimators.gumbel_softmax(law, t, key=KEY)[row], rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(got[row], cj.estimators.gumbel_softmax(dist, t, key=KEY)[row], rtol=1e-6, atol=1e-12)
 
 
 def shape_of(function, *args, **options):
@@ -565,24 +574,24 @@ def shape_of(function, *args, **options):
 def test_shapes():
     for kind in (cj.Catnat, cj.OneHotCatnat):
         for batch in ((), (2, 3), (0,)):
-            law = kind(repeated(*batch))
+            dist = kind(repeated(*batch))
             for shape in ((), (4,), (2, 0)):
                 drawn = (*shape, *batch, K)
-                assert shape_of(cj.estimators.gumbel_softmax, law, 0.5, sample_shape=shape, key=KEY) == drawn
-                assert shape_of(cj.estimators.sample_counts, law, 3, sample_shape=shape, key=KEY) == drawn
-                assert shape_of(cj.estimators.straight_through, law, sample_shape=shape, key=KEY) == drawn
-            assert shape_of(cj.estimators.enumerate_exactly, cost, law) == batch
-            assert shape_of(cj.estimators.unordered_set, cost, law, 2, key=KEY) == batch
-            assert shape_of(cj.estimators.score_function, cost, law, num_samples=2, key=KEY) == batch
+                assert shape_of(cj.estimators.gumbel_softmax, dist, 0.5, sample_shape=shape, key=KEY) == drawn
+                assert shape_of(cj.estimators.sample_counts, dist, 3, sample_shape=shape, key=KEY) == drawn
+                assert shape_of(cj.estimators.straight_through, dist, sample_shape=shape, key=KEY) == drawn
+            assert shape_of(cj.estimators.enumerate_exactly, cost, dist) == batch
+            assert shape_of(cj.estimators.unordered_set, cost, dist, 2, key=KEY) == batch
+            assert shape_of(cj.estimators.score_function, cost, dist, num_samples=2, key=KEY) == batch
 
 
 # ---- sample_counts ----
 
 
-@pytest.mark.dear
-@every_law
-def test_counts_have_the_multinomial_law(name):
-    counts = cj.estimators.sample_counts(LAWS[name](jnp.asarray(SCORES)), 3, sample_shape=(20_000,), key=KEY)
+@pytest.mark.expensive_compile
+@every_distribution
+def test_counts_are_multinomial(name):
+    counts = cj.estimators.sample_counts(DISTRIBUTIONS[name](jnp.asarray(SCORES)), 3, sample_shape=(20_000,), key=KEY)
     assert jnp.issubdtype(counts.dtype, jnp.integer)
     assert_multinomial(counts.tolist())
 
@@ -592,15 +601,15 @@ def test_every_count_is_binomial(count):
     """Small and large expected counts: JAX draws them by different algorithms."""
     counts = cj.estimators.sample_counts(cj.Catnat(jnp.asarray(SCORES)), count, sample_shape=(20_000,), key=KEY)
     for k in range(K):
-        law = stats.binom.pmf(np.arange(count + 1), count, P[k])
-        checks.chi_square(np.bincount(counts[:, k], minlength=count + 1).tolist(), law.tolist())
+        dist = stats.binom.pmf(np.arange(count + 1), count, P[k])
+        checks.chi_square(np.bincount(counts[:, k], minlength=count + 1).tolist(), dist.tolist())
 
 
 @pytest.mark.parametrize("classes", [1, 2, 7, pytest.param(100, marks=pytest.mark.slow)])
 def test_counts_have_the_right_mean_and_covariance(classes):
-    law = cj.Catnat(jnp.asarray(np.random.default_rng(1).normal(size=classes - 1)) / 2)
-    p, count, repeats = np.asarray(law.probs), 1000, 4000
-    counts = np.asarray(cj.estimators.sample_counts(law, count, sample_shape=(repeats,), key=KEY))
+    dist = cj.Catnat(jnp.asarray(np.random.default_rng(1).normal(size=classes - 1)) / 2)
+    p, count, repeats = np.asarray(dist.probs), 1000, 4000
+    counts = np.asarray(cj.estimators.sample_counts(dist, count, sample_shape=(repeats,), key=KEY))
     assert (counts.sum(-1) == count).all()
     assert (counts >= 0).all()
     centred = counts - count * p
@@ -608,7 +617,7 @@ def test_counts_have_the_right_mean_and_covariance(classes):
     assert is_mean(centred[:, :, None] * centred[:, None, :], count * (np.diag(p) - np.outer(p, p)))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_counts_of_very_many_draws():
     for count in (10**9, 2**53):
         counts = np.asarray(
@@ -620,16 +629,16 @@ def test_counts_of_very_many_draws():
         assert is_mean(standard**2, np.ones(K))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_a_count_per_row():
-    totals, law = jnp.array([[0], [7], [10**6]]), cj.Catnat(repeated(3, 4))
-    counts = cj.estimators.sample_counts(law, totals, sample_shape=(5,), key=KEY)
+    totals, dist = jnp.array([[0], [7], [10**6]]), cj.Catnat(repeated(3, 4))
+    counts = cj.estimators.sample_counts(dist, totals, sample_shape=(5,), key=KEY)
     np.testing.assert_array_equal(counts.sum(-1), np.broadcast_to(totals, (5, 3, 4)))
-    again = jax.jit(lambda n: cj.estimators.sample_counts(law, n, sample_shape=(5,), key=KEY))(totals)
+    again = jax.jit(lambda n: cj.estimators.sample_counts(dist, n, sample_shape=(5,), key=KEY))(totals)
     np.testing.assert_array_equal(again, counts)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_impossible_classes_are_never_counted():
     for p in ([0.0, 0.5, 0.0, 0.0, 0.5, 0.0], [0, 0, 1.0], [1.0, 0, 0], [0.3, 0.0, 0.7]):
         counts = cj.estimators.sample_counts(Plain(jnp.array(p)), 10**6, sample_shape=(100,), key=KEY)
@@ -640,18 +649,18 @@ def test_impossible_classes_are_never_counted():
 def test_without_x64():
     code = """
 import jax, jax.numpy as jnp, numpy as np, pytest, catnat.jax as cj
-law, key = cj.Catnat(np.zeros((40, 6))), jax.random.key(0)
-counts = cj.estimators.sample_counts(law, 2**20, key=key)
+distribution, key = cj.Catnat(np.zeros((40, 6))), jax.random.key(0)
+counts = cj.estimators.sample_counts(distribution, 2**20, key=key)
 assert counts.dtype == jnp.int32 and (counts.sum(-1) == 2**20).all()
 assert abs(counts / 2**20 - 1 / 7).max() < 0.003
 with pytest.raises(ValueError, match=r"2\\^20 is needed. jax.config"):
-    cj.estimators.sample_counts(law, 2**20 + 1, key=key)
+    cj.estimators.sample_counts(distribution, 2**20 + 1, key=key)
 for value in (
-    cj.estimators.score_function(lambda k: k, law, key=key),
-    cj.estimators.unordered_set(lambda k: k, law, 3, key=key),
-    cj.estimators.enumerate_exactly(lambda k: k, law),
-    cj.estimators.gumbel_softmax(law, 0.5, key=key),
-    cj.scores_from_probs(law.probs),
+    cj.estimators.score_function(lambda k: k, distribution, key=key),
+    cj.estimators.unordered_set(lambda k: k, distribution, 3, key=key),
+    cj.estimators.enumerate_exactly(lambda k: k, distribution),
+    cj.estimators.gumbel_softmax(distribution, 0.5, key=key),
+    cj.scores_from_probs(distribution.probs),
     cj.geometry.natural_gradient(np.zeros(3)),
     cj.geometry.kl_step(np.zeros((2, 3)), np.ones((2, 3)), np.array([0.1, 0.2])),
     cj.estimators.MovingAverage().update(np.ones(3)).value,
@@ -668,67 +677,67 @@ for value in (
 # The root goes right and the last node goes left, both for certain: classes 0 to 3 and 7 are impossible.
 CLOSED = np.array([50.0, 0.3, 0.2, 0.1, 0.5, -0.4, -60.0])
 MASK = np.array([0, 1, 0, 0, 1, 1, 0, 1], bool)
-CLOSED_LAWS: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
+CLOSED_DISTRIBUTIONS: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
     "Catnat": (cj.Catnat, CLOSED),
     "OneHotCatnat": (cj.OneHotCatnat, CLOSED),
     "masked": (lambda s: cj.Catnat(s, mask=MASK), np.zeros(7)),
     "masked-one-hot": (lambda s: cj.OneHotCatnat(s, mask=MASK), np.zeros(7)),
 }
-every_closed_law = pytest.mark.parametrize("name", CLOSED_LAWS)
+every_closed_distribution = pytest.mark.parametrize("name", CLOSED_DISTRIBUTIONS)
 
 
-@pytest.mark.dear
-@every_closed_law
+@pytest.mark.expensive_compile
+@every_closed_distribution
 def test_the_impossible_is_never_drawn(name):
-    build, scores = CLOSED_LAWS[name]
-    law = build(jnp.broadcast_to(jnp.asarray(scores), (30, 7)))
-    zero = np.asarray(law.probs[0] == 0)
+    build, scores = CLOSED_DISTRIBUTIONS[name]
+    dist = build(jnp.broadcast_to(jnp.asarray(scores), (30, 7)))
+    zero = np.asarray(dist.probs[0] == 0)
     assert 0 < zero.sum() < 8
     for temperature, hard in ((1e-4, False), (0.5, True), (100.0, False)):
-        drawn = cj.estimators.gumbel_softmax(law, temperature, hard=hard, sample_shape=(200,), key=KEY)
+        drawn = cj.estimators.gumbel_softmax(dist, temperature, hard=hard, sample_shape=(200,), key=KEY)
         assert (drawn[..., zero] == 0).all()
-    assert (cj.estimators.straight_through(law, sample_shape=(200,), key=KEY)[..., zero] == 0).all()
-    assert (cj.estimators.sample_counts(law, 10**6, key=KEY)[..., zero] == 0).all()
+    assert (cj.estimators.straight_through(dist, sample_shape=(200,), key=KEY)[..., zero] == 0).all()
+    assert (cj.estimators.sample_counts(dist, 10**6, key=KEY)[..., zero] == 0).all()
 
     def watch(values):
         classes = classes_of(values)
         assert not zero[np.asarray(classes)].any()
         return classes.astype(float)
 
-    cj.estimators.score_function(watch, law, num_samples=200, key=KEY)
-    cj.estimators.enumerate_exactly(watch, law)
+    cj.estimators.score_function(watch, dist, num_samples=200, key=KEY)
+    cj.estimators.enumerate_exactly(watch, dist)
     for k in (1, 3):
-        cj.estimators.unordered_set(watch, law, k, key=KEY)
+        cj.estimators.unordered_set(watch, dist, k, key=KEY)
 
 
-@pytest.mark.dear
-@every_closed_law
-def test_asking_only_for_the_possible_keeps_f_differentiable(name):
-    """f is log of a parameter that is 0 for impossible classes: asked there, its gradient would be 0 times infinity."""
-    build, scores = CLOSED_LAWS[name]
+@pytest.mark.expensive_compile
+@every_closed_distribution
+def test_evaluating_only_possible_classes_keeps_f_differentiable(name):
+    """f is log of a parameter that is 0 for impossible classes: there its gradient would be 0 times infinity."""
+    build, scores = CLOSED_DISTRIBUTIONS[name]
     scores = jnp.broadcast_to(jnp.asarray(scores), (30, 7))
-    chances = np.asarray(build(scores).probs[0])
+    probabilities = np.asarray(build(scores).probs[0])
     for estimate in (
         cj.estimators.enumerate_exactly,
-        lambda f, law: cj.estimators.unordered_set(f, law, 8, key=KEY),
-        lambda f, law: cj.estimators.unordered_set(f, law, 6, key=KEY),
+        lambda f, dist: cj.estimators.unordered_set(f, dist, 8, key=KEY),
+        lambda f, dist: cj.estimators.unordered_set(f, dist, 6, key=KEY),
     ):
 
         @jax.jit
         def total(scores, size, estimate=estimate):
             return estimate(lambda values: jnp.log(2 * size[classes_of(values)]), build(scores)).sum()
 
-        size = jnp.asarray((chances > 0).astype(float))
-        value, (to_law, to_size) = jax.value_and_grad(total, argnums=(0, 1))(scores, size)
+        size = jnp.asarray((probabilities > 0).astype(float))
+        value, (to_distribution, to_size) = jax.value_and_grad(total, argnums=(0, 1))(scores, size)
         np.testing.assert_allclose(value, 30 * math.log(2), rtol=1e-10)
-        np.testing.assert_allclose(to_size, 30 * chances, rtol=1e-6, atol=1e-12)
-        np.testing.assert_allclose(to_law, np.zeros((30, 7)), atol=1e-6)
+        np.testing.assert_allclose(to_size, 30 * probabilities, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(to_distribution, np.zeros((30, 7)), atol=1e-6)
 
 
-@pytest.mark.dear
-@every_closed_law
+@pytest.mark.expensive_compile
+@every_closed_distribution
 def test_more_members_than_possible_classes_are_exact(name):
-    build, scores = CLOSED_LAWS[name]
+    build, scores = CLOSED_DISTRIBUTIONS[name]
     scores = jnp.broadcast_to(jnp.asarray(scores), (30, 7))
 
     def squares(values):
@@ -751,17 +760,17 @@ def hostile(dtype: Any) -> jax.Array:
 
 
 HOSTILE = {
-    "gumbel_softmax": lambda law, c: cj.estimators.gumbel_softmax(law, 0.5, key=KEY) @ c,
-    "gumbel_softmax-cold": lambda law, c: cj.estimators.gumbel_softmax(law, 1e-4, key=KEY) @ c,
-    "gumbel_softmax-frozen": lambda law, c: cj.estimators.gumbel_softmax(law, 1e-50, key=KEY) @ c,
-    "gumbel_softmax-hot": lambda law, c: cj.estimators.gumbel_softmax(law, 1e30, key=KEY) @ c,
-    "straight_through": lambda law, c: cj.estimators.straight_through(law, key=KEY) @ c,
-    "score_function": lambda law, c: cj.estimators.score_function(
-        lambda v: c[classes_of(v)], law, num_samples=3, baseline="leave-one-out", key=KEY
+    "gumbel_softmax": lambda dist, c: cj.estimators.gumbel_softmax(dist, 0.5, key=KEY) @ c,
+    "gumbel_softmax-cold": lambda dist, c: cj.estimators.gumbel_softmax(dist, 1e-4, key=KEY) @ c,
+    "gumbel_softmax-frozen": lambda dist, c: cj.estimators.gumbel_softmax(dist, 1e-50, key=KEY) @ c,
+    "gumbel_softmax-hot": lambda dist, c: cj.estimators.gumbel_softmax(dist, 1e30, key=KEY) @ c,
+    "straight_through": lambda dist, c: cj.estimators.straight_through(dist, key=KEY) @ c,
+    "score_function": lambda dist, c: cj.estimators.score_function(
+        lambda v: c[classes_of(v)], dist, num_samples=3, baseline="leave-one-out", key=KEY
     ),
-    "unordered_set": lambda law, c: cj.estimators.unordered_set(lambda v: c[classes_of(v)], law, 3, key=KEY),
-    "unordered_set-all": lambda law, c: cj.estimators.unordered_set(lambda v: c[classes_of(v)], law, 7, key=KEY),
-    "enumerate_exactly": lambda law, c: cj.estimators.enumerate_exactly(lambda v: c[classes_of(v)], law),
+    "unordered_set": lambda dist, c: cj.estimators.unordered_set(lambda v: c[classes_of(v)], dist, 3, key=KEY),
+    "unordered_set-all": lambda dist, c: cj.estimators.unordered_set(lambda v: c[classes_of(v)], dist, 7, key=KEY),
+    "enumerate_exactly": lambda dist, c: cj.estimators.enumerate_exactly(lambda v: c[classes_of(v)], dist),
 }
 
 
@@ -788,26 +797,26 @@ def test_no_nan_for_any_scores(name, activation, dtype):
         assert jnp.isfinite(values).all(), order
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("temperature", [1e-36, 1e-18, 1e-4, 1.0])
 def test_no_nan_in_the_gradient_of_a_temperature(temperature):
-    law = cj.Catnat(hostile(jnp.float32))
-    slope = jax.grad(lambda t: (cj.estimators.gumbel_softmax(law, t, key=KEY) @ jnp.linspace(-1, 2, 7)).sum())
+    dist = cj.Catnat(hostile(jnp.float32))
+    slope = jax.grad(lambda t: (cj.estimators.gumbel_softmax(dist, t, key=KEY) @ jnp.linspace(-1, 2, 7)).sum())
     assert jnp.isfinite(slope(jnp.float32(temperature)))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_large_costs_in_half_precision():
     """Sums and differences of costs leave half precision's range long before the costs do."""
-    law = cj.Catnat(jnp.zeros((4, 3), jnp.float16))
+    dist = cj.Catnat(jnp.zeros((4, 3), jnp.float16))
 
     def huge(k):
         return jnp.full(k.shape, 6e4, jnp.float16)
 
     for value in (
-        cj.estimators.score_function(huge, law, num_samples=8, key=KEY),
-        cj.estimators.enumerate_exactly(huge, law),
-        cj.estimators.unordered_set(huge, law, 4, key=KEY),
+        cj.estimators.score_function(huge, dist, num_samples=8, key=KEY),
+        cj.estimators.enumerate_exactly(huge, dist),
+        cj.estimators.unordered_set(huge, dist, 4, key=KEY),
     ):
         np.testing.assert_array_equal(value, np.full(4, 6e4, np.float16))
 
@@ -817,8 +826,8 @@ def test_dtypes_of_results():
     half, single = (cj.Catnat(jnp.zeros((3, 3), dtype)) for dtype in (jnp.float16, jnp.float32))
     for estimate in (
         cj.estimators.enumerate_exactly,
-        lambda f, law: cj.estimators.score_function(f, law, key=KEY),
-        lambda f, law: cj.estimators.unordered_set(f, law, 2, key=KEY),
+        lambda f, dist: cj.estimators.score_function(f, dist, key=KEY),
+        lambda f, dist: cj.estimators.unordered_set(f, dist, 2, key=KEY),
     ):
         assert estimate(lambda k: k.astype(jnp.float16), half).dtype == jnp.float16
         assert estimate(lambda k: k.astype(jnp.float32), half).dtype == jnp.float32
@@ -836,23 +845,23 @@ def test_dtypes_of_results():
 # ---- keys ----
 
 RANDOM = {
-    "gumbel_softmax": lambda law, key: cj.estimators.gumbel_softmax(law, 0.5, key=key),
-    "straight_through": lambda law, key: cj.estimators.straight_through(law, key=key),
-    "score_function": lambda law, key: cj.estimators.score_function(cost, law, num_samples=2, key=key),
-    "unordered_set": lambda law, key: cj.estimators.unordered_set(cost, law, 2, key=key),
-    "sample_counts": lambda law, key: cj.estimators.sample_counts(law, 1000, key=key),
+    "gumbel_softmax": lambda dist, key: cj.estimators.gumbel_softmax(dist, 0.5, key=key),
+    "straight_through": lambda dist, key: cj.estimators.straight_through(dist, key=key),
+    "score_function": lambda dist, key: cj.estimators.score_function(cost, dist, num_samples=2, key=key),
+    "unordered_set": lambda dist, key: cj.estimators.unordered_set(cost, dist, 2, key=key),
+    "sample_counts": lambda dist, key: cj.estimators.sample_counts(dist, 1000, key=key),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", RANDOM)
 def test_a_key_decides_everything(function):
-    law = cj.Catnat(repeated(50))
-    first, other = (RANDOM[function](law, jax.random.key(seed)) for seed in (5, 6))
+    dist = cj.Catnat(repeated(50))
+    first, other = (RANDOM[function](dist, jax.random.key(seed)) for seed in (5, 6))
     assert not np.array_equal(first, other)
     for key in (jax.random.key(5), jax.random.PRNGKey(5)):  # old keys too, as jax.random takes them
-        np.testing.assert_array_equal(RANDOM[function](law, key), first)
-    compiled = jax.jit(RANDOM[function])(law, jax.random.key(5))
+        np.testing.assert_array_equal(RANDOM[function](dist, key), first)
+    compiled = jax.jit(RANDOM[function])(dist, jax.random.key(5))
     np.testing.assert_allclose(compiled, first, rtol=1e-12)
 
 
@@ -860,21 +869,21 @@ def test_a_key_decides_everything(function):
 
 
 def test_what_is_not_categorical():
-    laws = {
+    dists = {
         "RelaxedOneHotCatnat": cj.RelaxedOneHotCatnat(0.5, jnp.asarray(SCORES)),
         "MultiCatnat": cj.MultiCatnat(repeated(2), [2, 4]),
         "int": 3,
     }
-    for name, law in laws.items():
+    for name, dist in dists.items():
         for estimate in (
-            lambda law: cj.estimators.gumbel_softmax(law, 0.5, key=KEY),
-            lambda law: cj.estimators.straight_through(law, key=KEY),
-            lambda law: cj.estimators.unordered_set(cost, law, 2, key=KEY),
-            lambda law: cj.estimators.enumerate_exactly(cost, law),
-            lambda law: cj.estimators.sample_counts(law, 5, key=KEY),
+            lambda dist: cj.estimators.gumbel_softmax(dist, 0.5, key=KEY),
+            lambda dist: cj.estimators.straight_through(dist, key=KEY),
+            lambda dist: cj.estimators.unordered_set(cost, dist, 2, key=KEY),
+            lambda dist: cj.estimators.enumerate_exactly(cost, dist),
+            lambda dist: cj.estimators.sample_counts(dist, 5, key=KEY),
         ):
             with pytest.raises(TypeError, match=f"`distribution` is a {name}"):
-                estimate(law)
+                estimate(dist)
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, jnp.array(0.0), jnp.array([[1.0], [-1.0]])])
@@ -905,11 +914,11 @@ def test_bad_baselines():
 
 
 def test_bad_costs():
-    law = cj.Catnat(repeated(3))
+    dist = cj.Catnat(repeated(3))
     estimates = (
-        lambda f: cj.estimators.score_function(f, law, num_samples=4, key=KEY),
-        lambda f: cj.estimators.unordered_set(f, law, 4, key=KEY),
-        lambda f: cj.estimators.enumerate_exactly(f, law),
+        lambda f: cj.estimators.score_function(f, dist, num_samples=4, key=KEY),
+        lambda f: cj.estimators.unordered_set(f, dist, 4, key=KEY),
+        lambda f: cj.estimators.enumerate_exactly(f, dist),
     )
     assert_refuses_bad_costs(estimates, cost)
 
@@ -923,12 +932,12 @@ def test_bad_set_sizes(k):
 
 
 def test_bad_counts():
-    law = cj.Catnat(repeated(3))
+    dist = cj.Catnat(repeated(3))
     for bad in (-1, 2**53 + 1, jnp.array([1, 2, -3])):
         with pytest.raises(ValueError, match=r"from 0 to 2\^53"):
-            cj.estimators.sample_counts(law, bad, key=KEY)
+            cj.estimators.sample_counts(dist, bad, key=KEY)
     with pytest.raises(ValueError, match="batch shape"):
-        cj.estimators.sample_counts(law, jnp.array([1, 2]), key=KEY)
+        cj.estimators.sample_counts(dist, jnp.array([1, 2]), key=KEY)
     for bad in (2.0, True, jnp.array(2.0)):
         with pytest.raises(TypeError, match="integer"):
-            cj.estimators.sample_counts(law, bad, key=KEY)
+            cj.estimators.sample_counts(dist, bad, key=KEY)

@@ -1,8 +1,8 @@
 """The gradient estimators: bias and variance against enumeration, exactly where all outcomes can be listed.
 
-Most tests use five classes whose law, gradient and costs are known to the oracle. "Exact" means that every outcome of
-an estimator is produced and weighted with its probability: what is left is rounding. Tests of frequencies and of means
-of draws reject with probability 1e-6 if the library is right.
+Most tests use five classes whose probabilities, gradient and costs are known to the oracle. "Exact" means that every
+outcome of an estimator is produced and weighted with its probability: what is left is rounding. Tests of frequencies
+and of means of draws reject with probability 1e-6 if the library is right.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from estimation import (
     total_variance,
 )
 from only_torch import rows
-from only_torch.estimating import COSTS, LAWS, REPEATS, SCORES, cost, every_law, gradient, leaf
+from only_torch.estimating import COSTS, DISTRIBUTIONS, REPEATS, SCORES, cost, every_distribution, gradient, leaf
 from torch import Tensor
 from torch import distributions as td
 
@@ -39,22 +39,22 @@ import catnat.torch as ct
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 
-def with_draws(law: td.Distribution, draws: Any) -> td.Distribution:
-    """The law, with these draws in place of chance."""
-    hot, draws = isinstance(law, td.OneHotCategorical), torch.as_tensor(draws)
-    law.sample = lambda shape, **_: torch.nn.functional.one_hot(draws, K).to(COSTS) if hot else draws
-    return law
+def with_draws(dist: td.Distribution, draws: Any) -> td.Distribution:
+    """The distribution, with these draws in place of random ones."""
+    hot, draws = isinstance(dist, td.OneHotCategorical), torch.as_tensor(draws)
+    dist.sample = lambda shape, **_: torch.nn.functional.one_hot(draws, K).to(COSTS) if hot else draws
+    return dist
 
 
 # ---- every outcome of an estimator, with its probability ----
 
 
 def outcomes_of_score_function(name: str, count: int, baseline: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    draws, chances = all_tuples(count)
+    draws, probabilities = all_tuples(count)
     scores = leaf(draws.shape[1])
-    law = with_draws(LAWS[name](scores), draws)
-    value = ct.estimators.score_function(cost, law, num_samples=count, baseline=baseline)
-    return value.detach().numpy(), gradient(value, scores), chances
+    dist = with_draws(DISTRIBUTIONS[name](scores), draws)
+    value = ct.estimators.score_function(cost, dist, num_samples=count, baseline=baseline)
+    return value.detach().numpy(), gradient(value, scores), probabilities
 
 
 def outcomes_of_unordered_set(
@@ -63,14 +63,14 @@ def outcomes_of_unordered_set(
     sets = all_sets(size)
     scores = leaf(len(sets))
     monkeypatch.setitem(ct.estimators.unordered_set.__globals__, "_draw_distinct", lambda *_: torch.tensor(list(sets)))
-    value = ct.estimators.unordered_set(cost, LAWS[name](scores), size)
+    value = ct.estimators.unordered_set(cost, DISTRIBUTIONS[name](scores), size)
     return value.detach().numpy(), gradient(value, scores), np.array(list(sets.values()))
 
 
 def test_the_problem_is_what_it_says():
     assert math.isclose(P.sum(), 1, rel_tol=1e-14)
     assert (P > 0.05).all()
-    for build in LAWS.values():
+    for build in DISTRIBUTIONS.values():
         np.testing.assert_allclose(build(SCORES).probs, P, rtol=1e-13)
     assert np.abs(GRADIENT).min() > 0.05
 
@@ -78,23 +78,23 @@ def test_the_problem_is_what_it_says():
 # ---- enumerate_exactly ----
 
 
-@every_law
+@every_distribution
 def test_enumeration_is_exact(name):
     scores = leaf(3)
-    value = ct.estimators.enumerate_exactly(cost, LAWS[name](scores))
+    value = ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](scores))
     assert value.shape == (3,)
     np.testing.assert_allclose(value.detach(), np.full(3, VALUE), rtol=1e-13)
     np.testing.assert_allclose(gradient(value, scores), np.tile(GRADIENT, (3, 1)), rtol=1e-12)
 
 
-@every_law
+@every_distribution
 def test_enumeration_gives_all_classes_at_once(name):
     seen = []
     ct.estimators.enumerate_exactly(
-        lambda values: seen.append(values) or cost(values), LAWS[name](SCORES.expand(2, 3, -1))
+        lambda values: seen.append(values) or cost(values), DISTRIBUTIONS[name](SCORES.expand(2, 3, -1))
     )
     (values,) = seen
-    wanted = LAWS[name](SCORES.expand(2, 3, -1)).enumerate_support()
+    wanted = DISTRIBUTIONS[name](SCORES.expand(2, 3, -1)).enumerate_support()
     rows.assert_equal(values, wanted)
 
 
@@ -114,20 +114,20 @@ def test_enumeration_has_second_derivatives():
 CONSTANTS = {"none": None, "number": 3.7, "integer": -2, "tensor": torch.tensor(0.4), "mean": torch.tensor(VALUE)}
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("baseline", CONSTANTS)
 def test_one_draw_is_unbiased(name, baseline):
-    values, gradients, chances = outcomes_of_score_function(name, 1, CONSTANTS[baseline])
+    values, gradients, probabilities = outcomes_of_score_function(name, 1, CONSTANTS[baseline])
     np.testing.assert_allclose(values, COSTS)  # the value is the cost itself: the baseline is not in it
-    np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
+    np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("count", [2, 3])
 def test_leave_one_out_is_unbiased(name, count):
-    values, gradients, chances = outcomes_of_score_function(name, count, "leave-one-out")
-    np.testing.assert_allclose(chances @ values, VALUE, atol=1e-12)
-    np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
+    values, gradients, probabilities = outcomes_of_score_function(name, count, "leave-one-out")
+    np.testing.assert_allclose(probabilities @ values, VALUE, atol=1e-12)
+    np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
 def test_leave_one_out_is_the_mean_of_the_others():
@@ -140,8 +140,8 @@ def test_leave_one_out_is_the_mean_of_the_others():
 
 def test_a_baseline_per_row_stays_with_its_row():
     scores = leaf(2)
-    law = with_draws(ct.Catnat(scores), torch.tensor([[3, 3]]))
-    got = gradient(ct.estimators.score_function(cost, law, baseline=torch.tensor([6.0, 1.0])), scores)
+    dist = with_draws(ct.Catnat(scores), torch.tensor([[3, 3]]))
+    got = gradient(ct.estimators.score_function(cost, dist, baseline=torch.tensor([6.0, 1.0])), scores)
     np.testing.assert_allclose(got[0], np.zeros(K - 1), atol=1e-14)  # the cost of class 3 is 6
     np.testing.assert_allclose(got[1], 5 * JACOBIAN[3] / P[3], rtol=1e-12)
 
@@ -154,11 +154,11 @@ def test_no_gradient_goes_to_the_baseline():
 
 def test_the_score_function_reaches_the_parameters_of_f():
     """The pathwise part: over all draws, its mean is the gradient of the expected cost in f's own table."""
-    draws, chances = all_tuples(2)
+    draws, probabilities = all_tuples(2)
     table = COSTS.clone().requires_grad_()
-    law = with_draws(ct.Catnat(SCORES.expand(draws.shape[1], -1)), draws)
-    values = ct.estimators.score_function(lambda k: table[k] ** 2, law, num_samples=2, baseline="leave-one-out")
-    (got,) = torch.autograd.grad(values @ torch.as_tensor(chances), table)
+    dist = with_draws(ct.Catnat(SCORES.expand(draws.shape[1], -1)), draws)
+    values = ct.estimators.score_function(lambda k: table[k] ** 2, dist, num_samples=2, baseline="leave-one-out")
+    (got,) = torch.autograd.grad(values @ torch.as_tensor(probabilities), table)
     np.testing.assert_allclose(got, 2 * P * COSTS.numpy(), rtol=1e-12)
 
 
@@ -167,7 +167,7 @@ def test_independent_parts_make_one_variable(name):
     """Two five-class variables with one cost for the pair: all 25 outcomes, against the definition."""
     pairs = torch.tensor(list(itertools.product(range(K), repeat=2)))
     table = torch.linspace(-1, 2, K * K, dtype=torch.float64).view(K, K) ** 2
-    chances = P[pairs[:, 0]] * P[pairs[:, 1]]
+    probabilities = P[pairs[:, 0]] * P[pairs[:, 1]]
     scores = leaf(len(pairs), 2)
 
     def joint_cost(values):
@@ -175,10 +175,10 @@ def test_independent_parts_make_one_variable(name):
         classes = values.argmax(-1) if values.is_floating_point() else values
         return table[classes[..., 0], classes[..., 1]]
 
-    law = td.Independent(with_draws(LAWS[name](scores), pairs[None]), 1)
-    value = ct.estimators.score_function(joint_cost, law, baseline=0.3)
+    dist = td.Independent(with_draws(DISTRIBUTIONS[name](scores), pairs[None]), 1)
+    value = ct.estimators.score_function(joint_cost, dist, baseline=0.3)
     assert value.shape == (len(pairs),)
-    got = np.einsum("n,nij->ij", chances, gradient(value, scores))
+    got = np.einsum("n,nij->ij", probabilities, gradient(value, scores))
     np.testing.assert_allclose(got[0], JACOBIAN.T @ (table.numpy() @ P), atol=1e-12)
     np.testing.assert_allclose(got[1], JACOBIAN.T @ (table.numpy().T @ P), atol=1e-12)
 
@@ -206,8 +206,8 @@ def test_the_moving_average_does_not_know_the_present_costs():
     for draw in range(K):
         baseline.load_state_dict(saved)
         scores = leaf(1)
-        law = with_draws(ct.Catnat(scores), torch.tensor([[draw]]))
-        got = gradient(ct.estimators.score_function(cost, law, baseline=baseline), scores)[0]
+        dist = with_draws(ct.Catnat(scores), torch.tensor([[draw]]))
+        got = gradient(ct.estimators.score_function(cost, dist, baseline=baseline), scores)[0]
         slope = JACOBIAN[draw] / P[draw]
         used.append(float(COSTS[draw]) - got @ slope / (slope @ slope))
     np.testing.assert_allclose(np.array(used), 2.0, rtol=1e-6)
@@ -237,13 +237,13 @@ def test_the_moving_average_holds_no_graph():
 # ---- unordered_set: no bias, by listing all sets ----
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("size", range(1, K + 1))
 def test_sets_are_unbiased(name, size, monkeypatch):
-    values, gradients, chances = outcomes_of_unordered_set(name, size, monkeypatch)
-    assert math.isclose(chances.sum(), 1, rel_tol=1e-12)
-    np.testing.assert_allclose(chances @ values, VALUE, atol=1e-12)
-    np.testing.assert_allclose(chances @ gradients, GRADIENT, atol=1e-12)
+    values, gradients, probabilities = outcomes_of_unordered_set(name, size, monkeypatch)
+    assert math.isclose(probabilities.sum(), 1, rel_tol=1e-12)
+    np.testing.assert_allclose(probabilities @ values, VALUE, atol=1e-12)
+    np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -265,7 +265,7 @@ def test_the_order_of_the_set_does_not_matter(monkeypatch):
     np.testing.assert_allclose(got, np.tile(got[0], (6, 1)), rtol=1e-11, atol=1e-13)
 
 
-@every_law
+@every_distribution
 def test_sets_are_drawn_without_replacement(name):
     seen = []
 
@@ -273,7 +273,7 @@ def test_sets_are_drawn_without_replacement(name):
         seen.append(values.argmax(-1) if values.is_floating_point() else values)
         return cost(values)
 
-    ct.estimators.unordered_set(remember, LAWS[name](SCORES.expand(20_000, -1)), 3, generator=rows.seeded(1))
+    ct.estimators.unordered_set(remember, DISTRIBUTIONS[name](SCORES.expand(20_000, -1)), 3, generator=rows.seeded(1))
     drawn = np.sort(seen[0].numpy().T, -1)
     counts = dict.fromkeys(all_sets(3), 0)
     for row in drawn:
@@ -281,18 +281,18 @@ def test_sets_are_drawn_without_replacement(name):
     checks.chi_square(counts, all_sets(3))
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("classes", [2, 5, 8])
-def test_the_whole_set_leaves_nothing_to_chance(name, classes):
+def test_the_whole_set_has_no_variance(name, classes):
     scores = rows.inside(catnat.balanced(classes), "natural", 50).requires_grad_()
     table = torch.linspace(-1, 2, classes, dtype=torch.float64) ** 3
 
     def costs(values):
         return values.to(table) @ table if values.is_floating_point() else table[values]
 
-    law = LAWS[name](scores)
-    value = ct.estimators.unordered_set(costs, law, classes, generator=rows.seeded(0))
-    wanted = ct.estimators.enumerate_exactly(costs, law)
+    dist = DISTRIBUTIONS[name](scores)
+    value = ct.estimators.unordered_set(costs, dist, classes, generator=rows.seeded(0))
+    wanted = ct.estimators.enumerate_exactly(costs, dist)
     rows.assert_close(value, wanted)
     np.testing.assert_allclose(gradient(value, scores), gradient(wanted, scores), rtol=1e-9, atol=1e-12)
 
@@ -350,21 +350,21 @@ def test_sets_have_less_variance_than_leave_one_out(monkeypatch):
 # ---- bias and no bias, by drawing ----
 
 MANY = {
-    "score_function": lambda law, g: ct.estimators.score_function(cost, law, generator=g),
-    "score_function-2": lambda law, g: ct.estimators.score_function(
-        cost, law, num_samples=2, baseline="leave-one-out", generator=g
+    "score_function": lambda dist, g: ct.estimators.score_function(cost, dist, generator=g),
+    "score_function-2": lambda dist, g: ct.estimators.score_function(
+        cost, dist, num_samples=2, baseline="leave-one-out", generator=g
     ),
-    "unordered_set-2": lambda law, g: ct.estimators.unordered_set(cost, law, 2, generator=g),
-    "unordered_set-4": lambda law, g: ct.estimators.unordered_set(cost, law, 4, generator=g),
-    "straight_through": lambda law, g: ct.estimators.straight_through(law, generator=g) @ COSTS,  # a linear cost
+    "unordered_set-2": lambda dist, g: ct.estimators.unordered_set(cost, dist, 2, generator=g),
+    "unordered_set-4": lambda dist, g: ct.estimators.unordered_set(cost, dist, 4, generator=g),
+    "straight_through": lambda dist, g: ct.estimators.straight_through(dist, generator=g) @ COSTS,  # a linear cost
 }
 
 
-@every_law
+@every_distribution
 @pytest.mark.parametrize("estimator", MANY)
 def test_drawn_gradients_are_unbiased(name, estimator):
     scores = leaf(REPEATS)
-    value = MANY[estimator](LAWS[name](scores), rows.seeded(2))
+    value = MANY[estimator](DISTRIBUTIONS[name](scores), rows.seeded(2))
     assert is_mean(gradient(value, scores), GRADIENT)
     assert is_mean(value.detach().numpy()[:, None], np.array([VALUE]))
 
@@ -377,9 +377,9 @@ def bent(hot: Tensor) -> Tensor:
 BENT = COSTS**2 / 4
 BENT_GRADIENT = BENT.numpy() @ JACOBIAN
 BIASED = {
-    "straight_through": lambda law, g: ct.estimators.straight_through(law, generator=g),
-    "gumbel_softmax": lambda law, g: ct.estimators.gumbel_softmax(law, 1.0, generator=g),
-    "gumbel_softmax-hard": lambda law, g: ct.estimators.gumbel_softmax(law, 1.0, hard=True, generator=g),
+    "straight_through": lambda dist, g: ct.estimators.straight_through(dist, generator=g),
+    "gumbel_softmax": lambda dist, g: ct.estimators.gumbel_softmax(dist, 1.0, generator=g),
+    "gumbel_softmax-hard": lambda dist, g: ct.estimators.gumbel_softmax(dist, 1.0, hard=True, generator=g),
 }
 
 
@@ -405,7 +405,7 @@ def test_straight_through_has_the_bias_of_the_linearized_cost():
     assert is_mean(got, P @ slopes @ JACOBIAN)
 
 
-def test_a_colder_relaxation_has_less_bias_and_more_variance():
+def test_a_lower_temperature_has_less_bias_and_more_variance():
     bias, spread = [], []
     for temperature in (2.0, 1.0, 0.3):
         scores = leaf(REPEATS)
@@ -429,14 +429,14 @@ def test_a_colder_relaxation_has_less_bias_and_more_variance():
     ],
     ids=str,
 )
-def test_changed_laws_are_estimated_like_any_other(changes):
+def test_masks_temperature_and_unimix_are_estimated_like_any_other(changes):
     for kind in (ct.Catnat, ct.OneHotCatnat):
         scores = leaf(REPEATS)
-        law = kind(scores, **changes)
-        wanted = gradient(law.probs @ COSTS, scores)[0]
-        np.testing.assert_allclose(gradient(ct.estimators.enumerate_exactly(cost, law), scores)[0], wanted, atol=1e-12)
-        np.testing.assert_allclose(gradient(ct.estimators.unordered_set(cost, law, K), scores)[0], wanted, atol=1e-10)
+        dist = kind(scores, **changes)
+        wanted = gradient(dist.probs @ COSTS, scores)[0]
+        np.testing.assert_allclose(gradient(ct.estimators.enumerate_exactly(cost, dist), scores)[0], wanted, atol=1e-12)
+        np.testing.assert_allclose(gradient(ct.estimators.unordered_set(cost, dist, K), scores)[0], wanted, atol=1e-10)
         for estimate in MANY.values():
-            assert is_mean(gradient(estimate(law, rows.seeded(6)), scores), wanted)
-        drawn = ct.estimators.gumbel_softmax(law, 0.5, hard=True, generator=rows.seeded(7)).argmax(-1)
-        rows.chi_square(drawn, law.probs[0].detach())
+            assert is_mean(gradient(estimate(dist, rows.seeded(6)), scores), wanted)
+        drawn = ct.estimators.gumbel_softmax(dist, 0.5, hard=True, generator=rows.seeded(7)).argmax(-1)
+        rows.chi_square(drawn, dist.probs[0].detach())

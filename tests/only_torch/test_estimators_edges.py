@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 CLOSED = torch.tensor([50.0, 0.3, 0.2, 0.1, 0.5, -0.4, -60.0])
 
 
-def closed_laws(dtype: torch.dtype = torch.float64) -> dict[str, Callable[[], tuple[td.Distribution, Tensor]]]:
-    """Laws with exact zeros, and the leaf tensor that each is made of."""
+def closed_distributions(dtype: torch.dtype = torch.float64) -> dict[str, Callable[[], tuple[td.Distribution, Tensor]]]:
+    """Distributions with exact zeros, and the leaf tensor that each is made of."""
 
     def ours(kind):
         scores = CLOSED.to(dtype).expand(30, -1).clone().requires_grad_()
@@ -53,103 +53,103 @@ def closed_laws(dtype: torch.dtype = torch.float64) -> dict[str, Callable[[], tu
     return found
 
 
-every_closed_law = pytest.mark.parametrize("name", closed_laws())
+every_closed_distribution = pytest.mark.parametrize("name", closed_distributions())
 
 
-def open_entries(name: str, law: td.Distribution, slope: Tensor) -> Tensor:
+def open_entries(name: str, dist: td.Distribution, slope: Tensor) -> Tensor:
     """The gradient, without the zero entries of weights that torch normalizes: there its normalization alone acts."""
-    return slope[law.probs > 0] if name.endswith("probs") else slope
+    return slope[dist.probs > 0] if name.endswith("probs") else slope
 
 
-@every_closed_law
+@every_closed_distribution
 def test_the_impossible_is_never_drawn(name):
-    law, _ = closed_laws()[name]()
-    zero = law.probs[0] == 0
+    dist, _ = closed_distributions()[name]()
+    zero = dist.probs[0] == 0
     assert 0 < int(zero.sum()) < 8
     for temperature in (1e-4, 0.5, 100.0):
         for hard in (False, True):
             drawn = ct.estimators.gumbel_softmax(
-                law, temperature, hard=hard, sample_shape=(200,), generator=rows.seeded(0)
+                dist, temperature, hard=hard, sample_shape=(200,), generator=rows.seeded(0)
             )
             assert (drawn[..., zero] == 0).all()
-    assert (ct.estimators.straight_through(law, sample_shape=(200,), generator=rows.seeded(0))[..., zero] == 0).all()
-    assert (ct.estimators.sample_counts(law, 10**6, generator=rows.seeded(0))[..., zero] == 0).all()
+    assert (ct.estimators.straight_through(dist, sample_shape=(200,), generator=rows.seeded(0))[..., zero] == 0).all()
+    assert (ct.estimators.sample_counts(dist, 10**6, generator=rows.seeded(0))[..., zero] == 0).all()
 
     def watch(values):
         classes = classes_of(values)
         assert not zero[classes].any()
         return classes.double()
 
-    ct.estimators.score_function(watch, law, num_samples=200, generator=rows.seeded(0))
-    ct.estimators.enumerate_exactly(watch, law)
+    ct.estimators.score_function(watch, dist, num_samples=200, generator=rows.seeded(0))
+    ct.estimators.enumerate_exactly(watch, dist)
     for k in range(1, 9):
-        ct.estimators.unordered_set(watch, law, k, generator=rows.seeded(0))
+        ct.estimators.unordered_set(watch, dist, k, generator=rows.seeded(0))
 
 
-@every_closed_law
+@every_closed_distribution
 def test_the_impossible_counts_nothing(name):
     """Whatever f says of it, and whatever it would do to f's own gradient."""
     for bad in (math.inf, math.nan, 7.0):
         results = []
         for value_there in (bad, 0.0):
-            law, parameters = closed_laws()[name]()
-            zero = (law.probs == 0).movedim(-1, 0)
+            dist, parameters = closed_distributions()[name]()
+            zero = (dist.probs == 0).movedim(-1, 0)
             ground = torch.linspace(1, 2, 8, dtype=torch.float64)
             shift = torch.zeros((), dtype=torch.float64, requires_grad=True)
 
             def by_place(_, zero=zero, shift=shift, ground=ground, value_there=value_there):
                 return torch.where(zero, value_there, ground.view(8, 1) * shift.exp())
 
-            value = ct.estimators.enumerate_exactly(by_place, law)
+            value = ct.estimators.enumerate_exactly(by_place, dist)
             results.append((value, *torch.autograd.grad(value.sum(), (parameters, shift))))
         for got, wanted in zip(*results, strict=True):
             rows.assert_equal(got, wanted)
             assert got.isfinite().all()
 
 
-@every_closed_law
-def test_asking_only_for_the_possible_keeps_f_differentiable(name):
-    """f is log of a parameter that is 0 for impossible classes: asked there, its gradient would be 0 times infinity."""
+@every_closed_distribution
+def test_evaluating_only_possible_classes_keeps_f_differentiable(name):
+    """f is log of a parameter that is 0 for impossible classes: there its gradient would be 0 times infinity."""
     for estimate in (
         ct.estimators.enumerate_exactly,
-        lambda f, law: ct.estimators.unordered_set(f, law, 8, generator=rows.seeded(0)),
-        lambda f, law: ct.estimators.unordered_set(f, law, 6, generator=rows.seeded(0)),
+        lambda f, dist: ct.estimators.unordered_set(f, dist, 8, generator=rows.seeded(0)),
+        lambda f, dist: ct.estimators.unordered_set(f, dist, 6, generator=rows.seeded(0)),
     ):
-        law, parameters = closed_laws()[name]()
-        chances = law.probs[0].detach().double()
-        size = (chances > 0).double().requires_grad_()
-        value = estimate(lambda values, size=size: (2 * size[classes_of(values)]).log(), law)
-        to_law, to_size = torch.autograd.grad(value.sum(), (parameters, size))
+        dist, parameters = closed_distributions()[name]()
+        probabilities = dist.probs[0].detach().double()
+        size = (probabilities > 0).double().requires_grad_()
+        value = estimate(lambda values, size=size: (2 * size[classes_of(values)]).log(), dist)
+        to_distribution, to_size = torch.autograd.grad(value.sum(), (parameters, size))
         torch.testing.assert_close(value, torch.full((30,), math.log(2), dtype=torch.float64), rtol=1e-6, atol=0)
-        torch.testing.assert_close(to_size, 30 * chances, rtol=1e-6, atol=1e-12)
-        assert to_law.isfinite().all()
-        to_law = open_entries(name, law, to_law)
-        torch.testing.assert_close(to_law, torch.zeros_like(to_law), rtol=0, atol=1e-6)
+        torch.testing.assert_close(to_size, 30 * probabilities, rtol=1e-6, atol=1e-12)
+        assert to_distribution.isfinite().all()
+        to_distribution = open_entries(name, dist, to_distribution)
+        torch.testing.assert_close(to_distribution, torch.zeros_like(to_distribution), rtol=0, atol=1e-6)
 
 
-@every_closed_law
+@every_closed_distribution
 def test_more_members_than_possible_classes_are_exact(name):
     for k in range(1, 9):
-        law, parameters = closed_laws()[name]()
-        if k < int((law.probs[0] > 0).sum()):
+        dist, parameters = closed_distributions()[name]()
+        if k < int((dist.probs[0] > 0).sum()):
             continue
-        value = ct.estimators.unordered_set(lambda v: classes_of(v).double() ** 2, law, k, generator=rows.seeded(k))
-        wanted = ct.estimators.enumerate_exactly(lambda v: classes_of(v).double() ** 2, law)
+        value = ct.estimators.unordered_set(lambda v: classes_of(v).double() ** 2, dist, k, generator=rows.seeded(k))
+        wanted = ct.estimators.enumerate_exactly(lambda v: classes_of(v).double() ** 2, dist)
         rows.assert_close(value, wanted)
         slopes = (torch.as_tensor(gradient(v, parameters)) for v in (value, wanted))
-        torch.testing.assert_close(*(open_entries(name, law, slope) for slope in slopes))
+        torch.testing.assert_close(*(open_entries(name, dist, slope) for slope in slopes))
 
 
-@every_closed_law
-def test_dead_scores_and_closed_classes_get_no_gradient(name):
-    law, parameters = closed_laws()[name]()
+@every_closed_distribution
+def test_saturated_scores_and_closed_classes_get_no_gradient(name):
+    dist, parameters = closed_distributions()[name]()
     slope = torch.linspace(-1, 2, 8, dtype=torch.float64)
     values = [
-        ct.estimators.gumbel_softmax(law, 0.5, generator=rows.seeded(0)) @ slope,
-        ct.estimators.straight_through(law, generator=rows.seeded(0)) @ slope,
-        ct.estimators.score_function(lambda v: slope[classes_of(v)], law, generator=rows.seeded(0)),
-        ct.estimators.unordered_set(lambda v: slope[classes_of(v)], law, 3, generator=rows.seeded(0)),
-        ct.estimators.enumerate_exactly(lambda v: slope[classes_of(v)], law),
+        ct.estimators.gumbel_softmax(dist, 0.5, generator=rows.seeded(0)) @ slope,
+        ct.estimators.straight_through(dist, generator=rows.seeded(0)) @ slope,
+        ct.estimators.score_function(lambda v: slope[classes_of(v)], dist, generator=rows.seeded(0)),
+        ct.estimators.unordered_set(lambda v: slope[classes_of(v)], dist, 3, generator=rows.seeded(0)),
+        ct.estimators.enumerate_exactly(lambda v: slope[classes_of(v)], dist),
     ]
     for value in values:
         got = torch.as_tensor(gradient(value, parameters))
@@ -171,18 +171,20 @@ def hostile(dtype: torch.dtype) -> Tensor:
 
 
 HOSTILE = {
-    "gumbel_softmax": lambda law, c, g: ct.estimators.gumbel_softmax(law, 0.5, generator=g) @ c,
-    "gumbel_softmax-cold": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e-4, generator=g) @ c,
-    "gumbel_softmax-frozen": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e-50, generator=g) @ c,
-    "gumbel_softmax-hot": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e30, generator=g) @ c,
-    "gumbel_softmax-hard": lambda law, c, g: ct.estimators.gumbel_softmax(law, 1e-4, hard=True, generator=g) @ c,
-    "straight_through": lambda law, c, g: ct.estimators.straight_through(law, generator=g) @ c,
-    "score_function": lambda law, c, g: ct.estimators.score_function(
-        lambda v: c[classes_of(v)], law, num_samples=3, baseline="leave-one-out", generator=g
+    "gumbel_softmax": lambda dist, c, g: ct.estimators.gumbel_softmax(dist, 0.5, generator=g) @ c,
+    "gumbel_softmax-cold": lambda dist, c, g: ct.estimators.gumbel_softmax(dist, 1e-4, generator=g) @ c,
+    "gumbel_softmax-frozen": lambda dist, c, g: ct.estimators.gumbel_softmax(dist, 1e-50, generator=g) @ c,
+    "gumbel_softmax-hot": lambda dist, c, g: ct.estimators.gumbel_softmax(dist, 1e30, generator=g) @ c,
+    "gumbel_softmax-hard": lambda dist, c, g: ct.estimators.gumbel_softmax(dist, 1e-4, hard=True, generator=g) @ c,
+    "straight_through": lambda dist, c, g: ct.estimators.straight_through(dist, generator=g) @ c,
+    "score_function": lambda dist, c, g: ct.estimators.score_function(
+        lambda v: c[classes_of(v)], dist, num_samples=3, baseline="leave-one-out", generator=g
     ),
-    "unordered_set": lambda law, c, g: ct.estimators.unordered_set(lambda v: c[classes_of(v)], law, 3, generator=g),
-    "unordered_set-all": lambda law, c, g: ct.estimators.unordered_set(lambda v: c[classes_of(v)], law, 7, generator=g),
-    "enumerate_exactly": lambda law, c, g: ct.estimators.enumerate_exactly(lambda v: c[classes_of(v)], law),
+    "unordered_set": lambda dist, c, g: ct.estimators.unordered_set(lambda v: c[classes_of(v)], dist, 3, generator=g),
+    "unordered_set-all": lambda dist, c, g: ct.estimators.unordered_set(
+        lambda v: c[classes_of(v)], dist, 7, generator=g
+    ),
+    "enumerate_exactly": lambda dist, c, g: ct.estimators.enumerate_exactly(lambda v: c[classes_of(v)], dist),
 }
 
 
@@ -217,22 +219,22 @@ def test_torchs_own_give_no_nan_either(dtype):
             assert parameters.grad.isfinite().all(), name
 
 
-@pytest.mark.parametrize("temperature", [1e-36, 1e-18, 1e-4, 1.0])
-def test_no_nan_in_the_gradient_of_a_temperature(temperature):
+@pytest.mark.parametrize("value", [1e-36, 1e-18, 1e-4, 1.0])
+def test_no_nan_in_the_gradient_of_a_temperature(value):
     for kind in ("natural", "sigmoid"):
-        heat = torch.tensor(temperature, requires_grad=True)
-        law = ct.Catnat(hostile(torch.float32), activation=kind)
-        soft = ct.estimators.gumbel_softmax(law, heat, generator=rows.seeded(0))
-        assert torch.autograd.grad((soft @ torch.linspace(-1, 2, 7)).sum(), heat)[0].isfinite()
+        temperature = torch.tensor(value, requires_grad=True)
+        dist = ct.Catnat(hostile(torch.float32), activation=kind)
+        soft = ct.estimators.gumbel_softmax(dist, temperature, generator=rows.seeded(0))
+        assert torch.autograd.grad((soft @ torch.linspace(-1, 2, 7)).sum(), temperature)[0].isfinite()
 
 
 def test_large_costs_in_half_precision():
     """Sums and differences of costs leave half precision's range long before the costs do."""
-    law = ct.Catnat(torch.zeros(4, 3).half())
+    dist = ct.Catnat(torch.zeros(4, 3).half())
     for value in (
-        ct.estimators.score_function(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law, num_samples=8),
-        ct.estimators.enumerate_exactly(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law),
-        ct.estimators.unordered_set(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), law, 4),
+        ct.estimators.score_function(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), dist, num_samples=8),
+        ct.estimators.enumerate_exactly(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), dist),
+        ct.estimators.unordered_set(lambda k: torch.full_like(k, 6e4, dtype=torch.float16), dist, 4),
     ):
         rows.assert_equal(value, torch.full((4,), 6e4).half())
     scores = torch.zeros(50, 3).half().requires_grad_()
@@ -248,7 +250,7 @@ def test_dtypes_of_results():
     for estimate in (
         ct.estimators.enumerate_exactly,
         ct.estimators.score_function,
-        lambda f, law: ct.estimators.unordered_set(f, law, 2),
+        lambda f, dist: ct.estimators.unordered_set(f, dist, 2),
     ):
         assert estimate(lambda k: k.half(), half).dtype == torch.float16
         assert estimate(lambda k: k.float(), half).dtype == torch.float32
@@ -265,23 +267,24 @@ def test_dtypes_of_results():
 def test_what_is_not_categorical():
     normal = td.Normal(torch.zeros(3), 1.0)
     for estimate in (
-        lambda law: ct.estimators.gumbel_softmax(law, 0.5),
+        lambda dist: ct.estimators.gumbel_softmax(dist, 0.5),
         ct.estimators.straight_through,
-        lambda law: ct.estimators.unordered_set(cost, law, 2),
-        lambda law: ct.estimators.enumerate_exactly(cost, law),
-        lambda law: ct.estimators.sample_counts(law, 5),
+        lambda dist: ct.estimators.unordered_set(cost, dist, 2),
+        lambda dist: ct.estimators.enumerate_exactly(cost, dist),
+        lambda dist: ct.estimators.sample_counts(dist, 5),
     ):
         with pytest.raises(TypeError, match="`distribution` is a Normal"):
             estimate(normal)
     for estimate in (
-        lambda law: ct.estimators.unordered_set(cost, law, 2),
-        lambda law: ct.estimators.enumerate_exactly(cost, law),
+        lambda dist: ct.estimators.unordered_set(cost, dist, 2),
+        lambda dist: ct.estimators.enumerate_exactly(cost, dist),
     ):
         with pytest.raises(TypeError, match="base_dist"):
             estimate(td.Independent(ct.Catnat(SCORES.expand(3, -1)), 1))
     with pytest.raises(TypeError, match="sample method of a Normal takes none"):
         ct.estimators.score_function(lambda x: x, normal, generator=rows.seeded(0))
-    assert ct.estimators.score_function(lambda x: x, normal).shape == (3,)  # without a generator any law will do
+    # Without a generator any distribution will do.
+    assert ct.estimators.score_function(lambda x: x, normal).shape == (3,)
 
 
 @pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, torch.tensor(0.0), torch.tensor([[1.0], [-1.0]])])
@@ -291,30 +294,30 @@ def test_bad_temperatures(temperature):
 
 
 def test_bad_baselines():
-    law = ct.Catnat(SCORES.expand(3, -1))
+    dist = ct.Catnat(SCORES.expand(3, -1))
     with pytest.raises(ValueError, match="num_samples=2 or more"):
-        ct.estimators.score_function(cost, law, baseline="leave-one-out")
+        ct.estimators.score_function(cost, dist, baseline="leave-one-out")
     with pytest.raises(ValueError, match="'loo'"):
-        ct.estimators.score_function(cost, law, baseline="loo")
+        ct.estimators.score_function(cost, dist, baseline="loo")
     with pytest.raises(TypeError, match="list"):
-        ct.estimators.score_function(cost, law, baseline=[1.0])
+        ct.estimators.score_function(cost, dist, baseline=[1.0])
     with pytest.raises(ValueError, match=r"\(2,\).*\(1, 3\)"):
-        ct.estimators.score_function(cost, law, baseline=torch.zeros(2))
+        ct.estimators.score_function(cost, dist, baseline=torch.zeros(2))
     with pytest.raises(ValueError, match=r"\(4, 3\)"):  # it would broadcast, and enlarge the costs
-        ct.estimators.score_function(cost, law, baseline=torch.zeros(4, 3))
+        ct.estimators.score_function(cost, dist, baseline=torch.zeros(4, 3))
     with pytest.raises(ValueError, match="at least 1"):
-        ct.estimators.score_function(cost, law, num_samples=0)
+        ct.estimators.score_function(cost, dist, num_samples=0)
     for decay in (-0.1, 1.0, math.nan):
         with pytest.raises(ValueError, match="`decay`"):
             ct.estimators.MovingAverage(decay)
 
 
 def test_bad_costs():
-    law = ct.Catnat(SCORES.expand(3, -1))
+    dist = ct.Catnat(SCORES.expand(3, -1))
     estimates = (
-        lambda f: ct.estimators.score_function(f, law, num_samples=4),
-        lambda f: ct.estimators.unordered_set(f, law, 4),
-        lambda f: ct.estimators.enumerate_exactly(f, law),
+        lambda f: ct.estimators.score_function(f, dist, num_samples=4),
+        lambda f: ct.estimators.unordered_set(f, dist, 4),
+        lambda f: ct.estimators.enumerate_exactly(f, dist),
     )
     assert_refuses_bad_costs(estimates, cost)
 
@@ -328,12 +331,12 @@ def test_bad_set_sizes(k):
 
 
 def test_bad_counts():
-    law = ct.Catnat(SCORES.expand(3, -1))
+    dist = ct.Catnat(SCORES.expand(3, -1))
     for bad in (-1, 2**53 + 1, torch.tensor([1, 2, -3])):
         with pytest.raises(ValueError, match=r"from 0 to 2\^53"):
-            ct.estimators.sample_counts(law, bad)
+            ct.estimators.sample_counts(dist, bad)
     with pytest.raises(ValueError, match="batch shape"):
-        ct.estimators.sample_counts(law, torch.tensor([1, 2]))
+        ct.estimators.sample_counts(dist, torch.tensor([1, 2]))
     for bad in (2.0, True, torch.tensor(2.0)):
         with pytest.raises(TypeError, match="integer"):
-            ct.estimators.sample_counts(law, bad)
+            ct.estimators.sample_counts(dist, bad)
