@@ -77,4 +77,4 @@ def _is_expensive(item):
 def _group(item):
     """What ONE_ROW_IN knows a test by."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("backend", item.path.parent.name)
+    return params.get("backend") or params.get("framework") or item.path.parent.name

@@ -94,12 +94,26 @@ class Backend(abc.ABC):
         return function(*args)
 
     @abc.abstractmethod
-    def value_and_gradient(self, function: Callable[[Any], Any], x: Array, cotangent: Array) -> tuple[Array, Array]:
+    def cast(self, value: Any, dtype: str) -> Any:
+        """A native array of another dtype, by its name."""
+
+    @abc.abstractmethod
+    def shape_of(self, function: Callable[[], Any]) -> tuple[int, ...]:
+        """The shape of what a function returns, by tracing alone where that is possible."""
+
+    @abc.abstractmethod
+    def value_and_gradient(
+        self, function: Callable[[Any], Any], x: Array, cotangent: Array | None = None
+    ) -> tuple[Array, Array]:
         """The value of a function of native arrays at ``x``, and the gradient of sum(cotangent * value)."""
 
     @abc.abstractmethod
     def jacobian(self, function: Callable[[Any], Any], x: Array) -> Array:
         """The Jacobian of a function of native arrays, at ``x``."""
+
+    @abc.abstractmethod
+    def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
+        """The Hessian of a function of native arrays, at ``x``."""
 
     def facts(self, build: Callable[[Any], Any], scores: Array) -> dict[str, Any]:
         """The facts about the distribution that ``build`` makes of its scores."""
@@ -113,6 +127,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def kl(self, p: Any, q: Any) -> Any:
         """KL(p || q) of two distributions."""
+
+    @abc.abstractmethod
+    def categorical(self, logits: Any, kind: str) -> Any:
+        """A categorical distribution that is not ours: of "logits", of "probs", or of "one-hot" vectors."""
 
     # ---- arguments ----
 

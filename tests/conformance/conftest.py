@@ -12,6 +12,12 @@ def backend(request):
     return backends.load(request.param)
 
 
+@pytest.fixture(scope="session", params=["torch", "jax"])
+def framework(request):
+    """A backend, where torch's compiler has tests of its own."""
+    return backends.load(request.param)
+
+
 @pytest.fixture(params=cases.TREE_NAMES)
 def tree(request):
     return cases.tree_case(request.param)
