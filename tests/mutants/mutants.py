@@ -206,7 +206,7 @@ MUTANTS = (
         f"{TORCH}/estimators.py",
         "        return before\n",
         "        return self.total / self.weight.clamp(min=1e-9)\n",
-        "tests/conformance/test_estimators.py",
+        "tests/only_torch/test_estimators.py",
     ),
     Mutant(
         "torch: counts of many draws go to the other half",
@@ -347,7 +347,7 @@ MUTANTS = (
         f"{JAX}/estimators.py",
         "weight=self.weight + (1 - self.decay) * (1 - self.weight))",
         "weight=jnp.ones_like(self.weight))",
-        "tests/conformance/test_estimators.py tests/test_twins.py",
+        "tests/only_jax/test_estimators.py",
     ),
     # ---- integrations ----
     Mutant(
