@@ -128,7 +128,7 @@ def cart_with_many_levers() -> gymnasium.Env[Any, Any]:
     return ManyLevers(cart())
 
 
-# ---- the rivals ----
+# ---- the baselines ----
 
 
 POLICIES: dict[str, dict[str, Any] | None] = {

@@ -1,6 +1,6 @@
 """Heads for very many classes, beside torch's: python benchmarks/heads.py [policy step growth memory ranks search ...]
 
-One thread, order alternated, processor time, medians; ratios are to the first rival of a case. results/heads.json is
+One thread, order alternated, processor time, medians; ratios are to the first method of a case. results/heads.json is
 what was measured, and where; results/heads.md is made of it. Every part replaces its own entry and leaves the others.
 """
 
@@ -33,19 +33,19 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def zipf(num_classes: int) -> Tensor:
-    """The law of words: the class of rank r has a weight of 1/r."""
+    """Zipf's law of words: the class of rank r has a weight of 1/r."""
     weights = 1 / torch.arange(1, num_classes + 1, dtype=torch.float64)
     return weights / weights.sum()
 
 
-def training(module: nn.Module, loss: Loss, law: Tensor, features: int = FEATURES) -> Job:
-    """One step: forward, backward to the input as well, and plain gradient descent; targets are drawn from ``law``."""
+def training(module: nn.Module, loss: Loss, probs: Tensor, features: int = FEATURES) -> Job:
+    """One step: forward, backward to the input too, and plain gradient descent; targets are drawn from ``probs``."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    sums = law.cumsum(0)
+    sums = probs.cumsum(0)
 
     def job() -> None:
         input = torch.randn(BATCH, features, requires_grad=True)
-        target = torch.searchsorted(sums, torch.rand(BATCH, dtype=sums.dtype)).clamp(max=len(law) - 1)
+        target = torch.searchsorted(sums, torch.rand(BATCH, dtype=sums.dtype)).clamp(max=len(probs) - 1)
         optimizer.zero_grad()
         loss(input, target).backward()
         optimizer.step()
@@ -53,31 +53,31 @@ def training(module: nn.Module, loss: Loss, law: Tensor, features: int = FEATURE
     return job
 
 
-def path_head(tree: int | catnat.Tree, activation: str, law: Tensor, features: int = FEATURES) -> Job:
+def path_head(tree: int | catnat.Tree, activation: str, probs: Tensor, features: int = FEATURES) -> Job:
     head = ct.CatnatHead(features, tree, activation, sparse=True)
-    return training(head, lambda input, target: head(input, target).loss, law, features)
+    return training(head, lambda input, target: head(input, target).loss, probs, features)
 
 
 def step(seconds: float) -> dict[str, Any]:
-    """K = 131,072: a step of each rival, with targets of Zipf's law and with all targets alike."""
+    """K = 131,072: a step of each method, with targets of Zipf's law and with all targets alike."""
     size = 1 << 17
-    laws = {"Zipf's law": zipf(size), "all alike": torch.full((size,), 1 / size, dtype=torch.float64)}
-    return {name: compare(rivals_of_a_step(law), seconds) for name, law in laws.items()}
+    targets = {"Zipf's law": zipf(size), "all alike": torch.full((size,), 1 / size, dtype=torch.float64)}
+    return {name: compare(steps(probs), seconds) for name, probs in targets.items()}
 
 
-def rivals_of_a_step(law: Tensor) -> dict[str, Job]:
-    size = len(law)
+def steps(probs: Tensor) -> dict[str, Job]:
+    size = len(probs)
     linear, fused = nn.Linear(FEATURES, size), nn.Linear(FEATURES, size)
     adaptive = nn.AdaptiveLogSoftmaxWithLoss(FEATURES, size, cutoffs=[2000, 20_000])
     return {
-        "Linear + cross_entropy": training(linear, lambda x, y: F.cross_entropy(linear(x), y), law),
+        "Linear + cross_entropy": training(linear, lambda x, y: F.cross_entropy(linear(x), y), probs),
         "linear_cross_entropy": training(
-            fused, lambda x, y: F.linear_cross_entropy(x, fused.weight, y, linear_bias=fused.bias), law
+            fused, lambda x, y: F.linear_cross_entropy(x, fused.weight, y, linear_bias=fused.bias), probs
         ),
-        "AdaptiveLogSoftmaxWithLoss": training(adaptive, lambda x, y: adaptive(x, y).loss, law),
-        "CatnatHead sigmoid": path_head(size, "sigmoid", law),
-        "CatnatHead natural": path_head(size, "natural", law),
-        "CatnatHead sigmoid, Huffman": path_head(catnat.huffman(zipf(size).numpy()), "sigmoid", law),
+        "AdaptiveLogSoftmaxWithLoss": training(adaptive, lambda x, y: adaptive(x, y).loss, probs),
+        "CatnatHead sigmoid": path_head(size, "sigmoid", probs),
+        "CatnatHead natural": path_head(size, "natural", probs),
+        "CatnatHead sigmoid, Huffman": path_head(catnat.huffman(zipf(size).numpy()), "sigmoid", probs),
     }
 
 
@@ -186,9 +186,9 @@ def ranks(seconds: float) -> dict[str, Any]:
 
 
 def search(seconds: float) -> dict[str, Any]:
-    """The share of nodes that an exact top 5 asks, by how certain the head is, and its time beside all classes.
+    """The fraction of nodes that an exact top 5 scores, by how certain the head is, and its time beside all classes.
 
-    Certainty is the perplexity of the head's law: nearly K at its start.
+    Certainty is the perplexity of the head: nearly K at its start.
     """
     found = {}
     for size, spread in [*((4096, spread) for spread in (1, 4, 8, 16)), (1 << 20, 8), (1 << 20, 16)]:
@@ -199,13 +199,13 @@ def search(seconds: float) -> dict[str, Any]:
             perplexity = math.exp(float(head.distribution(input).entropy().mean()))
             result = head.topk(input, 5)
             assert bool(result.proven.all())
-            rivals = {
+            methods = {
                 "all classes": lambda head=head, input=input: head.log_prob(input).topk(5),
                 "topk": lambda head=head, input=input: head.topk(input, 5),
             }
-            ratio = compare(rivals, seconds / 6, least_rounds=5)["topk"]["ratio"]
-        share = float(result.visited.double().mean()) / (size - 1)
-        found[f"K = {size:,}, perplexity {perplexity:.0f}"] = {"nodes asked": round(share, 6), "time": ratio}
+            ratio = compare(methods, seconds / 6, least_rounds=5)["topk"]["ratio"]
+        fraction = float(result.visited.double().mean()) / (size - 1)
+        found[f"K = {size:,}, perplexity {perplexity:.0f}"] = {"nodes asked": round(fraction, 6), "time": ratio}
     return found
 
 
@@ -215,7 +215,7 @@ STATE, PLAYERS, ACTS = 64, 8, 8
 
 
 class Policy(nn.Module):
-    """What PPO asks of a policy."""
+    """What PPO needs of a policy."""
 
     optimizers: list[torch.optim.Optimizer]
 
@@ -241,13 +241,13 @@ class SoftmaxPolicy(Policy):
         self.optimizers = [torch.optim.Adam(self.parameters(), 1e-4)]
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        law = torch.distributions.Categorical(logits=self.logits(self.body(states)), validate_args=False)
-        drawn = law.sample()
-        return drawn, law.log_prob(drawn)
+        dist = torch.distributions.Categorical(logits=self.logits(self.body(states)), validate_args=False)
+        drawn = dist.sample()
+        return drawn, dist.log_prob(drawn)
 
     def evaluate(self, states: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        law = torch.distributions.Categorical(logits=self.logits(self.body(states)), validate_args=False)
-        return law.log_prob(actions), law.entropy()
+        dist = torch.distributions.Categorical(logits=self.logits(self.body(states)), validate_args=False)
+        return dist.log_prob(actions), dist.entropy()
 
 
 class TreePolicy(Policy):
@@ -297,8 +297,8 @@ def playing(policy: Policy) -> Job:
 
 def policy(seconds: float) -> dict[str, Any]:
     """K = 100,000 actions: act and update of PPO, without the environment."""
-    rivals = {"softmax": playing(SoftmaxPolicy(100_000)), "CatnatHead sigmoid": playing(TreePolicy(100_000))}
-    return compare(rivals, seconds)
+    methods = {"softmax": playing(SoftmaxPolicy(100_000)), "CatnatHead sigmoid": playing(TreePolicy(100_000))}
+    return compare(methods, seconds)
 
 
 PARTS = {"policy": policy, "step": step, "growth": growth, "memory": memory, "ranks": ranks, "search": search}

@@ -1,4 +1,4 @@
-"""The JAX twin beside JAX's own functions, each compiled: python benchmarks/jax_run.py
+"""The JAX counterpart beside JAX's own functions, each compiled: python benchmarks/jax_run.py
 
 Times as in run.py, and writes results/jax.json. It also records what compiling costs: the size of the program before
 optimization, and the seconds that the compiler takes.
@@ -18,7 +18,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import jax
 import jax.numpy as jnp
 import numpy as np
-from run import RESULTS, Job, Rivals, compare
+from run import RESULTS, Job, Methods, compare
 
 import catnat
 import catnat.jax as cj
@@ -38,27 +38,27 @@ def forward_backward(function: Function) -> Callable[[jax.Array, jax.Array], obj
     return jax.value_and_grad(lambda inputs, weights: (weights * function(inputs)).sum())
 
 
-def log_probs() -> Iterator[tuple[str, Rivals]]:
+def log_probs() -> Iterator[tuple[str, Methods]]:
     """log_catnat forward and backward beside jax.nn.log_softmax."""
     for rows, classes in ((65536, 32), (4096, 1024)):
         logits, weights = (jax.random.normal(jax.random.key(n), (rows, classes)) for n in (0, 1))
-        rivals = {"log_softmax": job(forward_backward(jax.nn.log_softmax), logits, weights)}
+        methods = {"log_softmax": job(forward_backward(jax.nn.log_softmax), logits, weights)}
         for name, activation in ACTIVATIONS.items():
             function = forward_backward(lambda s, a=activation: cj.log_catnat(s, activation=a))
-            rivals[f"log_catnat {name}"] = job(function, logits[:, 1:], weights)
-        yield f"log_probs, {rows}x{classes}", rivals
+            methods[f"log_catnat {name}"] = job(function, logits[:, 1:], weights)
+        yield f"log_probs, {rows}x{classes}", methods
 
 
-def sampling() -> Iterator[tuple[str, Rivals]]:
+def sampling() -> Iterator[tuple[str, Methods]]:
     """One draw a row beside jax.random.categorical."""
     rows, classes = 256, 1024
     key, logits = jax.random.key(0), jax.random.normal(jax.random.key(1), (rows, classes))
-    rivals = {"categorical": job(lambda key, x: jax.random.categorical(key, x), key, logits)}
+    methods = {"categorical": job(lambda key, x: jax.random.categorical(key, x), key, logits)}
     for name, activation in ACTIVATIONS.items():
-        rivals[f"sample {name}"] = job(
+        methods[f"sample {name}"] = job(
             lambda key, s, a=activation: cj.sample(s, activation=a, key=key), key, logits[:, 1:]
         )
-    yield f"sample, {rows}x{classes}", rivals
+    yield f"sample, {rows}x{classes}", methods
 
 
 def compiling() -> dict[str, dict[str, float]]:
@@ -91,8 +91,8 @@ def main() -> None:
     warnings.simplefilter("ignore", catnat.EdgeWarning)
     results: dict[str, object] = {"jax": jax.__version__}
     for comparison in (log_probs, sampling):
-        for case, rivals in comparison():
-            results[case] = compare(rivals, arguments.seconds)
+        for case, methods in comparison():
+            results[case] = compare(methods, arguments.seconds)
             print(case, json.dumps(results[case], indent=1))
     results["compiling"] = compiling()
     print(json.dumps(results["compiling"], indent=1))

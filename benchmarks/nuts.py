@@ -1,7 +1,7 @@
 """NUTS on the simplex through CatnatTransform beside NumPyro's stick breaking: python benchmarks/nuts.py
 
 Effective draws per second of processor time and per gradient, for the class whose probability mixes worst, after
-warm-up. Every round is a seed: all rivals warm up and draw, in alternating order. Figures are medians over rounds,
+warm-up. Every round is a seed: all methods warm up and draw, in alternating order. Figures are medians over rounds,
 ratios are to stick breaking in the same round. It claims nothing: results/nuts.json is what was measured, and
 results/nuts_environment.json where.
 """
@@ -38,7 +38,7 @@ WARM_UP, DRAWS, ROUNDS = 500, 1000, 4
 Model = Callable[[], None]
 
 
-def rivals(classes: int) -> dict[str, CatnatTransform | None]:
+def methods(classes: int) -> dict[str, CatnatTransform | None]:
     """Maps onto the simplex, NumPyro's own first."""
     trees = {"balanced": catnat.balanced(classes), "chain": catnat.chain(classes)}
     ours = {
@@ -55,8 +55,8 @@ def rivals(classes: int) -> dict[str, CatnatTransform | None]:
 def counts(classes: int, total: int, concentration: float) -> tuple[Model, np.ndarray]:
     """Uneven counts (1/k, shuffled) under a Dirichlet prior. The posterior is a Dirichlet, with a known mean."""
     generator = np.random.default_rng(0)
-    law = generator.permutation(1 / np.arange(1, classes + 1))
-    seen = generator.multinomial(total, law / law.sum())
+    weights = generator.permutation(1 / np.arange(1, classes + 1))
+    seen = generator.multinomial(total, weights / weights.sum())
 
     def model() -> None:
         p = numpyro.sample("p", dist.Dirichlet(jnp.full(classes, concentration)))
@@ -68,9 +68,9 @@ def counts(classes: int, total: int, concentration: float) -> tuple[Model, np.nd
 def mixture(classes: int, points: int) -> tuple[Model, None]:
     """Weights of a mixture of normals, known but for them, that overlap: the posterior is no Dirichlet."""
     generator = np.random.default_rng(0)
-    law = generator.permutation(1 / np.arange(1, classes + 1))
+    weights = generator.permutation(1 / np.arange(1, classes + 1))
     centres = 1.5 * np.arange(classes)
-    x = generator.choice(centres, points, p=law / law.sum()) + generator.normal(size=points)
+    x = generator.choice(centres, points, p=weights / weights.sum()) + generator.normal(size=points)
 
     def model() -> None:
         weights = numpyro.sample("p", dist.Dirichlet(jnp.ones(classes)))
@@ -134,13 +134,13 @@ class Sampler:
 
 
 def compare(classes: int, model: Model, mean: np.ndarray | None) -> dict[str, dict[str, float]]:
-    """The figures of every rival."""
-    samplers = {name: Sampler(model, transform) for name, transform in rivals(classes).items()}
+    """The figures of every method."""
+    samplers = {name: Sampler(model, transform) for name, transform in methods(classes).items()}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in samplers}
     for seed in range(ROUNDS):
         for name in list(samplers) if seed % 2 else list(reversed(samplers)):
             runs[name].append(samplers[name].draw(samplers[name].start(seed)))
-    if mean is None:  # not known: that of all rivals together
+    if mean is None:  # not known: that of all methods together
         mean = np.mean([run["p"].mean(0) for those in runs.values() for run in those], 0)
     first = next(iter(runs))
     return {name: figures(those, runs[first], mean) for name, those in runs.items()}
@@ -193,8 +193,8 @@ def main() -> None:
     for case, (classes, posterior) in POSTERIORS.items():
         results[case] = compare(classes, *posterior())
         print(case, flush=True)
-        for rival, row in results[case].items():
-            print(f"  {rival:24}", "  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+        for method, row in results[case].items():
+            print(f"  {method:24}", "  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     (RESULTS / "nuts.json").write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -1,6 +1,6 @@
 """Stable-Baselines3 with a catnat policy beside the built-in one, on CartPole: python benchmarks/policies.py [NAME ...]
 
-One round is what SB3 does in one iteration: collect a rollout, then update. All rivals do it in turn, in alternating
+One round is what SB3 does in one iteration: collect a rollout, then update. All methods do it in turn, in alternating
 order, in processor time. Figures are medians over rounds, ratios are to the built-in policy in the same round. It
 claims nothing: results/policies.json is what was measured, and results/policies_environment.json where;
 results/policies.md is made of them.
@@ -32,7 +32,7 @@ ITERATIONS = {"A2C": 10}
 
 
 class Learner:
-    """An algorithm that can be asked for a rollout and for an update."""
+    """An algorithm that does a rollout and an update separately."""
 
     def __init__(self, model: OnPolicyAlgorithm) -> None:
         self.model = model
@@ -59,7 +59,7 @@ class Learner:
 
 
 def compare(algorithm: str, seconds: float, least_rounds: int = 9) -> dict[str, dict[str, dict[str, float]]]:
-    """For every part of an iteration the median time of each rival, and of its ratio to the first in each round."""
+    """For every part of an iteration the median time of each method, and of its ratio to the first in each round."""
     learners = {name: Learner(make(algorithm, name, seed=0)) for name in ALGORITHMS[algorithm].policies}
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in learners}
     iterations = ITERATIONS.get(algorithm, 1)
@@ -119,10 +119,10 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in arguments.names or ALGORITHMS:
         results[name] = compare(name, arguments.seconds)
-        for part, rivals in results[name].items():
+        for part, methods in results[name].items():
             print(f"{name}, {part}")
-            for rival, row in rivals.items():
-                print(f"  {rival:16} {row['milliseconds']:10.2f} ms   {row['ratio']:6.3f}", flush=True)
+            for method, row in methods.items():
+                print(f"  {method:16} {row['milliseconds']:10.2f} ms   {row['ratio']:6.3f}", flush=True)
         path.write_text(json.dumps(results, indent=1) + "\n")
         write_table(results)
         (RESULTS / "policies_environment.json").write_text(json.dumps(environment(), indent=1) + "\n")

@@ -36,9 +36,9 @@ class Problem:
         start = 0.7 * torch.randn(PROBLEMS, 1, num_classes - 1, generator=seed)
         self.scores = start.expand(-1, repeats, -1).clone().requires_grad_()
         self.costs = (self.points - self.target[..., None]).square().mean(-2)  # of every class: (problems, 1, K)
-        self.law = ct.Catnat(self.scores)
+        self.dist = ct.Catnat(self.scores)
         self.truth = self.gradient(
-            ct.estimators.enumerate_exactly(lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.law)
+            ct.estimators.enumerate_exactly(lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.dist)
         )
 
     def cost_of_class(self, k):
@@ -48,7 +48,7 @@ class Problem:
         return ((self.points @ y[..., None])[..., 0] - self.target).square().mean(-1)
 
     def mean_cost(self):
-        return (self.law.probs.detach() * self.costs).sum(-1)
+        return (self.dist.probs.detach() * self.costs).sum(-1)
 
     def gradient(self, value):
         return torch.autograd.grad(value.sum(), self.scores, retain_graph=True)[0]
@@ -71,25 +71,25 @@ class Problem:
 def score_function(baseline):
     def estimate(problem, n):
         chosen = problem.mean_cost() if baseline == "mean" else baseline
-        return ct.estimators.score_function(problem.cost_of_class, problem.law, num_samples=n, baseline=chosen)
+        return ct.estimators.score_function(problem.cost_of_class, problem.dist, num_samples=n, baseline=chosen)
 
     return estimate
 
 
 def gumbel_softmax(temperature, hard=False):
     def estimate(problem, n):
-        y = ct.estimators.gumbel_softmax(problem.law, temperature, hard=hard, sample_shape=(n,))
+        y = ct.estimators.gumbel_softmax(problem.dist, temperature, hard=hard, sample_shape=(n,))
         return problem.cost_of_vector(y).mean(0)
 
     return estimate
 
 
 def straight_through(problem, n):
-    return problem.cost_of_vector(ct.estimators.straight_through(problem.law, sample_shape=(n,))).mean(0)
+    return problem.cost_of_vector(ct.estimators.straight_through(problem.dist, sample_shape=(n,))).mean(0)
 
 
 def unordered_set(problem, n):
-    return ct.estimators.unordered_set(problem.cost_of_class, problem.law, n)
+    return ct.estimators.unordered_set(problem.cost_of_class, problem.dist, n)
 
 
 ESTIMATORS = {

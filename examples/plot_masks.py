@@ -30,10 +30,10 @@ scores = torch.tensor([0.3, -1.0, 0.8, 1.2, 0.5, -0.6, 0.9], requires_grad=True)
 valid = torch.tensor([False, True, False, False, True, True, False, True])
 
 
-def draw(law, ax, title):
-    """The tree of ``law`` with its masked branches dotted."""
-    (slopes,) = torch.autograd.grad(law.log_prob(torch.arange(8)) @ torch.arange(1.0, 9.0), scores)
-    mass = np.concatenate([np.zeros(tree.num_nodes), law.probs.detach()])
+def draw(dist, ax, title):
+    """The tree of ``dist`` with its masked branches dotted."""
+    (slopes,) = torch.autograd.grad(dist.log_prob(torch.arange(8)) @ torch.arange(1.0, 9.0), scores)
+    mass = np.concatenate([np.zeros(tree.num_nodes), dist.probs.detach()])
     across, down = np.concatenate([np.zeros(tree.num_nodes), np.arange(8)]), np.zeros(len(mass))
     for node in reversed(range(tree.num_nodes)):
         mass[node], across[node] = mass[tree.children[node]].sum(), across[tree.children[node]].mean()
@@ -140,9 +140,9 @@ def learn_conditional(method, rates, rows, seed, steps=200, batch=32):
                 curve.append(divergence(method, scores, target, new_masks))
         valid = random_masks((rows, batch), 0.5, seed)
         labels = torch.multinomial((target[:, None] * valid).flatten(0, 1), 1, generator=seed).view(rows, batch)
-        law = METHODS[method](scores[..., None, :].expand(-1, -1, batch, -1), valid)
+        dist = METHODS[method](scores[..., None, :].expand(-1, -1, batch, -1), valid)
         optimizer.zero_grad()
-        (-law.log_prob(labels).mean(-1).sum()).backward()
+        (-dist.log_prob(labels).mean(-1).sum()).backward()
         optimizer.step()
         schedule.step()
     return torch.stack(curve)
@@ -185,9 +185,9 @@ print(f"the best pruned tree on these masks: {floor:.4f}")
 # the valid classes, so a tree that has :math:`p^*` itself as prior is exact, pruned by any mask.
 
 prior = catnat.balanced(K).with_prior(target[0].double().numpy())
-law = ct.Catnat(torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0], mask_mode="prune")
+dist = ct.Catnat(torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0], mask_mode="prune")
 wanted = target[0] * masks[0]
-print(f"with the prior: off by {(law.probs - wanted / wanted.sum(-1, keepdim=True)).abs().max():.1e} at most")
+print(f"with the prior: off by {(dist.probs - wanted / wanted.sum(-1, keepdim=True)).abs().max():.1e} at most")
 
 # %%
 # A best answer for every mask
@@ -212,13 +212,13 @@ def learn_answers(method, rates, rows, seed, share, steps=250, masks=32, hidden=
     curve = []
     for step in range(steps + 1):
         first, second = parameters()
-        law = METHODS[method](torch.relu(seen @ first) @ second, valid)
+        dist = METHODS[method](torch.relu(seen @ first) @ second, valid)
         if step % 10 == 0:
-            curve.append(law.probs.detach().gather(-1, right.expand(len(rates), -1, -1)[..., None])[..., 0].mean(-1))
-        answers = law.sample()
-        pay = (answers == right).float()
+            curve.append(dist.probs.detach().gather(-1, right.expand(len(rates), -1, -1)[..., None])[..., 0].mean(-1))
+        drawn = dist.sample()
+        pay = (drawn == right).float()
         optimizer.zero_grad()
-        (-((pay - baseline) * law.log_prob(answers)).mean(-1).sum()).backward()
+        (-((pay - baseline) * dist.log_prob(drawn)).mean(-1).sum()).backward()
         optimizer.step()
         baseline += 0.1 * (pay - baseline)
     return torch.stack(curve)

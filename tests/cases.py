@@ -156,11 +156,11 @@ ACTIVATIONS = {
 SIGMOID, NATURAL, REFLECT = (ACTIVATIONS[name] for name in ("sigmoid", "natural", "natural-reflect"))
 
 
-# ---- What may be done to a tree's law ----
+# ---- options of a distribution: masks, temperature, unimix ----
 
 
 @dataclasses.dataclass(frozen=True)
-class LawCase:
+class OptionsCase:
     """How to treat a mask, and what else to do to the probabilities."""
 
     name: str
@@ -173,30 +173,35 @@ class LawCase:
         """Whether what is left is a tree, on which nothing more is done."""
         return self.mask_mode == "prune" and self.temperature == 1 and self.unimix == 0
 
-    def reference(self, model: oracle.Model, valid: Any) -> oracle.Law:
-        return oracle.Law(model, tuple(map(bool, valid)), self.mask_mode, self.temperature, self.unimix)
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a distribution takes beside its mask."""
+        return {"mask_mode": self.mask_mode, "temperature": self.temperature, "unimix": self.unimix}
+
+    def reference(self, model: oracle.Model, valid: Any) -> oracle.Distribution:
+        return oracle.Distribution(model, tuple(map(bool, valid)), self.mask_mode, self.temperature, self.unimix)
 
 
-LAWS = {
+OPTIONS = {
     row.name: row
     for row in (
-        LawCase("prune"),
-        LawCase("renormalize", "renormalize"),
-        LawCase("prune-unimix", unimix=0.2),
-        LawCase("prune-hot", temperature=1.7),
-        LawCase("prune-cold-unimix", temperature=0.4, unimix=0.05),
-        LawCase("renormalize-unimix", "renormalize", unimix=0.3),
-        LawCase("renormalize-hot-unimix", "renormalize", 3.0, 0.1),
+        OptionsCase("prune"),
+        OptionsCase("renormalize", "renormalize"),
+        OptionsCase("prune-unimix", unimix=0.2),
+        OptionsCase("prune-T1.7", temperature=1.7),
+        OptionsCase("prune-T0.4-unimix", temperature=0.4, unimix=0.05),
+        OptionsCase("renormalize-unimix", "renormalize", unimix=0.3),
+        OptionsCase("renormalize-T3-unimix", "renormalize", 3.0, 0.1),
     )
 }
-PRUNE, RENORMALIZE = LAWS["prune"], LAWS["renormalize"]
+PRUNE, RENORMALIZE = OPTIONS["prune"], OPTIONS["renormalize"]
 
 
 def masks(num_classes: int, rows: int, seed: int = 0) -> np.ndarray:
     """Boolean rows (rows, K): one valid class, all of them, then few, half and most, each with at least one."""
     rng = np.random.default_rng(seed)
-    shares = [(0.0, 1.0, 0.1, 0.5, 0.9)[row % 5] for row in range(rows)]
-    found = rng.random((rows, num_classes)) < np.array(shares)[:, None]
+    fractions = [(0.0, 1.0, 0.1, 0.5, 0.9)[row % 5] for row in range(rows)]
+    found = rng.random((rows, num_classes)) < np.array(fractions)[:, None]
     found[np.arange(rows), rng.integers(num_classes, size=rows)] = True
     return found
 
@@ -234,8 +239,8 @@ def activation_cases() -> st.SearchStrategy[ActivationCase]:
     return st.sampled_from(list(ACTIVATIONS.values()))
 
 
-def law_cases() -> st.SearchStrategy[LawCase]:
-    return st.sampled_from(list(LAWS.values()))
+def options_cases() -> st.SearchStrategy[OptionsCase]:
+    return st.sampled_from(list(OPTIONS.values()))
 
 
 def valid_classes(num_classes: int, rows: int = 3) -> st.SearchStrategy[np.ndarray]:

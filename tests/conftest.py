@@ -35,7 +35,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # when those of other markers are out already
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out, unless --every-row asks for all."""
+    """Leave rows out, unless --every-row is given."""
     if config.getoption("every_row"):
         return
     tests = collections.defaultdict(list)
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config, items):
     left_out = set()
     for (_, group), rows in tests.items():
         # In the order of a checksum, so that a new row does not change which of the others run.
-        rows.sort(key=lambda row: (_is_dear(row), zlib.crc32(row.name.encode())))
+        rows.sort(key=lambda row: (_is_expensive(row), zlib.crc32(row.name.encode())))
         if group in ONE_ROW_IN:
             left_out.update(rows[_how_many(rows, ONE_ROW_IN[group]) :])
         elif hasattr(rows[0], "callspec") and not rows[0].get_closest_marker("slow"):
@@ -54,8 +54,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _how_many(rows, one_in):
-    """Of a test one row at least, unless all are marked `dear` or Hypothesis makes many of each."""
-    few = all(map(_is_dear, rows)) or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+    """Of a test one row at least, unless all are marked `expensive_compile` or Hypothesis makes many of each."""
+    few = all(map(_is_expensive, rows)) or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
     return (math.floor if few else math.ceil)(len(rows) / one_in)
 
 
@@ -70,11 +70,11 @@ def _pairwise(rows):
     return kept
 
 
-def _is_dear(item):
-    return item.get_closest_marker("dear") is not None
+def _is_expensive(item):
+    return item.get_closest_marker("expensive_compile") is not None
 
 
 def _group(item):
     """What ONE_ROW_IN knows a test by."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("backend", item.path.parent.name)
+    return params.get("backend") or params.get("framework") or item.path.parent.name

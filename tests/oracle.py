@@ -27,7 +27,7 @@ I_REF = 0.25  # isotropic scaling makes the Fisher matrix at zero scores this mu
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """One yes/no question; ``index`` is the position of its score."""
+    """One yes/no decision; ``index`` is the position of its score."""
 
     index: int
     no: Node | int
@@ -130,7 +130,7 @@ def leaves(node: Root) -> list[int]:
 
 
 def path(root: Root, k: int) -> list[tuple[int, int]]:
-    """The (node index, answer) pairs from the root to class ``k``, found by asking which side holds it."""
+    """The (node index, branch) pairs from the root to class ``k``, found by looking which side holds it."""
     steps = []
     while isinstance(root, Node):
         bit = int(k in leaves(root.yes))
@@ -199,7 +199,7 @@ class Natural:
 
 @dataclasses.dataclass(frozen=True)
 class Cauchit:
-    """Somebody's own activation: the distribution function of the Cauchy law."""
+    """A user's own activation: the cumulative distribution function of the Cauchy distribution."""
 
     def yes(self, x: Any, m: Any = np) -> Any:
         atan = np.arctan if m is np else m.atan
@@ -263,12 +263,12 @@ class Model:
         return scales
 
     def yes(self, scores: Any) -> list[Any]:
-        """a_i: the probability of answering yes at every node."""
+        """a_i: the probability of yes at every node."""
         centred = zip(scores, self.scales, self.offsets, strict=True)
         return [self.activation.yes(c * s + offset, self.m) for s, c, offset in centred]
 
     def probs(self, scores: Any) -> np.ndarray:
-        """p_k: the product of the answers on the path to class k."""
+        """p_k: the product of the branch probabilities on the path to class k."""
         yes = self.yes(scores)
         return np.array([math.prod(yes[i] if bit else 1 - yes[i] for i, bit in steps) for steps in self.paths])
 
@@ -293,13 +293,13 @@ class Model:
         return fisher(self.log_probs, scores)
 
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
-        """The scores at which a natural node answers no and yes for certain."""
+        """The scores at which a natural node is certainly no and certainly yes."""
         ends = np.array([[self.activation.score(0.0)], [self.activation.score(1.0)]])
         low, high = (ends - np.array(self.offsets)) / np.array(self.scales)
         return low, high
 
     def inside(self, rng: np.random.Generator, shape: tuple[int, ...] = (), margin: float = 0.05) -> np.ndarray:
-        """Scores whose answers are uniform on [margin, 1 - margin]: inside the band, whatever the activation."""
+        """Scores whose yes-probabilities are uniform on [margin, 1 - margin]: inside the band of any activation."""
         yes = rng.uniform(margin, 1 - margin, (*shape, len(self.nodes)))
         x = self.activation.score(yes)
         return (x - np.array(self.offsets)) / np.array(self.scales)
@@ -309,11 +309,11 @@ class Model:
         return rng.normal(0, 3, (*shape, len(self.nodes))) / np.array(self.scales)
 
 
-# ---- What masks, temperatures and uniform shares make of it ----
+# ---- What masks, temperatures and unimix make of it ----
 
 
 def prune(node: Root, valid: Sequence[bool]) -> Root | None:
-    """Drop the masked leaves; a question of which one side is gone is replaced by its other side."""
+    """Drop the masked leaves; a node of which one side is gone is replaced by its other side."""
     if not isinstance(node, Node):
         return node if valid[node] else None
     no, yes = prune(node.no, valid), prune(node.yes, valid)
@@ -323,23 +323,23 @@ def prune(node: Root, valid: Sequence[bool]) -> Root | None:
 
 
 def renumber(root: Root) -> Root:
-    """Number the questions and the classes of a pruned tree from 0, in the order they had."""
-    questions, classes = [node.index for node in inner_nodes(root)], sorted(leaves(root))
+    """Number the nodes and the classes of a pruned tree from 0, in the order they had."""
+    nodes, classes = [node.index for node in inner_nodes(root)], sorted(leaves(root))
 
     def build(node: Root) -> Root:
         if isinstance(node, Node):
-            return Node(questions.index(node.index), build(node.no), build(node.yes))
+            return Node(nodes.index(node.index), build(node.no), build(node.yes))
         return classes.index(node)
 
     return build(root)
 
 
 @dataclasses.dataclass(frozen=True)
-class Law:
-    """A model, of which only the ``valid`` classes are left, then p^(1/T) / Z, then a share of the uniform law.
+class Distribution:
+    """A model, of which only the ``valid`` classes are left, then p^(1/T) / Z, then mixed with the uniform one.
 
-    With ``mask_mode="prune"`` the valid classes are those of a smaller tree, with its own prior, whose questions keep
-    their scores. With ``"renormalize"`` they have the conditional law.
+    With ``mask_mode="prune"`` the valid classes are those of a smaller tree, with its own prior, whose nodes keep
+    their scores. With ``"renormalize"`` they have the conditional probabilities.
     """
 
     model: Model
@@ -359,8 +359,8 @@ class Law:
         return pruned
 
     @functools.cached_property
-    def asked(self) -> list[int]:
-        """The questions that the law depends on."""
+    def active(self) -> list[int]:
+        """The nodes that the probabilities depend on."""
         root = self.model.root if self.mask_mode == "renormalize" else self._pruned
         return [node.index for node in inner_nodes(root)]
 
@@ -374,7 +374,7 @@ class Law:
         scores = np.asarray(scores)
         p = np.zeros(self.model.num_classes, dtype=np.result_type(scores.dtype, np.float64))
         if self.mask_mode == "prune":
-            p[self.classes] = self.left.probs(scores[self.asked])
+            p[self.classes] = self.left.probs(scores[self.active])
         else:
             every = self.model.probs(scores)
             p[self.classes] = every[self.classes] / sum(every[k] for k in self.classes)
@@ -400,10 +400,10 @@ class Law:
         return fisher(self.log_probs, scores)
 
     def inside(self, rng: np.random.Generator, shape: tuple[int, ...] = (), margin: float = 0.05) -> np.ndarray:
-        """Scores whose answers are uniform on [margin, 1 - margin] where they are asked, and of any size elsewhere."""
-        asked = self.left if self.mask_mode == "prune" else self.model
+        """Scores as in ``Model.inside`` at active nodes, and of any size elsewhere."""
+        left = self.left if self.mask_mode == "prune" else self.model
         scores = rng.normal(0, 10, (*shape, len(self.model.nodes)))
-        scores[..., self.asked] = asked.inside(rng, shape, margin)
+        scores[..., self.active] = left.inside(rng, shape, margin)
         return scores
 
 
@@ -442,15 +442,15 @@ def fisher(log_probs: Callable[[np.ndarray], Any], x: Any) -> np.ndarray:
 
 
 def plackett_luce(p: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
-    """The law of the first ``k`` of draws without replacement: every ordered tuple with its probability."""
-    law = {}
+    """The distribution of the first ``k`` of draws without replacement: every ordered tuple with its probability."""
+    dist = {}
     for draw in itertools.permutations(range(len(p)), k):
         probability, left = 1.0, 1.0
         for j in draw:
             probability *= p[j] / left
             left -= p[j]
-        law[draw] = probability
-    return law
+        dist[draw] = probability
+    return dist
 
 
 def concrete_log_density(log_p: Any, temperature: float, value: Any) -> float:

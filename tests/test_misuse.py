@@ -380,9 +380,9 @@ def test_nan_scores_without_validation_never_give_a_masked_class():
     for scores in (NAN, some_nan):
         for mode in ("renormalize", "prune"):
             for unimix in (0.0, 0.1):
-                law = ct.Catnat(scores, mask=mask, mask_mode=mode, unimix=unimix, validate_args=False)
-                assert mask[law.sample((50,))].all()
-                assert mask[law.mode].all()
+                dist = ct.Catnat(scores, mask=mask, mask_mode=mode, unimix=unimix, validate_args=False)
+                assert mask[dist.sample((50,))].all()
+                assert mask[dist.mode].all()
                 assert (
                     ct.OneHotCatnat(scores, mask=mask, mask_mode=mode, validate_args=False)
                     .sample((50,))[..., mask]
@@ -397,9 +397,9 @@ def test_nan_scores_never_give_a_masked_class_in_jax():
     some_nan = jnp.where(jax.random.bernoulli(KEY, 0.5, (300, 7)), jnp.nan, 0.0)
     for scores in (jnp.full((5, 7), jnp.nan), some_nan):
         for mode in ("renormalize", "prune"):
-            law = cj.Catnat(scores, mask=mask, mask_mode=mode)
-            assert mask[law.sample((50,), key=KEY)].all()
-            assert mask[law.mode].all()
+            dist = cj.Catnat(scores, mask=mask, mask_mode=mode)
+            assert mask[dist.sample((50,), key=KEY)].all()
+            assert mask[dist.mode].all()
 
 
 def test_nan_scores_without_validation_draw_the_class_of_all_no():

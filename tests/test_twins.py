@@ -1,7 +1,8 @@
-"""catnat.torch and catnat.jax are twins: the same names, the same signatures, the same numbers."""
+"""catnat.torch and catnat.jax are twins: the same names, signatures, formulas in docstrings, and numbers."""
 
 import importlib
 import inspect
+import re
 
 import cases
 import jax
@@ -12,7 +13,9 @@ import torch
 from conformance import backends
 
 import catnat.jax
+import catnat.jax.extend as jax_extend
 import catnat.torch
+import catnat.torch.extend as torch_extend
 
 TORCH_NAMES_IN_JAX = {"dim": "axis", "generator": "key"}
 # What a signature may have beyond its twin's, and why.
@@ -76,12 +79,109 @@ def test_the_exceptions_are_needed():
         assert set(parameters(public("jax", name))) >= only
 
 
+# ---- the same formulas and annotations ----
+
+# Adapters do not need the same of both frameworks; what has the same name is compared.
+COMMON_IN_EXTEND = [f".extend.{name}" for name in torch_extend.__all__ if name in jax_extend.__all__]
+ANNOTATIONS_IN_JAX = {
+    "Tensor": "Array",
+    "torch.Generator | None": "PRNGKeyArray",
+    "torch.Size": "tuple[int, ...]",
+    "torch.dtype | None": "Any",  # there is no one type for what JAX takes as a dtype
+    "torch.dtype": "Any",
+}
+# "name parameter" of annotations that differ beyond that, and why.
+DIFFERENT_ANNOTATIONS = (
+    r"\.(OneHot|Multi)?Catnat(StraightThrough)? temperature",  # the fields of a pytree may be None
+    r"\.RelaxedOneHotCatnat temperature",  # one number, as in torch's; in JAX one per row too, which vmap maps over
+    r"\.(Relaxed)?OneHotCatnat\w*\.(mode|r?sample|log_prob) (value|return)",  # torch's own methods have no shapes
+    r"\.cross_entropy scores",  # torch's loss has the classes on axis 1, with any number of axes behind it
+    r"\.estimators\.\w+ distribution",  # any torch distribution that lists its classes; JAX has none but ours
+)
+
+
+def with_members(name):
+    """A public object of both frameworks, and what both have of its methods and properties."""
+    twins = [public(library, name) for library in ("torch", "jax")]
+    yield name, *twins
+    for member in vars(twins[0]) if inspect.isclass(twins[0]) else ():
+        if not member.startswith("_") and member in vars(twins[1]):
+            yield f"{name}.{member}", *(callable_of(vars(twin)[member]) for twin in twins)
+
+
+def callable_of(member):
+    """What has the docstring and the signature: the function of a property, of a static or of a cached one."""
+    for inner in ("fget", "__func__", "func"):
+        member = getattr(member, inner, member)
+    return member
+
+
+def formulas(documented):
+    """The ``.. math::`` blocks of a docstring, whatever their line breaks."""
+    blocks = re.findall(r"^( *)\.\. math::(.*(?:\n(?:\1 +.*| *))*)", inspect.getdoc(documented) or "", re.MULTILINE)
+    return [" ".join(block.split()) for _, block in blocks]
+
+
+def annotations(function):
+    """Parameter -> annotation, in JAX's words; of what cannot be called there are none."""
+    if not callable(function):
+        return {}
+    signature, found = inspect.signature(function), {}
+    for name, parameter in signature.parameters.items():
+        found[TORCH_NAMES_IN_JAX.get(name, name)] = parameter.annotation
+    return {
+        name: in_jaxs_words(annotation) for name, annotation in {**found, "return": signature.return_annotation}.items()
+    }
+
+
+def in_jaxs_words(annotation):
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", "")
+    for ours, theirs in ANNOTATIONS_IN_JAX.items():
+        text = re.sub(rf"(?<![\w.]){re.escape(ours)}(?!\w)", theirs, text)
+    return text
+
+
+def differences(name):
+    """Each "name parameter" whose annotations differ, with both."""
+    for member, *twins in with_members(name):
+        torch_has, jax_has = map(annotations, twins)
+        for parameter in torch_has.keys() & jax_has.keys():
+            if torch_has[parameter] and jax_has[parameter] and torch_has[parameter] != jax_has[parameter]:
+                yield f"{member} {parameter}", torch_has[parameter], jax_has[parameter]
+
+
+def excused(place):
+    return [pattern for pattern in DIFFERENT_ANNOTATIONS if re.fullmatch(pattern, place)]
+
+
+@pytest.mark.parametrize("name", [*names_of("torch"), *COMMON_IN_EXTEND])
+def test_the_same_formulas_and_annotations(name):
+    for member, torchs, jaxs in with_members(name):
+        assert formulas(torchs) == formulas(jaxs), member
+    assert [found for found in differences(name) if not excused(found[0])] == []
+
+
+def test_the_excuses_are_needed():
+    places = [place for name in names_of("torch") for place, *_ in differences(name)]
+    assert {pattern for place in places for pattern in excused(place)} == set(DIFFERENT_ANNOTATIONS)
+
+
+def test_formulas_are_found():
+    """In one line or more, until the indentation ends."""
+    function = lambda: None  # noqa: E731
+    function.__doc__ = (
+        "First.\n\n    .. math:: a\n        + b\n\n    Text.\n\n    .. math::\n\n        c\n\n        d\n    e\n"
+    )
+    assert formulas(function) == ["a + b", "c d"]
+    assert sum(len(formulas(public("torch", name))) for name in names_of("torch")) > 10
+
+
 # ---- the same numbers ----
 
 TREES = ("balanced-5-uneven", "balanced-32", "clusters-12", "balanced-100", "chain-75", "huffman-zipf-90")
 # Every activation, and every tree.
 ROWS = [(TREES[i % len(TREES)], activation) for i, activation in enumerate(cases.ACTIVATIONS)]
-LAWS = list(cases.LAWS.values())
+OPTIONS = list(cases.OPTIONS.values())
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 # Functions of a backend, scores, other scores, classes, a tree and an activation.
@@ -149,15 +249,14 @@ def test_values_and_gradients(tree, activation):
             agree(one, twin)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
-def test_laws(law):
-    case = cases.tree_case("balanced-5-uneven" if law.unimix else "huffman-zipf-90")
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.name)
+def test_options(options):
+    case = cases.tree_case("balanced-5-uneven" if options.unimix else "huffman-zipf-90")
     scores = case.model(cases.NATURAL).inside(np.random.default_rng(1), (5,)) / 2
     mask = cases.masks(case.num_classes, 5)
-    options = {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
 
     def facts(lib, valid):
-        build = lambda s: lib.Catnat(s, case.tree, "natural", mask=valid, **options)  # noqa: E731
+        build = lambda s: lib.Catnat(s, case.tree, "natural", mask=valid, **options.arguments)  # noqa: E731
         return {
             "probs": lambda s: build(s).probs,
             "logits": lambda s: build(s).logits,

@@ -211,7 +211,7 @@ def test_every_experiment_of_the_package_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_presets_are_those_of_the_experiment_and_an_unknown_one_is_answered_with_them(name: str) -> None:
+def test_presets_are_those_of_the_experiment_and_an_unknown_one_raises_with_them(name: str) -> None:
     presets = list(opened(name).PRESETS)
     assert list(BUILT_IN[name].hours) == presets
     said = call("plan", name, "--preset", "huge")

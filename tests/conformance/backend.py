@@ -1,6 +1,7 @@
 """What a backend is to the checks: the library as functions of NumPy arrays, which keep their dtype in and out.
 
-No framework is imported here. A subclass names its library and says how arrays, chance and derivatives are done in it.
+No framework is imported here. A subclass names its library, and makes arrays, random
+numbers and derivatives in it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from cases import PRUNE, ActivationCase, LawCase
+from cases import PRUNE, ActivationCase, OptionsCase
 
 import catnat
 
@@ -48,15 +49,15 @@ def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def facts_of(law: Any) -> dict[str, Any]:
+def facts_of(options: Any) -> dict[str, Any]:
     """What a distribution says about itself, in native arrays."""
-    facts = {"probs": law.probs, "logits": law.logits, "entropy": law.entropy(), "mode": law.mode}
-    return {**facts, "mean": law.mean, "variance": law.variance} if law.event_shape else facts
+    facts = {"probs": options.probs, "logits": options.logits, "entropy": options.entropy(), "mode": options.mode}
+    return {**facts, "mean": options.mean, "variance": options.variance} if options.event_shape else facts
 
 
-def fact_of(law: Any, name: str, classes: Any) -> Any:
+def fact_of(options: Any, name: str, classes: Any) -> Any:
     """One fact; "log_prob" is that of ``classes``."""
-    found = getattr(law, name)
+    found = getattr(options, name)
     if classes is not None:
         return found(classes)
     return found() if callable(found) else found
@@ -78,27 +79,41 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def numpy(self, value: Any) -> Array:
-        """The way back."""
+        """The inverse of ``array``."""
 
     @abc.abstractmethod
-    def chance(self, seed: int) -> dict[str, Any]:
-        """The argument by which a random function takes its chance."""
+    def randomness(self, seed: int) -> dict[str, Any]:
+        """The argument that seeds a random function."""
 
     def seeded(self, seed: int) -> dict[str, Any]:
         """The same where the function may be compiled."""
-        return self.chance(seed)
+        return self.randomness(seed)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of native arrays; another backend compiles it first."""
         return function(*args)
 
     @abc.abstractmethod
-    def value_and_gradient(self, function: Callable[[Any], Any], x: Array, cotangent: Array) -> tuple[Array, Array]:
+    def cast(self, value: Any, dtype: str) -> Any:
+        """A native array of another dtype, by its name."""
+
+    @abc.abstractmethod
+    def shape_of(self, function: Callable[[], Any]) -> tuple[int, ...]:
+        """The shape of what a function returns, by tracing alone where that is possible."""
+
+    @abc.abstractmethod
+    def value_and_gradient(
+        self, function: Callable[[Any], Any], x: Array, cotangent: Array | None = None
+    ) -> tuple[Array, Array]:
         """The value of a function of native arrays at ``x``, and the gradient of sum(cotangent * value)."""
 
     @abc.abstractmethod
     def jacobian(self, function: Callable[[Any], Any], x: Array) -> Array:
         """The Jacobian of a function of native arrays, at ``x``."""
+
+    @abc.abstractmethod
+    def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
+        """The Hessian of a function of native arrays, at ``x``."""
 
     def facts(self, build: Callable[[Any], Any], scores: Array) -> dict[str, Any]:
         """The facts about the distribution that ``build`` makes of its scores."""
@@ -112,6 +127,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def kl(self, p: Any, q: Any) -> Any:
         """KL(p || q) of two distributions."""
+
+    @abc.abstractmethod
+    def categorical(self, logits: Any, kind: str) -> Any:
+        """A categorical distribution that is not ours: of "logits", of "probs", or of "one-hot" vectors."""
 
     # ---- arguments ----
 
@@ -177,7 +196,7 @@ class Backend(abc.ABC):
     def natural_gradient(
         self, scores: Array, gradient: Array, tree: Any, activation: Activation, damping: float = 0.0
     ) -> tuple[Array, Array]:
-        """The value of ``natural_gradient``, and what becomes of ``gradient`` on the way back through it."""
+        """The value of ``natural_gradient``, and what becomes of ``gradient`` in the backward pass through it."""
         kind, function = self.build_activation(activation), self.lib.geometry.natural_gradient
         return self.value_and_gradient(lambda leaf: function(leaf, tree, kind, damping=damping), scores, gradient)
 
@@ -191,14 +210,14 @@ class Backend(abc.ABC):
     def sample(
         self, scores: Array, tree: Any, activation: Activation, sample_shape: tuple[int, ...] = (), seed: int = 0
     ) -> Array:
-        kind, more = self.build_activation(activation), self.chance(seed)
+        kind, more = self.build_activation(activation), self.randomness(seed)
         return self.numpy(self.lib.sample(self.array(scores), tree, kind, sample_shape=sample_shape, **more))
 
     @quietly
     def sample_without_replacement(
         self, scores: Array, k: int, tree: Any, activation: Activation, seed: int = 0
     ) -> Array:
-        kind, more = self.build_activation(activation), self.chance(seed)
+        kind, more = self.build_activation(activation), self.randomness(seed)
         return self.numpy(self.lib.sample_without_replacement(self.array(scores), k, tree, kind, **more))
 
     # ---- derivatives ----
@@ -245,8 +264,8 @@ class Backend(abc.ABC):
         """Draws of the categorical and of the one-hot distribution, each with its log-probabilities."""
         args = self.array(scores), tree, self.build_activation(activation)
         flat, hot = self.lib.Catnat(*args), self.lib.OneHotCatnat(*args)
-        classes = flat.sample(sample_shape, **self.chance(seed))
-        rows = hot.sample(sample_shape, **self.chance(seed + 1))
+        classes = flat.sample(sample_shape, **self.randomness(seed))
+        rows = hot.sample(sample_shape, **self.randomness(seed + 1))
         found = classes, flat.log_prob(classes), rows, hot.log_prob(rows)
         classes, log_prob, rows, one_hot_log_prob = map(self.numpy, found)
         return classes, log_prob, rows, one_hot_log_prob
@@ -255,94 +274,93 @@ class Backend(abc.ABC):
         self, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
     ) -> tuple[Array, Array]:
         """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
-        return self.law_straight_through(scores, tree, activation, PRUNE, None, cotangent, seed)
+        return self.masked_straight_through(scores, tree, activation, PRUNE, None, cotangent, seed)
 
     def relaxed(
         self, temperature: float, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
     ) -> tuple[Array, Array]:
         """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
-        return self.law_relaxed(temperature, scores, tree, activation, PRUNE, None, cotangent, seed)
+        return self.masked_relaxed(temperature, scores, tree, activation, PRUNE, None, cotangent, seed)
 
     def relaxed_log_prob(
         self, temperature: float, scores: Array, value: Array, tree: Any, activation: Activation
     ) -> Array:
-        return self.law_relaxed_log_prob(temperature, scores, value, tree, activation, PRUNE, None)
+        return self.masked_relaxed_log_prob(temperature, scores, value, tree, activation, PRUNE, None)
 
     # ---- masks, temperatures, mixtures ----
 
-    def _options(self, law: LawCase, mask: Array | None) -> dict[str, Any]:
-        valid = None if mask is None else self.array(mask)
-        return {"mask": valid, "mask_mode": law.mask_mode, "unimix": law.unimix}
-
-    def _law(
-        self, tree: Any, activation: Activation, law: LawCase, mask: Array | None, kind: str = "Catnat"
+    def _build(
+        self, tree: Any, activation: Activation, options: OptionsCase, mask: Array | None, kind: str = "Catnat"
     ) -> Callable[[Any], Any]:
-        """The law as a function of its scores."""
+        """The distribution as a function of its scores."""
         args, made = (tree, self.build_activation(activation)), getattr(self.lib, kind)
-        options = {"temperature": law.temperature, **self._options(law, mask)}
-        return lambda leaf: made(leaf, *args, **options)
+        given = {"mask": None if mask is None else self.array(mask), **options.arguments}
+        return lambda leaf: made(leaf, *args, **given)
 
     def _relaxed(
-        self, temperature: float, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+        self, temperature: float, tree: Any, activation: Activation, options: OptionsCase, mask: Array | None
     ) -> Callable[[Any], Any]:
+        """The relaxed distribution as a function of its scores; its temperature is that of the relaxation."""
         args, made = (tree, self.build_activation(activation)), self.lib.RelaxedOneHotCatnat
-        options = self._options(law, mask)
-        return lambda leaf: made(temperature, leaf, *args, **options)
+        valid, mode, unimix = None if mask is None else self.array(mask), options.mask_mode, options.unimix
+        return lambda leaf: made(temperature, leaf, *args, mask=valid, mask_mode=mode, unimix=unimix)
 
     @quietly
-    def law(
-        self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    def masked(
+        self, scores: Array, tree: Any, activation: Activation, options: OptionsCase, mask: Array | None
     ) -> dict[str, Array]:
         """What the distribution says about itself."""
-        facts = self.facts(self._law(tree, activation, law, mask), scores)
+        facts = self.facts(self._build(tree, activation, options, mask), scores)
         return {name: self.numpy(fact) for name, fact in facts.items()}
 
     @quietly
-    def law_log_prob(
-        self, scores: Array, classes: Array, tree: Any, activation: Activation, law: LawCase, mask: Array | None
+    def masked_log_prob(
+        self, scores: Array, classes: Array, tree: Any, activation: Activation, options: OptionsCase, mask: Array | None
     ) -> Array:
-        build = self._law(tree, activation, law, mask)
+        build = self._build(tree, activation, options, mask)
         native = self.array(scores), self.array(classes)
         return self.numpy(self.run(lambda leaf, at: build(leaf).log_prob(at), *native))
 
     @quietly
-    def law_sample(
+    def masked_sample(
         self,
         scores: Array,
         tree: Any,
         activation: Activation,
-        law: LawCase,
+        options: OptionsCase,
         mask: Array | None,
         sample_shape: tuple[int, ...] = (),
         seed: int = 0,
     ) -> Array:
-        found = self._law(tree, activation, law, mask)(self.array(scores))
-        return self.numpy(found.sample(sample_shape, **self.chance(seed)))
+        found = self._build(tree, activation, options, mask)(self.array(scores))
+        return self.numpy(found.sample(sample_shape, **self.randomness(seed)))
 
     @quietly
-    def law_grad(
+    def masked_grad(
         self,
         name: str,
         cotangent: Array,
         scores: Array,
         tree: Any,
         activation: Activation,
-        law: LawCase,
+        options: OptionsCase,
         mask: Array | None,
         classes: Array | None = None,
     ) -> Array:
         """The gradient of sum(cotangent * fact) in the scores; the fact "log_prob" is that of ``classes``."""
-        build, given = self._law(tree, activation, law, mask), None if classes is None else self.array(classes)
+        build, given = self._build(tree, activation, options, mask), None if classes is None else self.array(classes)
         return self.gradient_of_fact(build, scores, name, given, cotangent)
 
     @quietly
-    def law_jacobian(self, scores: Array, tree: Any, activation: Activation, law: LawCase, mask: Array) -> Array:
+    def masked_jacobian(
+        self, scores: Array, tree: Any, activation: Activation, options: OptionsCase, mask: Array
+    ) -> Array:
         """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
-        build = self._law(tree, activation, law, mask)
+        build = self._build(tree, activation, options, mask)
         return self.jacobian(lambda leaf: build(leaf).logits, scores)
 
     @quietly
-    def law_fisher(self, scores: Array, tree: Any, activation: Activation, mask: Array) -> tuple[Array, Array]:
+    def masked_fisher(self, scores: Array, tree: Any, activation: Activation, mask: Array) -> tuple[Array, Array]:
         """The Fisher diagonal of a pruned tree, from the distribution and from the function."""
         args, valid, lib = (tree, self.build_activation(activation)), self.array(mask), self.lib
         functions = (
@@ -353,54 +371,57 @@ class Backend(abc.ABC):
         return first, second
 
     @quietly
-    def law_kl(self, p: tuple[Any, ...], q: tuple[Any, ...]) -> Array:
-        """KL(p || q) of two laws, each given as (scores, tree, activation, law, mask)."""
-        first, second = (self._law(*rest)(self.array(scores)) for scores, *rest in (p, q))
+    def masked_kl(self, p: tuple[Any, ...], q: tuple[Any, ...]) -> Array:
+        """KL(p || q) of two distributions, each given as (scores, tree, activation, options, mask)."""
+        first, second = (self._build(*rest)(self.array(scores)) for scores, *rest in (p, q))
         return self.numpy(self.kl(first, second))
 
     @quietly
-    def law_straight_through(
+    def masked_straight_through(
         self,
         scores: Array,
         tree: Any,
         activation: Activation,
-        law: LawCase,
+        options: OptionsCase,
         mask: Array | None,
         cotangent: Array,
         seed: int = 0,
     ) -> tuple[Array, Array]:
         """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
-        build, more = self._law(tree, activation, law, mask, "OneHotCatnatStraightThrough"), self.seeded(seed)
+        build, more = self._build(tree, activation, options, mask, "OneHotCatnatStraightThrough"), self.seeded(seed)
         return self.value_and_gradient(lambda leaf: build(leaf).rsample(**more), scores, cotangent)
 
     @quietly
-    def law_relaxed(
+    def masked_relaxed(
         self,
         temperature: float,
         scores: Array,
         tree: Any,
         activation: Activation,
-        law: LawCase,
+        options: OptionsCase,
         mask: Array | None,
         cotangent: Array,
         seed: int = 0,
     ) -> tuple[Array, Array]:
         """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
-        build, more = self._relaxed(temperature, tree, activation, law, mask), self.seeded(seed)
+        build, more = self._relaxed(temperature, tree, activation, options, mask), self.seeded(seed)
         return self.value_and_gradient(lambda leaf: build(leaf).rsample(**more), scores, cotangent)
 
     @quietly
-    def law_relaxed_log_prob(
+    def masked_relaxed_log_prob(
         self,
         temperature: float,
         scores: Array,
         value: Array,
         tree: Any,
         activation: Activation,
-        law: LawCase,
+        options: OptionsCase,
         mask: Array | None,
     ) -> Array:
-        build, native = self._relaxed(temperature, tree, activation, law, mask), (self.array(scores), self.array(value))
+        build, native = (
+            self._relaxed(temperature, tree, activation, options, mask),
+            (self.array(scores), self.array(value)),
+        )
         return self.numpy(self.run(lambda leaf, at: build(leaf).log_prob(at), *native))
 
 

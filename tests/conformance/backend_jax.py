@@ -15,7 +15,32 @@ from conformance.backend import Array
 
 import catnat.jax as lib
 
-jax.config.update("jax_enable_x64", True)  # the laws are stated in float64
+jax.config.update("jax_enable_x64", True)  # the checks are stated in float64
+
+
+@dataclasses.dataclass
+class Categorical:
+    """A user's own distribution, with nothing but the members that the estimators name: JAX has none."""
+
+    logits: jax.Array
+    one_hot: bool = False
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return self.logits.shape[-1:] if self.one_hot else ()
+
+    @property
+    def probs(self) -> jax.Array:
+        return jnp.exp(self.logits)
+
+    def sample(self, sample_shape: tuple[int, ...] = (), *, key: jax.Array) -> jax.Array:
+        classes = jax.random.categorical(key, self.logits, shape=(*sample_shape, *self.logits.shape[:-1]))
+        return jax.nn.one_hot(classes, self.logits.shape[-1]) if self.one_hot else classes
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        classes = value.argmax(-1) if self.one_hot else value
+        every = jnp.broadcast_to(self.logits, (*classes.shape, self.logits.shape[-1]))
+        return jnp.take_along_axis(every, classes[..., None], -1)[..., 0]
 
 
 class Backend(backend.Backend):
@@ -27,20 +52,35 @@ class Backend(backend.Backend):
     def numpy(self, value: jax.Array) -> Array:
         return np.asarray(value)
 
-    def chance(self, seed: int) -> dict[str, Any]:
+    def randomness(self, seed: int) -> dict[str, Any]:
         return {"key": jax.random.key(seed)}
 
-    def value_and_gradient(self, function: Callable[[Any], Any], x: Array, cotangent: Array) -> tuple[Array, Array]:
+    def cast(self, value: jax.Array, dtype: str) -> jax.Array:
+        return value.astype(dtype)
+
+    def shape_of(self, function: Callable[[], Any]) -> tuple[int, ...]:
+        return jax.eval_shape(function).shape
+
+    def value_and_gradient(
+        self, function: Callable[[Any], Any], x: Array, cotangent: Array | None = None
+    ) -> tuple[Array, Array]:
         value, pull_back = jax.vjp(function, self.array(x))
-        return np.asarray(value), np.asarray(pull_back(self.array(cotangent))[0])
+        weights = jnp.ones_like(value) if cotangent is None else self.array(cotangent)
+        return np.asarray(value), np.asarray(pull_back(weights)[0])
 
     def jacobian(self, function: Callable[[Any], Any], x: Array) -> Array:
         return np.asarray(jax.jacobian(function)(self.array(x)))
 
+    def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
+        return np.asarray(jax.hessian(function)(self.array(x)))
+
     def kl(self, p: Any, q: Any) -> jax.Array:
         return p.kl_divergence(q)
 
-    # Distributions go through the doors of compiled functions, where everything asked of them is one program.
+    def categorical(self, logits: Any, kind: str) -> Categorical:
+        return Categorical(jax.nn.log_softmax(jnp.asarray(logits)), one_hot=kind == "one-hot")
+
+    # Distributions go through the doors of compiled functions, where all their facts are one program.
 
     def facts(self, build: Callable[[Any], Any], scores: Array) -> dict[str, Any]:
         return _facts(build(self.array(scores)))
@@ -55,8 +95,8 @@ _facts = jax.jit(backend.facts_of)
 
 
 @functools.partial(jax.jit, static_argnames="name")
-def _gradient(law: Any, name: str, classes: Any, cotangent: jax.Array) -> jax.Array:
+def _gradient(options: Any, name: str, classes: Any, cotangent: jax.Array) -> jax.Array:
     def fact(scores: jax.Array) -> Any:
-        return backend.fact_of(dataclasses.replace(law, scores=scores), name, classes)
+        return backend.fact_of(dataclasses.replace(options, scores=scores), name, classes)
 
-    return jax.vjp(fact, law.scores)[1](cotangent)[0]
+    return jax.vjp(fact, options.scores)[1](cotangent)[0]

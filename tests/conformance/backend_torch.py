@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from conformance import backend
 from conformance.backend import Array
+from torch import distributions as td
 
 import catnat.torch as lib
 
@@ -25,20 +26,28 @@ class Backend(backend.Backend):
     def numpy(self, value: torch.Tensor) -> Array:
         return value.numpy()
 
-    def chance(self, seed: int) -> dict[str, Any]:
+    def randomness(self, seed: int) -> dict[str, Any]:
         return {"generator": torch.Generator().manual_seed(seed)}
 
     def seeded(self, seed: int) -> dict[str, Any]:
         torch.manual_seed(seed)  # the compiler takes no generator
         return {}
 
-    def value_and_gradient(self, function: Callable[[Any], Any], x: Array, cotangent: Array) -> tuple[Array, Array]:
+    def cast(self, value: torch.Tensor, dtype: str) -> torch.Tensor:
+        return value.to(getattr(torch, dtype))
+
+    def shape_of(self, function: Callable[[], Any]) -> tuple[int, ...]:
+        return tuple(function().shape)
+
+    def value_and_gradient(
+        self, function: Callable[[Any], Any], x: Array, cotangent: Array | None = None
+    ) -> tuple[Array, Array]:
         leaf = self.array(x).requires_grad_()
         value = self.run(function, leaf)
         # Nothing to differentiate: torch may leave an empty result out of its graph, the compiler also a constant one.
         if value.numel() == 0 or not value.requires_grad:
             return value.detach().numpy(), np.zeros(leaf.shape)
-        value.backward(self.array(cotangent))
+        value.backward(torch.ones_like(value) if cotangent is None else self.array(cotangent))
         assert leaf.grad is not None
         return value.detach().numpy(), leaf.grad.numpy()
 
@@ -46,5 +55,14 @@ class Backend(backend.Backend):
         run = functools.partial(self.run, function)
         return torch.autograd.functional.jacobian(run, self.array(x)).detach().numpy()
 
+    def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
+        return torch.autograd.functional.hessian(function, self.array(x)).numpy()
+
     def kl(self, p: Any, q: Any) -> torch.Tensor:
-        return torch.distributions.kl_divergence(p, q)
+        return td.kl_divergence(p, q)
+
+    def categorical(self, logits: Any, kind: str) -> td.Distribution:
+        logits = torch.as_tensor(logits)
+        if kind == "probs":
+            return td.Categorical(probs=logits.softmax(-1))
+        return (td.OneHotCategorical if kind == "one-hot" else td.Categorical)(logits=logits)

@@ -1,6 +1,6 @@
-"""The laws, one function each: a backend against the oracle, for any tree and activation.
+"""The checks, one function each: a backend against the oracle, for any tree and activation.
 
-A check raises AssertionError when its law does not hold. The test files feed checks the rows of ``cases``, and
+A check raises AssertionError when what it states does not hold. The test files feed checks the rows of ``cases``, and
 ``test_suite_can_fail`` feeds them broken backends, which every check must notice.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 import mpmath
 import numpy as np
 import oracle
-from cases import PRUNE, ActivationCase, LawCase, TreeCase
+from cases import PRUNE, ActivationCase, OptionsCase, TreeCase
 from scipy import stats
 
 import catnat
 
-# A test of frequencies rejects when chance alone would reject this rarely. Seeds are fixed, so a pass stays a pass.
+# A test of frequencies rejects a correct sampler this rarely. Seeds are fixed, so a pass stays a pass.
 FALSE_ALARM = 1e-6
 
 
@@ -46,7 +46,7 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 
 def probabilities(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """p_k is the product of the answers on the path to k, inside the band and outside it, and sums to one."""
+    """p_k is the product of the branches on the path to k, inside the band and outside it, and sums to one."""
     model, rng = case.model(activation), generator()
     for scores in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
         got = backend.catnat(scores, case.tree, activation)
@@ -205,11 +205,11 @@ def entropy_is_its_definition(backend: Any, case: TreeCase, activation: Activati
     for scores in (model.inside(rng, (2, 3)), model.anywhere(rng, (2, 3))):
         got = backend.entropy(scores, case.tree, activation)
         close(got, rows(model.entropy, scores), rtol=1e-11, atol=1e-11)
-    # Chain rule: the entropy of each answer, weighted by the probability of the question.
+    # Chain rule: the entropy of each node, weighted by its reach.
     scores = model.inside(rng, (2, 3))
     yes, reach = rows(model.yes, scores), rows(model.reach, scores)
-    answers = -yes * np.log(yes) - (1 - yes) * np.log(1 - yes)
-    close(backend.entropy(scores, case.tree, activation), (reach * answers).sum(-1), rtol=1e-11, atol=1e-13)
+    branches = -yes * np.log(yes) - (1 - yes) * np.log(1 - yes)
+    close(backend.entropy(scores, case.tree, activation), (reach * branches).sum(-1), rtol=1e-11, atol=1e-13)
 
 
 def kl_is_its_definition(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
@@ -222,8 +222,8 @@ def kl_is_its_definition(backend: Any, case: TreeCase, activation: ActivationCas
     close(backend.kl_divergence(q, q, case.tree, activation), np.zeros((2, 3)), atol=1e-15)
     p = model.inside(rng, (2, 3))
     a, b, reach = rows(model.yes, p), rows(model.yes, q), rows(model.reach, p)
-    answers = a * np.log(a / b) + (1 - a) * np.log((1 - a) / (1 - b))
-    close(backend.kl_divergence(p, q, case.tree, activation), (reach * answers).sum(-1), rtol=1e-11, atol=1e-13)
+    branches = a * np.log(a / b) + (1 - a) * np.log((1 - a) / (1 - b))
+    close(backend.kl_divergence(p, q, case.tree, activation), (reach * branches).sum(-1), rtol=1e-11, atol=1e-13)
 
 
 # ---- gradients ----
@@ -285,14 +285,14 @@ def natural_gradient_solves_the_fisher_system(backend: Any, case: TreeCase, acti
         np.testing.assert_array_equal(value, scores)
         wanted = np.linalg.solve(fisher + damping * np.eye(len(scores)), gradient)
         close(got, wanted, rtol=1e-9, atol=1e-10)
-    # Without damping the matrix of a deep tree is singular in floating point: solve for the nodes that are reached.
+    # Without damping the matrix of a deep tree is singular in floating point: solve for nodes with information.
     _, got = backend.natural_gradient(scores, gradient, case.tree, activation)
     assert np.isfinite(got).all()
     seen = np.flatnonzero(model.reach(scores) > 1e-3)
     close(got[seen], np.linalg.solve(fisher[np.ix_(seen, seen)], gradient[seen]), rtol=1e-9, atol=1e-10)
 
 
-def natural_gradient_of_a_dead_node_is_zero(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+def natural_gradient_of_a_saturated_node_is_zero(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
     """With damping and without, where the Fisher entry is 0; everywhere else the gradient is divided by that entry."""
     model, rng = case.model(activation), generator(41)
     scores, gradient = model.anywhere(rng, (5,)), rng.normal(size=(5, case.num_nodes))
@@ -300,13 +300,13 @@ def natural_gradient_of_a_dead_node_is_zero(backend: Any, case: TreeCase, activa
     for damping in (0.0, 0.5):
         value, got = backend.natural_gradient(scores, gradient, case.tree, activation, damping=damping)
         np.testing.assert_array_equal(value, scores)
-        dead = fisher == 0
-        assert (got[dead] == 0).all()
-        close(got[~dead], gradient[~dead] / (fisher[~dead] + damping), rtol=1e-12)
+        saturated = fisher == 0
+        assert (got[saturated] == 0).all()
+        close(got[~saturated], gradient[~saturated] / (fisher[~saturated] + damping), rtol=1e-12)
 
 
 def kl_step_hits_its_kl(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """KL(p_s || p_{s+step}), by its definition, is what was asked for; the step is along minus the natural gradient."""
+    """KL(p_s || p_{s+step}), by its definition, is what was given; the step is along minus the natural gradient."""
     model, rng = case.model(activation), generator(42)
     scores = model.inside(rng, (3,))
     gradient = backend.grad("catnat", rng.normal(size=(3, case.num_classes)), scores, case.tree, activation)
@@ -405,13 +405,13 @@ def far_logits_come_back(backend: Any, case: TreeCase, activation: ActivationCas
 # ---- draws ----
 
 
-def chi_square(counts: Mapping[Any, int] | Sequence[int], law: Mapping[Any, float] | Sequence[float]) -> None:
-    """Pearson's test of counts against a law; cells that expect fewer than 5 are put together."""
-    if isinstance(law, Mapping):
+def chi_square(counts: Mapping[Any, int] | Sequence[int], options: Mapping[Any, float] | Sequence[float]) -> None:
+    """Pearson's test of counts against a distribution; cells that expect fewer than 5 are put together."""
+    if isinstance(options, Mapping):
         assert isinstance(counts, Mapping)
-        assert set(counts) <= set(law), "something impossible was drawn"
-        counts, law = [counts.get(cell, 0) for cell in law], list(law.values())
-    seen, p = np.asarray(counts, dtype=float), np.asarray(law, dtype=float)
+        assert set(counts) <= set(options), "something impossible was drawn"
+        counts, options = [counts.get(cell, 0) for cell in options], list(options.values())
+    seen, p = np.asarray(counts, dtype=float), np.asarray(options, dtype=float)
     assert seen.shape == p.shape
     assert (seen[p == 0] == 0).all(), "something of probability zero was drawn"
     expected = p * seen.sum()
@@ -423,8 +423,8 @@ def chi_square(counts: Mapping[Any, int] | Sequence[int], law: Mapping[Any, floa
     if used.sum() < 2:
         return
     statistic = ((seen - expected)[used] ** 2 / expected[used]).sum()
-    chance = stats.chi2.sf(statistic, used.sum() - 1)
-    assert chance > FALSE_ALARM, f"chi-square {statistic:.1f} with {used.sum() - 1} degrees of freedom"
+    p_value = stats.chi2.sf(statistic, used.sum() - 1)
+    assert p_value > FALSE_ALARM, f"chi-square {statistic:.1f} with {used.sum() - 1} degrees of freedom"
 
 
 def sample_frequencies(backend: Any, case: TreeCase, activation: ActivationCase, size: int = 20_000) -> None:
@@ -457,7 +457,7 @@ def impossible_classes_are_never_drawn(backend: Any, case: TreeCase, activation:
 
 
 def draws_are_independent(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """Of each other along the sample shape and across rows: pairs have the product law."""
+    """Of each other along the sample shape and across rows: pairs have the product distribution."""
     model = case.model(activation)
     scores = model.inside(generator(17), (2,), margin=0.25)
     p, q = rows(model.probs, scores)
@@ -486,7 +486,7 @@ def plackett_luce(backend: Any, case: TreeCase, activation: ActivationCase, k: i
 
 
 def first_draws_without_replacement(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """Larger trees: distinct classes in range, and the first of them has the law of one draw."""
+    """Larger trees: distinct classes in range, and the first of them has the distribution of one draw."""
     model = case.model(activation)
     scores = model.inside(generator(19), margin=0.2)
     k = min(case.num_classes, 6)
@@ -583,22 +583,22 @@ def relaxed(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
 # The masks of a check are boolean rows (n, K), True for valid classes, each with scores of its own.
 
 
-def laws_and_scores(
-    case: TreeCase, activation: ActivationCase, law: LawCase, masks: np.ndarray, seed: int, margin: float = 0.05
-) -> tuple[list[oracle.Law], np.ndarray]:
-    """The reference of every mask, and scores inside the bands of the questions that it asks."""
+def references_and_scores(
+    case: TreeCase, activation: ActivationCase, options: OptionsCase, masks: np.ndarray, seed: int, margin: float = 0.05
+) -> tuple[list[oracle.Distribution], np.ndarray]:
+    """The reference of every mask, and scores inside the bands of its active nodes."""
     rng = generator(seed)
-    references = [law.reference(case.model(activation), valid) for valid in masks]
+    references = [options.reference(case.model(activation), valid) for valid in masks]
     return references, np.stack([reference.inside(rng, margin=margin) for reference in references])
 
 
-def law_is_its_definition(
-    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, masks: np.ndarray
+def masked_distribution(
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, masks: np.ndarray
 ) -> None:
-    """The valid classes have the law of the pruned tree, or the conditional law, heated and mixed; others nothing."""
-    references, scores = laws_and_scores(case, activation, law, masks, 50)
+    """The valid classes have the pruned tree's probabilities, or the conditional ones, with temperature and unimix."""
+    references, scores = references_and_scores(case, activation, options, masks, 50)
     p = np.stack([reference.probs(row) for reference, row in zip(references, scores, strict=True)])
-    facts = backend.law(scores, case.tree, activation, law, masks)
+    facts = backend.masked(scores, case.tree, activation, options, masks)
     close(facts["probs"], p, atol=1e-12)
     assert (facts["probs"][~masks] == 0).all()
     close(facts["logits"][masks], np.log(p[masks]), rtol=1e-11, atol=1e-12)
@@ -607,51 +607,55 @@ def law_is_its_definition(
     close(facts["mode"], p.argmax(-1))
     # One class at a time, a sample shape in front of the batch; some backends read paths only.
     every = np.broadcast_to(np.arange(case.num_classes)[:, None], (case.num_classes, len(masks)))
-    got = backend.law_log_prob(scores, every, case.tree, activation, law, masks)
+    got = backend.masked_log_prob(scores, every, case.tree, activation, options, masks)
     close(got.T, facts["logits"], rtol=1e-13, atol=1e-13)
     assert (got.T[~masks] == np.finfo(np.float64).min).all()
 
 
-def law_without_mask(backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase) -> None:
-    """Without a mask every class is valid: heated and mixed only."""
+def options_without_mask(backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase) -> None:
+    """Without a mask every class is valid: temperature and unimix only."""
     full = np.ones((3, case.num_classes), bool)
-    references, scores = laws_and_scores(case, activation, law, full, 51)
+    references, scores = references_and_scores(case, activation, options, full, 51)
     p = np.stack([reference.probs(row) for reference, row in zip(references, scores, strict=True)])
-    facts = backend.law(scores, case.tree, activation, law, None)
+    facts = backend.masked(scores, case.tree, activation, options, None)
     close(facts["probs"], p, atol=1e-12)
     close(facts["logits"], np.log(p), rtol=1e-11, atol=1e-12)
     close(facts["entropy"], [r.entropy(row) for r, row in zip(references, scores, strict=True)], rtol=1e-11, atol=1e-12)
     classes = generator(52).integers(case.num_classes, size=(4, 3))
-    got = backend.law_log_prob(scores, classes, case.tree, activation, law, None)
+    got = backend.masked_log_prob(scores, classes, case.tree, activation, options, None)
     close(got, np.take_along_axis(facts["logits"][None], classes[..., None], -1)[..., 0], rtol=1e-13, atol=1e-13)
 
 
 def a_full_mask_changes_nothing(
-    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, atol: float = 1e-13
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, atol: float = 1e-13
 ) -> None:
     scores, full = case.model(activation).inside(generator(53), (3,)), np.ones((3, case.num_classes), bool)
-    masked, plain = (backend.law(scores, case.tree, activation, law, mask) for mask in (full, None))
+    masked, plain = (backend.masked(scores, case.tree, activation, options, mask) for mask in (full, None))
     for name in plain:
         close(masked[name], plain[name], rtol=1e-13, atol=atol)
     classes = np.arange(3) % case.num_classes
-    got, wanted = (backend.law_log_prob(scores, classes, case.tree, activation, law, mask) for mask in (full, None))
+    got, wanted = (
+        backend.masked_log_prob(scores, classes, case.tree, activation, options, mask) for mask in (full, None)
+    )
     close(got, wanted, rtol=1e-13, atol=atol)
 
 
-def law_gradients(backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, mask: np.ndarray) -> None:
-    """Of every fact, against complex steps of the oracle; exactly 0 from masked classes, and to what is not asked."""
-    (reference,), (scores,) = laws_and_scores(case, activation, law, mask[None], 54)
-    rng, args = generator(55), (scores, case.tree, activation, law, mask)
-    silent = np.setdiff1d(np.arange(case.num_nodes), reference.asked)
+def masked_gradients(
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
+) -> None:
+    """Of every fact, against complex steps of the oracle; exactly 0 from masked classes, and to inactive nodes."""
+    (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 54)
+    rng, args = generator(55), (scores, case.tree, activation, options, mask)
+    inactive = np.setdiff1d(np.arange(case.num_nodes), reference.active)
 
     def compare(name: str, wanted: np.ndarray, classes: np.ndarray | None = None) -> None:
-        # Large ones too: what stands for minus infinity at masked classes must not overflow on the way back.
+        # Large ones too: what stands for minus infinity at masked classes must not overflow in the backward pass.
         for size in (1.0, 1e3):
             cotangent = size * rng.normal(size=wanted.shape[:-1])
-            got = backend.law_grad(name, cotangent, *args, classes=classes)
+            got = backend.masked_grad(name, cotangent, *args, classes=classes)
             scale = size * np.abs(wanted).max(initial=1.0)
             close(got, np.tensordot(cotangent, wanted, cotangent.ndim), rtol=1e-9, atol=1e-10 * scale)
-            assert (got[silent] == 0).all()
+            assert (got[inactive] == 0).all()
 
     log_probs = oracle.jacobian(reference.log_probs, scores)
     compare("probs", oracle.jacobian(reference.probs, scores))
@@ -660,20 +664,25 @@ def law_gradients(backend: Any, case: TreeCase, activation: ActivationCase, law:
     every = np.arange(case.num_classes)
     compare("log_prob", log_probs, every)
     for name, classes in (("probs", None), ("logits", None), ("log_prob", every)):
-        got = backend.law_grad(name, np.where(mask, 0.0, rng.normal(size=case.num_classes)), *args, classes=classes)
+        got = backend.masked_grad(name, np.where(mask, 0.0, rng.normal(size=case.num_classes)), *args, classes=classes)
         assert (got == 0).all()
 
 
 def masked_classes_are_impossible(
-    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, masks: np.ndarray, dtype: str = "float64"
+    backend: Any,
+    case: TreeCase,
+    activation: ActivationCase,
+    options: OptionsCase,
+    masks: np.ndarray,
+    dtype: str = "float64",
 ) -> None:
     """For scores of any size: probability exactly 0, the dtype's least number as logarithm, no gradient, never drawn.
 
     What is left sums to one.
     """
     scores = case.model(activation).anywhere(generator(56), (len(masks),)).astype(dtype)
-    args, least = (case.tree, activation, law, masks), np.finfo(dtype).min
-    facts = backend.law(scores, *args)
+    args, least = (case.tree, activation, options, masks), np.finfo(dtype).min
+    facts = backend.masked(scores, *args)
     assert facts["probs"].dtype == facts["logits"].dtype == facts["entropy"].dtype == np.dtype(dtype)
     assert (facts["probs"][~masks] == 0).all()
     assert (facts["logits"][~masks] == least).all()
@@ -682,15 +691,15 @@ def masked_classes_are_impossible(
     assert all(np.isfinite(fact).all() for fact in facts.values())
     classes = np.array([valid.argmin() for valid in masks])  # a masked one, if there is any
     exists = ~masks[np.arange(len(masks)), classes]
-    got = backend.law_log_prob(scores, classes, *args)
+    got = backend.masked_log_prob(scores, classes, *args)
     assert (got[exists] == least).all()
     rng = generator(57)
     for name, shape in (("probs", masks.shape), ("logits", masks.shape), ("log_prob", classes.shape)):
         counted = ~masks if shape == masks.shape else exists
         cotangent = np.where(counted, rng.normal(size=shape), 0.0).astype(dtype)
         of = classes if name == "log_prob" else None
-        assert (backend.law_grad(name, cotangent, scores, *args, classes=of) == 0).all()
-    draws = backend.law_sample(scores, *args, sample_shape=(500,), seed=19)
+        assert (backend.masked_grad(name, cotangent, scores, *args, classes=of) == 0).all()
+    draws = backend.masked_sample(scores, *args, sample_shape=(500,), seed=19)
     assert masks[np.arange(len(masks)), draws].all()
     assert masks[np.arange(len(masks)), facts["mode"]].all()
 
@@ -701,23 +710,23 @@ def pruned_zero_scores_mean_the_valid_prior(
     """The prior over the valid classes: uniform over them if the tree's is uniform."""
     prior = np.where(masks, np.array(case.weights), 0)
     prior /= prior.sum(-1, keepdims=True)
-    facts = backend.law(np.zeros((len(masks), case.num_nodes)), case.tree, activation, PRUNE, masks)
+    facts = backend.masked(np.zeros((len(masks), case.num_nodes)), case.tree, activation, PRUNE, masks)
     close(facts["probs"], prior, rtol=1e-12)
     close(facts["logits"][masks], np.log(prior[masks]), rtol=1e-12, atol=1e-14)
 
 
 def pruned_fisher_is_diagonal(backend: Any, case: TreeCase, activation: ActivationCase, mask: np.ndarray) -> None:
     """The definition, sum_k p_k grad log p_k grad log p_k^T over the valid classes, and the library's diagonal."""
-    (reference,), (scores,) = laws_and_scores(case, activation, PRUNE, mask[None], 58)
+    (reference,), (scores,) = references_and_scores(case, activation, PRUNE, mask[None], 58)
     wanted = reference.fisher(scores)
     assert off_diagonal(wanted) < 1e-10
-    silent = np.setdiff1d(np.arange(case.num_nodes), reference.asked)
-    for got in backend.law_fisher(scores, case.tree, activation, mask):
+    inactive = np.setdiff1d(np.arange(case.num_nodes), reference.active)
+    for got in backend.masked_fisher(scores, case.tree, activation, mask):
         close(got, np.diag(wanted), rtol=1e-10, atol=1e-12)
-        assert (got[silent] == 0).all()
+        assert (got[inactive] == 0).all()
     # The same expectation with the backend's own probabilities and gradients.
-    p = backend.law(scores, case.tree, activation, PRUNE, mask)["probs"]
-    gradients = backend.law_jacobian(scores, case.tree, activation, PRUNE, mask)
+    p = backend.masked(scores, case.tree, activation, PRUNE, mask)["probs"]
+    gradients = backend.masked_jacobian(scores, case.tree, activation, PRUNE, mask)
     fisher = np.einsum("k,ki,kj->ij", p, gradients, gradients)
     assert off_diagonal(fisher) < 1e-10
     close(np.diag(fisher), np.diag(wanted), rtol=1e-10, atol=1e-12)
@@ -726,60 +735,67 @@ def pruned_fisher_is_diagonal(backend: Any, case: TreeCase, activation: Activati
 def pruned_isotropic_fisher_at_zero(
     backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
 ) -> None:
-    """A quarter at every question that is asked, whatever the mask, and 0 at the others."""
+    """A quarter at every active node, whatever the mask, and 0 at the others."""
     wanted = np.zeros((len(masks), case.num_nodes))
     for row, valid in zip(wanted, masks, strict=True):
-        row[PRUNE.reference(case.model(activation), valid).asked] = 0.25
-    for got in backend.law_fisher(np.zeros_like(wanted), case.tree, activation, masks):
+        row[PRUNE.reference(case.model(activation), valid).active] = 0.25
+    for got in backend.masked_fisher(np.zeros_like(wanted), case.tree, activation, masks):
         close(got, wanted, rtol=1e-10)
 
 
-def law_frequencies(
+def masked_frequencies(
     backend: Any,
     case: TreeCase,
     activation: ActivationCase,
-    law: LawCase,
+    options: OptionsCase,
     masks: np.ndarray,
     sample_shape: tuple[int, ...] = (20_000,),
     copies: int = 1,
 ) -> None:
-    """Draws along the sample shape, and one draw for each of many ``copies`` of the scores, have the law's frequencies.
+    """Draws along the sample shape, and one draw for each of many ``copies`` of the scores, have the right frequencies.
 
     A masked class is never drawn.
     """
-    references, scores = laws_and_scores(case, activation, law, masks, 59, margin=0.2)
+    references, scores = references_and_scores(case, activation, options, masks, 59, margin=0.2)
     batch = np.broadcast_to(scores, (copies, *scores.shape))
-    got = backend.law_sample(batch, case.tree, activation, law, masks, sample_shape=sample_shape, seed=20)
+    got = backend.masked_sample(batch, case.tree, activation, options, masks, sample_shape=sample_shape, seed=20)
     assert got.shape == (*sample_shape, copies, len(masks))
     assert got.dtype == np.int64
     for row, (reference, each) in enumerate(zip(references, scores, strict=True)):
         chi_square(np.bincount(got[..., row].ravel(), minlength=case.num_classes), reference.probs(each))
 
 
-def law_kl_is_its_definition(
-    backend: Any, case: TreeCase, activation: ActivationCase, laws: tuple[LawCase, LawCase], masks: np.ndarray
+def masked_kl_is_its_definition(
+    backend: Any,
+    case: TreeCase,
+    activation: ActivationCase,
+    options: tuple[OptionsCase, OptionsCase],
+    masks: np.ndarray,
 ) -> None:
     """sum_k p_k log(p_k / q_k): infinite where q's mask forbids a class that p can take, and only there."""
-    p_law, q_law = laws
+    p_options, q_options = options
     others = np.roll(masks, 1, 0)  # masks of all sizes, so that some forbid what p can take
     for p_masks, q_masks in ((masks, masks), (masks, masks | others), (masks, others)):
-        p_references, p_scores = laws_and_scores(case, activation, p_law, p_masks, 60)
-        q_references, q_scores = laws_and_scores(case, activation, q_law, q_masks, 61)
-        p, q = (p_scores, case.tree, activation, p_law, p_masks), (q_scores, case.tree, activation, q_law, q_masks)
-        got = backend.law_kl(p, q)
+        p_references, p_scores = references_and_scores(case, activation, p_options, p_masks, 60)
+        q_references, q_scores = references_and_scores(case, activation, q_options, q_masks, 61)
+        p, q = (
+            (p_scores, case.tree, activation, p_options, p_masks),
+            (q_scores, case.tree, activation, q_options, q_masks),
+        )
+        got = backend.masked_kl(p, q)
         rows_of_p = [reference.probs(row) for reference, row in zip(p_references, p_scores, strict=True)]
         rows_of_q = [reference.probs(row) for reference, row in zip(q_references, q_scores, strict=True)]
         wanted = np.array([oracle.categorical_kl(*pair) for pair in zip(rows_of_p, rows_of_q, strict=True)])
         np.testing.assert_array_equal(np.isinf(got), (p_masks & ~q_masks).any(-1))
         close(got, wanted, rtol=1e-10, atol=1e-11)
-        np.testing.assert_array_equal(backend.law_kl(p, p), np.zeros(len(masks)))
+        np.testing.assert_array_equal(backend.masked_kl(p, p), np.zeros(len(masks)))
     # A mask on one side only.
     full = np.ones(case.num_classes, bool)
-    reference, score = q_law.reference(case.model(activation), full), case.model(activation).inside(generator(62))
-    plain = (np.tile(score, (len(masks), 1)), case.tree, activation, q_law, None)
+    reference, score = q_options.reference(case.model(activation), full), case.model(activation).inside(generator(62))
+    plain = (np.tile(score, (len(masks), 1)), case.tree, activation, q_options, None)
     wanted = np.array([oracle.categorical_kl(each, reference.probs(score)) for each in rows_of_p])
-    close(backend.law_kl(p, plain), wanted, rtol=1e-10, atol=1e-11)
-    np.testing.assert_array_equal(np.isinf(backend.law_kl(plain, p)), ~masks.all(-1))
+    close(backend.masked_kl(p, plain), wanted, rtol=1e-10, atol=1e-11)
+    np.testing.assert_array_equal(np.isinf(backend.masked_kl(plain, p)), ~masks.all(-1))
 
 
 def impossible_classes_may_be_masked(
@@ -795,30 +811,32 @@ def impossible_classes_may_be_masked(
         p, q = (p_scores, case.tree, activation, PRUNE, None), (q_scores, case.tree, activation, PRUNE, q_masks)
         pairs = zip(taken, references, q_scores, strict=True)
         wanted = np.array([oracle.categorical_kl(each, reference.probs(row)) for each, reference, row in pairs])
-        close(backend.law_kl(p, q), wanted, rtol=1e-10, atol=1e-11)
+        close(backend.masked_kl(p, q), wanted, rtol=1e-10, atol=1e-11)
 
 
-def straight_through_law(
-    backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, mask: np.ndarray
+def masked_straight_through(
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
 ) -> None:
-    """Forward a one-hot draw of a valid class, backward the gradient of the law's probabilities."""
-    (reference,), (scores,) = laws_and_scores(case, activation, law, mask[None], 64, margin=0.2)
+    """Forward a one-hot draw of a valid class, backward the gradient of the distribution's probabilities."""
+    (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 64, margin=0.2)
     cotangent = generator(65).normal(size=(4000, case.num_classes))
     batch = np.tile(scores, (4000, 1))
-    draw, gradient = backend.law_straight_through(batch, case.tree, activation, law, mask, cotangent, seed=21)
+    draw, gradient = backend.masked_straight_through(batch, case.tree, activation, options, mask, cotangent, seed=21)
     assert draw.shape == (4000, case.num_classes)
     close(np.sort(draw, -1), np.tile(np.eye(case.num_classes)[-1], (4000, 1)), atol=1e-15)
     chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), reference.probs(scores))
     close(gradient, cotangent @ oracle.jacobian(reference.probs, scores), rtol=1e-9, atol=1e-10)
 
 
-def relaxed_law(backend: Any, case: TreeCase, activation: ActivationCase, law: LawCase, mask: np.ndarray) -> None:
+def masked_relaxed(
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
+) -> None:
     """softmax((log p + Gumbel) / T) over the valid classes and its density there; exactly 0 elsewhere."""
-    (reference,), (scores,) = laws_and_scores(case, activation, law, mask[None], 66, margin=0.2)
+    (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 66, margin=0.2)
     rng, temperature, batch = generator(67), 0.7, np.tile(scores, (4000, 1))
     cotangent = rng.normal(size=(4000, case.num_classes))
-    args = (case.tree, activation, law, mask)
-    draw, gradient = backend.law_relaxed(temperature, batch, *args, cotangent, seed=22)
+    args = (case.tree, activation, options, mask)
+    draw, gradient = backend.masked_relaxed(temperature, batch, *args, cotangent, seed=22)
     assert draw.shape == (4000, case.num_classes)
     assert (draw[:, ~mask] == 0).all()
     assert (draw[:, mask] > 0).all()
@@ -829,7 +847,7 @@ def relaxed_law(backend: Any, case: TreeCase, activation: ActivationCase, law: L
     close(gradient, pulled @ oracle.jacobian(reference.log_probs, scores), rtol=1e-8, atol=1e-10)
     value = np.zeros((5, case.num_classes))
     value[:, mask] = rng.dirichlet(np.ones(mask.sum()), 5)
-    got = backend.law_relaxed_log_prob(temperature, batch[:5], value, *args)
+    got = backend.masked_relaxed_log_prob(temperature, batch[:5], value, *args)
     log_p = reference.log_probs(scores)[mask]
     close(got, [oracle.concrete_log_density(log_p, temperature, v[mask]) for v in value], rtol=1e-9, atol=1e-9)
 
@@ -872,7 +890,7 @@ def assert_accurate(value: float, steps: Sequence[tuple[NodeTruth, int]], dtype:
     with mpmath.workdps(50):
         wanted = mpmath.fsum(node.log_probs[bit] for node, bit in steps)
         error = abs(mpmath.mpf(value) - wanted)
-        # Opposite a floored answer the truth lies between log(1 - eps) and 0, and any such number will do.
+        # Opposite a floored branch the truth lies between log(1 - eps) and 0, and any such number will do.
         excused = sum(node.excused[bit] + 2 * float(np.finfo(dtype).eps) * node.floored for node, bit in steps)
         assert error <= TOLERANCE[dtype] * abs(wanted) + excused, (
             f"{value!r} instead of {float(wanted)!r}, relative error {float(error / abs(wanted)):.2g}, {where}"
@@ -890,7 +908,7 @@ def accuracy_of_one_node(backend: Any, activation: ActivationCase, scores: np.nd
         truth = node_truth(activation, tree.yes_fraction()[0], score, dtype)
         for bit, value in enumerate(values.tolist()):
             assert value <= 0
-            assert_accurate(value, [(truth, bit)], dtype, f"answer {bit} at score {score!r}")
+            assert_accurate(value, [(truth, bit)], dtype, f"branch {bit} at score {score!r}")
 
 
 def accuracy_of_paths(

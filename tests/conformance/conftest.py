@@ -5,8 +5,16 @@ import pytest
 from conformance import backends
 
 
-@pytest.fixture(scope="session", params=["torch", pytest.param("torch_compiled", marks=pytest.mark.dear), "jax"])
+@pytest.fixture(
+    scope="session", params=["torch", pytest.param("torch_compiled", marks=pytest.mark.expensive_compile), "jax"]
+)
 def backend(request):
+    return backends.load(request.param)
+
+
+@pytest.fixture(scope="session", params=["torch", "jax"])
+def framework(request):
+    """A backend, where torch's compiler has tests of its own."""
     return backends.load(request.param)
 
 

@@ -75,8 +75,8 @@ def test_natural_at_depth_20(backend, dtype, spread):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("likely", [True, False])
-def test_natural_at_depth_20_with_all_answers_near_one_edge(backend, dtype, likely):
-    """Every answer all but certain (log-probability near 0), or every answer all but impossible."""
+def test_natural_at_depth_20_with_all_nodes_near_one_edge(backend, dtype, likely):
+    """Every branch on the path all but certain (log-probability near 0), or all but impossible."""
     rng = np.random.default_rng(1)
     for k in CLASSES:
         bits = DEEP.path(k)[1]

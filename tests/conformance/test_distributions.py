@@ -1,4 +1,4 @@
-"""The distribution objects: the same law as the functions, and the gradients their names promise."""
+"""The distribution objects: the same distribution as the functions, and the gradients their names promise."""
 
 import cases
 import pytest
@@ -9,7 +9,7 @@ SEVERAL += ("balanced-100", "chain-75", "caterpillar-75")
 
 
 @pytest.mark.parametrize("check", [checks.distribution_facts, checks.distribution_draws])
-def test_law(backend, tree, activation, check):
+def test_check(backend, tree, activation, check):
     check(backend, tree, activation)
 
 

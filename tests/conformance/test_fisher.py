@@ -21,7 +21,7 @@ ISOTROPIC = {name: case for name, case in cases.ACTIVATIONS.items() if case.scal
         checks.fisher_is_the_curvature_of_kl,
     ],
 )
-def test_law(backend, tree, activation, check):
+def test_check(backend, tree, activation, check):
     check(backend, tree, activation)
 
 

@@ -6,7 +6,7 @@ from conformance import checks
 
 
 @pytest.mark.parametrize("check", [checks.entropy_is_its_definition, checks.kl_is_its_definition, checks.gradients])
-def test_law(backend, tree, activation, check):
+def test_check(backend, tree, activation, check):
     check(backend, tree, activation)
 
 

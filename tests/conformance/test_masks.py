@@ -1,4 +1,4 @@
-"""Masks, temperatures and mixtures: what they make of a tree's law, against their definitions on another algorithm.
+"""Masks, temperatures and mixtures: what they make of a tree's probabilities, against their definitions.
 
 The oracle prunes nested trees, divides by sums, takes powers and mixes, one class after the other.
 """
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import catnat
 
-pytestmark = pytest.mark.dear
+pytestmark = pytest.mark.expensive_compile
 
-LAWS, PRUNE, RENORMALIZE = cases.LAWS, cases.PRUNE, cases.RENORMALIZE
-MIXED = [law for law in LAWS.values() if law not in (PRUNE, RENORMALIZE)]
+OPTIONS, PRUNE, RENORMALIZE = cases.OPTIONS, cases.PRUNE, cases.RENORMALIZE
+MIXED = [options for options in OPTIONS.values() if options not in (PRUNE, RENORMALIZE)]
 SIGMOID_ISOTROPIC = cases.ACTIVATIONS["sigmoid-isotropic"]
 REFLECT_ISOTROPIC = cases.ACTIVATIONS["natural-reflect-isotropic"]
 ISOTROPIC = {name: case for name, case in cases.ACTIVATIONS.items() if case.scaling == "isotropic"}
@@ -48,43 +48,45 @@ def name_of(row):
 
 some_trees = pytest.mark.parametrize("name", SOME_TREES)
 more_trees = pytest.mark.parametrize("name", MORE_TREES)
-all_laws = pytest.mark.parametrize("law", LAWS.values(), ids=name_of)
-mixed_laws = pytest.mark.parametrize("law", MIXED, ids=name_of)
-both_modes = pytest.mark.parametrize("law", [PRUNE, RENORMALIZE], ids=name_of)
+all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=name_of)
+mixed_options = pytest.mark.parametrize("options", MIXED, ids=name_of)
+both_modes = pytest.mark.parametrize("options", [PRUNE, RENORMALIZE], ids=name_of)
 
 
 # ---- the oracle, by hand ----
 
 
 def test_pruning_by_hand():
-    """((0, 1), (2, 3)) without class 1: the second question is not asked, and the first is answered for three."""
+    """((0, 1), (2, 3)) without class 1: the second node is not active, and the first splits three classes."""
     model = oracle.Model(oracle.balanced(4), (1.0, 5.0, 2.0, 3.0), oracle.Sigmoid())
-    law = oracle.Law(model, (True, False, True, True))
-    assert law.asked == [0, 2]
-    assert law.left.fractions == pytest.approx([5 / 6, 3 / 5])
+    masked = oracle.Distribution(model, (True, False, True, True))
+    assert masked.active == [0, 2]
+    assert masked.left.fractions == pytest.approx([5 / 6, 3 / 5])
     first, third = (1 / (1 + np.exp(-x)) for x in (np.log(5) + 0.3, np.log(1.5) - 1.0))
     wanted = [1 - first, 0, first * (1 - third), first * third]
-    np.testing.assert_allclose(law.probs([0.3, 99.0, -1.0]), wanted, rtol=1e-14)
+    np.testing.assert_allclose(masked.probs([0.3, 99.0, -1.0]), wanted, rtol=1e-14)
 
 
-def test_conditioning_heating_and_mixing_by_hand():
+def test_conditioning_temperature_and_mixing_by_hand():
     model = oracle.Model(oracle.balanced(4), (1.0,) * 4, oracle.Sigmoid())
     p = model.probs([0.3, -1.0, 2.0])
     valid = (True, False, True, True)
     left = p[[0, 2, 3]] / (p[0] + p[2] + p[3])
-    np.testing.assert_allclose(oracle.Law(model, valid, "renormalize").probs([0.3, -1.0, 2.0])[[0, 2, 3]], left)
+    np.testing.assert_allclose(
+        oracle.Distribution(model, valid, "renormalize").probs([0.3, -1.0, 2.0])[[0, 2, 3]], left
+    )
     squares = left**2 / (left**2).sum()
-    law = oracle.Law(model, valid, "renormalize", temperature=0.5, unimix=0.3)
-    np.testing.assert_allclose(law.probs([0.3, -1.0, 2.0]), [*np.insert(0.7 * squares + 0.1, 1, 0)], rtol=1e-14)
+    masked = oracle.Distribution(model, valid, "renormalize", temperature=0.5, unimix=0.3)
+    np.testing.assert_allclose(masked.probs([0.3, -1.0, 2.0]), [*np.insert(0.7 * squares + 0.1, 1, 0)], rtol=1e-14)
 
 
-def test_a_deep_path_loses_its_unasked_questions():
-    """Of a chain over six classes only 1, 4 and 5 are left: the questions 1 and 4."""
+def test_a_deep_path_loses_its_inactive_nodes():
+    """Of a chain over six classes only 1, 4 and 5 are left: the nodes 1 and 4."""
     model = oracle.Model(oracle.chain(6), (1.0,) * 6, oracle.Natural())
-    law = oracle.Law(model, tuple(k in (1, 4, 5) for k in range(6)))
-    assert law.asked == [1, 4]
-    assert oracle.path(law.left.root, 0) == [(0, 1)]
-    assert oracle.path(law.left.root, 2) == [(0, 0), (1, 0)]
+    masked = oracle.Distribution(model, tuple(k in (1, 4, 5) for k in range(6)))
+    assert masked.active == [1, 4]
+    assert oracle.path(masked.left.root, 0) == [(0, 1)]
+    assert oracle.path(masked.left.root, 2) == [(0, 0), (1, 0)]
 
 
 # ---- values ----
@@ -93,30 +95,30 @@ def test_a_deep_path_loses_its_unasked_questions():
 @pytest.mark.parametrize(("tree", "activation"), GRID)
 def test_both_modes(backend, tree, activation):
     case = cases.tree_case(tree)
-    for law in (PRUNE, RENORMALIZE):
-        checks.law_is_its_definition(backend, case, cases.ACTIVATIONS[activation], law, masks(case)[[0, 2, 3]])
+    for options in (PRUNE, RENORMALIZE):
+        checks.masked_distribution(backend, case, cases.ACTIVATIONS[activation], options, masks(case)[[0, 2, 3]])
 
 
-@mixed_laws
+@mixed_options
 @more_trees
-def test_mixed_law(backend, name, law):
+def test_mixed_options(backend, name, options):
     case = cases.tree_case(name)
-    checks.law_is_its_definition(backend, case, cases.NATURAL, law, masks(case, seed=1))
+    checks.masked_distribution(backend, case, cases.NATURAL, options, masks(case, seed=1))
 
 
-@all_laws
+@all_options
 @hypothesis.given(drawn=cases.masked_trees(), activation=cases.activation_cases())
 @hypothesis.settings(max_examples=8)
-def test_law_on_random_trees(backend, law, drawn, activation):
-    checks.law_is_its_definition(backend, drawn[0], activation, law, drawn[1])
+def test_masked_distribution_on_random_trees(backend, options, drawn, activation):
+    checks.masked_distribution(backend, drawn[0], activation, options, drawn[1])
 
 
-@all_laws
+@all_options
 @some_trees
-def test_without_mask_and_with_a_full_one(backend, name, law):
+def test_without_mask_and_with_a_full_one(backend, name, options):
     case = cases.tree_case(name)
-    checks.law_without_mask(backend, case, cases.NATURAL, law)
-    checks.a_full_mask_changes_nothing(backend, case, cases.SIGMOID, law)
+    checks.options_without_mask(backend, case, cases.NATURAL, options)
+    checks.a_full_mask_changes_nothing(backend, case, cases.SIGMOID, options)
 
 
 def test_a_full_mask_changes_nothing_for_any_activation(backend, tree):
@@ -124,16 +126,18 @@ def test_a_full_mask_changes_nothing_for_any_activation(backend, tree):
         checks.a_full_mask_changes_nothing(backend, tree, activation, PRUNE)
 
 
-def test_temperature_comes_before_the_uniform_share(backend):
+def test_temperature_comes_before_unimix(backend):
     """p = (1/4, 3/4), T = 1/2, u = 1/2: squares make (1/10, 9/10), and halfway to (1/2, 1/2) lies (3/10, 7/10)."""
-    law = cases.LawCase("order", temperature=0.5, unimix=0.5)
-    facts = backend.law(np.log([3.0]), catnat.balanced(2), "sigmoid", law, None)
+    options = cases.OptionsCase("order", temperature=0.5, unimix=0.5)
+    facts = backend.masked(np.log([3.0]), catnat.balanced(2), "sigmoid", options, None)
     checks.close(facts["probs"], [0.3, 0.7], rtol=1e-13)
 
 
-def test_the_uniform_share_counts_valid_classes_only(backend):
-    law = cases.LawCase("share", unimix=0.5)
-    facts = backend.law(np.zeros(7), catnat.balanced(8).with_prior([1, 1, 1, 1, 3, 1, 1, 1]), "natural", law, VALID)
+def test_unimix_counts_valid_classes_only(backend):
+    options = cases.OptionsCase("fraction", unimix=0.5)
+    facts = backend.masked(
+        np.zeros(7), catnat.balanced(8).with_prior([1, 1, 1, 1, 3, 1, 1, 1]), "natural", options, VALID
+    )
     checks.close(facts["probs"], np.where(VALID, 0.25 + 0.5 * np.array([0.25, 0, 0, 0, 0.75, 0, 0, 0]), 0), rtol=1e-13)
 
 
@@ -144,41 +148,41 @@ VALID = np.array([True, False, False, False, True, False, False, False])
 @pytest.mark.parametrize("temperature", [1e-30, 1e30])
 @some_trees
 def test_extreme_temperatures(backend, name, mask_mode, temperature):
-    """Cold: the most probable class alone. Hot: the uniform law over the valid classes."""
+    """Low: the most probable class alone. High: the uniform distribution over the valid classes."""
     tree = cases.tree_case(name)
-    law, rows = cases.LawCase("extreme", mask_mode, temperature), masks(tree)
-    references, scores = checks.laws_and_scores(tree, cases.NATURAL, law, rows, 70)
-    plain = [cases.LawCase("", mask_mode).reference(each.model, each.valid) for each in references]
+    options, rows = cases.OptionsCase("extreme", mask_mode, temperature), masks(tree)
+    references, scores = checks.references_and_scores(tree, cases.NATURAL, options, rows, 70)
+    plain = [cases.OptionsCase("", mask_mode).reference(each.model, each.valid) for each in references]
     best = [reference.probs(row).argmax() for reference, row in zip(plain, scores, strict=True)]
-    facts = backend.law(scores, tree.tree, cases.NATURAL, law, rows)
-    hot, cold = rows / rows.sum(-1, keepdims=True), np.eye(tree.num_classes)[best]
-    checks.close(facts["probs"], hot if temperature > 1 else cold, atol=1e-13)
+    facts = backend.masked(scores, tree.tree, cases.NATURAL, options, rows)
+    uniform, best_alone = rows / rows.sum(-1, keepdims=True), np.eye(tree.num_classes)[best]
+    checks.close(facts["probs"], uniform if temperature > 1 else best_alone, atol=1e-13)
     if temperature > 1:
         checks.close(facts["entropy"], np.log(rows.sum(-1)), atol=1e-12)
     else:
         checks.close(facts["mode"], best)
         checks.close(facts["entropy"], np.zeros(len(rows)), atol=1e-12)
     for name, shape in (("probs", rows.shape), ("logits", rows.shape), ("entropy", rows.shape[:1])):
-        gradient = backend.law_grad(name, np.ones(shape), scores, tree.tree, cases.NATURAL, law, rows)
+        gradient = backend.masked_grad(name, np.ones(shape), scores, tree.tree, cases.NATURAL, options, rows)
         assert np.isfinite(gradient).all()
 
 
 # ---- masked classes ----
 
 
-@all_laws
+@all_options
 @more_trees
-def test_masked_classes_are_impossible(backend, name, law):
+def test_masked_classes_are_impossible(backend, name, options):
     case = cases.tree_case(name)
     for dtype in ("float16", "float32", "float64"):
-        checks.masked_classes_are_impossible(backend, case, cases.NATURAL, law, masks(case), dtype)
+        checks.masked_classes_are_impossible(backend, case, cases.NATURAL, options, masks(case), dtype)
 
 
-@pytest.mark.parametrize("law", [PRUNE, RENORMALIZE, LAWS["prune-cold-unimix"]], ids=name_of)
-def test_masked_classes_are_impossible_for_any_activation(backend, activation, law):
+@pytest.mark.parametrize("options", [PRUNE, RENORMALIZE, OPTIONS["prune-T0.4-unimix"]], ids=name_of)
+def test_masked_classes_are_impossible_for_any_activation(backend, activation, options):
     for name in ("balanced-11", "huffman-zipf-90"):
         case = cases.tree_case(name)
-        checks.masked_classes_are_impossible(backend, case, activation, law, masks(case, seed=2))
+        checks.masked_classes_are_impossible(backend, case, activation, options, masks(case, seed=2))
 
 
 # ---- pruning ----
@@ -195,9 +199,9 @@ def test_zero_scores_mean_the_valid_prior_on_random_trees(backend, drawn, activa
     checks.pruned_zero_scores_mean_the_valid_prior(backend, drawn[0], activation, drawn[1])
 
 
-def test_zero_scores_mean_the_uniform_law_over_valid_classes(backend):
+def test_zero_scores_mean_the_uniform_distribution_over_valid_classes(backend):
     rows = masks(cases.tree_case("balanced-11"))
-    facts = backend.law(np.zeros((5, 10)), catnat.balanced(11), "natural", PRUNE, rows)
+    facts = backend.masked(np.zeros((5, 10)), catnat.balanced(11), "natural", PRUNE, rows)
     checks.close(facts["probs"], rows / rows.sum(-1, keepdims=True), rtol=1e-12)
 
 
@@ -213,12 +217,12 @@ def test_fisher_is_diagonal_on_random_trees(backend, drawn, activation):
     checks.pruned_fisher_is_diagonal(backend, drawn[0], activation, drawn[1][0])
 
 
-def test_the_fisher_matrix_of_the_conditional_law_is_not_diagonal():
+def test_the_fisher_matrix_of_the_conditional_distribution_is_not_diagonal():
     """Nor of a mixture or a power: the check above can fail, and why ``fisher_diagonal`` refuses."""
     case = cases.tree_case("balanced-5-uneven")
     mask = np.array([True, False, True, True, True])
-    for law in (RENORMALIZE, *MIXED):
-        (reference,), (scores,) = checks.laws_and_scores(case, cases.NATURAL, law, mask[None], 71)
+    for options in (RENORMALIZE, *MIXED):
+        (reference,), (scores,) = checks.references_and_scores(case, cases.NATURAL, options, mask[None], 71)
         assert checks.off_diagonal(reference.fisher(scores)) > 1e-3
 
 
@@ -239,24 +243,24 @@ def test_isotropic_scaling_on_random_trees(backend, activation, drawn):
 
 @both_modes
 @more_trees
-def test_gradients(backend, name, law):
+def test_gradients(backend, name, options):
     case = cases.tree_case(name)
     activation = cases.NATURAL if case.num_classes % 2 else SIGMOID_ISOTROPIC
-    checks.law_gradients(backend, case, activation, law, half(case))
+    checks.masked_gradients(backend, case, activation, options, half(case))
 
 
 @pytest.mark.parametrize("name", ["balanced-5-uneven", "balanced-18", "clusters-12", "balanced-100"])
-@mixed_laws
-def test_gradients_of_mixed_laws(backend, name, law):
+@mixed_options
+def test_gradients_of_mixed_options(backend, name, options):
     case = cases.tree_case(name)
-    checks.law_gradients(backend, case, REFLECT_ISOTROPIC, law, half(case, 1))
+    checks.masked_gradients(backend, case, REFLECT_ISOTROPIC, options, half(case, 1))
 
 
-@all_laws
+@all_options
 @hypothesis.given(drawn=cases.masked_trees(), activation=cases.activation_cases())
 @hypothesis.settings(max_examples=6)
-def test_gradients_on_random_trees(backend, law, drawn, activation):
-    checks.law_gradients(backend, drawn[0], activation, law, drawn[1][0])
+def test_gradients_on_random_trees(backend, options, drawn, activation):
+    checks.masked_gradients(backend, drawn[0], activation, options, drawn[1][0])
 
 
 # ---- draws ----
@@ -266,39 +270,39 @@ DRAWN_TREES = ("balanced-5-uneven", "balanced-64", "balanced-100", "huffman-zipf
 
 
 @pytest.mark.parametrize("name", DRAWN_TREES)
-@all_laws
-def test_frequencies(backend, name, law):
+@all_options
+def test_frequencies(backend, name, options):
     case = cases.tree_case(name)
-    checks.law_frequencies(backend, case, cases.NATURAL, law, masks(case)[2:], sample_shape=(6000,))
+    checks.masked_frequencies(backend, case, cases.NATURAL, options, masks(case)[2:], sample_shape=(6000,))
 
 
 @pytest.mark.parametrize("name", ["balanced-8", "caterpillar-75"])
-@all_laws
-def test_frequencies_without_sample_shape(backend, name, law):
+@all_options
+def test_frequencies_without_sample_shape(backend, name, options):
     case = cases.tree_case(name)
-    checks.law_frequencies(backend, case, SIGMOID_ISOTROPIC, law, masks(case)[2:], sample_shape=(), copies=4000)
+    checks.masked_frequencies(backend, case, SIGMOID_ISOTROPIC, options, masks(case)[2:], sample_shape=(), copies=4000)
 
 
-@all_laws
+@all_options
 @hypothesis.given(drawn=cases.masked_trees(), activation=cases.activation_cases(), split=st.booleans())
 @hypothesis.settings(max_examples=4)
-def test_frequencies_on_random_trees(backend, law, drawn, activation, split):
+def test_frequencies_on_random_trees(backend, options, drawn, activation, split):
     shape, copies = ((50, 2), 20) if split else ((2000,), 1)
-    checks.law_frequencies(backend, drawn[0], activation, law, drawn[1], sample_shape=shape, copies=copies)
+    checks.masked_frequencies(backend, drawn[0], activation, options, drawn[1], sample_shape=shape, copies=copies)
 
 
 @pytest.mark.parametrize("name", ["balanced-5-uneven", "clusters-12", "balanced-100"])
-@all_laws
-def test_straight_through(backend, name, law):
+@all_options
+def test_straight_through(backend, name, options):
     case = cases.tree_case(name)
-    checks.straight_through_law(backend, case, cases.NATURAL, law, half(case))
+    checks.masked_straight_through(backend, case, cases.NATURAL, options, half(case))
 
 
 @pytest.mark.parametrize("name", ["balanced-2", "balanced-5-uneven", "balanced-18", "huffman-zipf-90", "chain-75"])
-@pytest.mark.parametrize("law", [PRUNE, RENORMALIZE, LAWS["prune-unimix"]], ids=name_of)
-def test_relaxed(backend, name, law):
+@pytest.mark.parametrize("options", [PRUNE, RENORMALIZE, OPTIONS["prune-unimix"]], ids=name_of)
+def test_relaxed(backend, name, options):
     case = cases.tree_case(name)
-    checks.relaxed_law(backend, case, cases.NATURAL, law, half(case))
+    checks.masked_relaxed(backend, case, cases.NATURAL, options, half(case))
 
 
 # ---- divergences ----
@@ -307,24 +311,24 @@ PAIRS = {
     "prune-prune": (PRUNE, PRUNE),
     "prune-renormalize": (PRUNE, RENORMALIZE),
     "renormalize-prune": (RENORMALIZE, PRUNE),
-    "mixed-prune": (LAWS["prune-cold-unimix"], PRUNE),
-    "renormalize-mixed": (RENORMALIZE, LAWS["renormalize-hot-unimix"]),
-    "hot-mixed": (LAWS["prune-hot"], LAWS["prune-unimix"]),
+    "mixed-prune": (OPTIONS["prune-T0.4-unimix"], PRUNE),
+    "renormalize-mixed": (RENORMALIZE, OPTIONS["renormalize-T3-unimix"]),
+    "T1.7-mixed": (OPTIONS["prune-T1.7"], OPTIONS["prune-unimix"]),
 }
 
 
-@pytest.mark.parametrize("laws", PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize("options", PAIRS.values(), ids=PAIRS.keys())
 @some_trees
-def test_kl(backend, name, laws):
+def test_kl(backend, name, options):
     case = cases.tree_case(name)
-    checks.law_kl_is_its_definition(backend, case, cases.NATURAL, laws, masks(case))
+    checks.masked_kl_is_its_definition(backend, case, cases.NATURAL, options, masks(case))
 
 
-@pytest.mark.parametrize("laws", PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize("options", PAIRS.values(), ids=PAIRS.keys())
 @hypothesis.given(drawn=cases.masked_trees(), activation=cases.activation_cases())
 @hypothesis.settings(max_examples=5)
-def test_kl_on_random_trees(backend, laws, drawn, activation):
-    checks.law_kl_is_its_definition(backend, drawn[0], activation, laws, drawn[1])
+def test_kl_on_random_trees(backend, options, drawn, activation):
+    checks.masked_kl_is_its_definition(backend, drawn[0], activation, options, drawn[1])
 
 
 def test_a_mask_of_what_is_impossible_anyway(backend, tree):

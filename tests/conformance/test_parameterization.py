@@ -22,7 +22,7 @@ import catnat
         checks.reach_is_the_sum_of_leaves,
     ],
 )
-def test_law(backend, tree, activation, check):
+def test_check(backend, tree, activation, check):
     check(backend, tree, activation)
 
 
@@ -180,7 +180,7 @@ def test_inside_the_band_nothing_is_saturated(backend, tree, activation):
 
 
 def test_a_probability_that_rounds_to_one_is_not_saturated(backend):
-    scores = np.array([40.0, -40.0, 800.0, -800.0])[:, None]  # in float64 the other answer has 4e-18, or exactly 0
+    scores = np.array([40.0, -40.0, 800.0, -800.0])[:, None]  # in float64 the other branch has 4e-18, or exactly 0
     got = backend.saturated(scores, catnat.balanced(2), cases.ACTIVATIONS["sigmoid"])
     assert got.ravel().tolist() == [False, False, True, True]
 
@@ -220,7 +220,7 @@ def test_clamp_warns_once_when_an_edge_is_near(backend, name, tree, near):
     assert edge_warnings(backend, tree, activation) == []  # said once
     if near:
         assert "reflect" in str(warned[0].message)  # a remedy
-        assert "%" in str(warned[0].message)  # the share of such nodes
+        assert "%" in str(warned[0].message)  # the fraction of such nodes
 
 
 def edge_warnings(backend, tree, activation):

@@ -1,11 +1,11 @@
-"""Every law again, for trees and priors that Hypothesis draws."""
+"""The checks again, for trees and priors that Hypothesis draws."""
 
 import cases
 import hypothesis
 import pytest
 from conformance import checks
 
-LAWS = [
+CHECKS = [
     checks.probabilities,
     checks.zero_scores_mean_the_prior,
     checks.log_probabilities,
@@ -26,11 +26,11 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("check", CHECKS)
 @hypothesis.given(tree=cases.tree_cases(), activation=cases.activation_cases())
 @hypothesis.settings(max_examples=15)
-def test_law(backend, law, tree, activation):
-    law(backend, tree, activation)
+def test_check(backend, check, tree, activation):
+    check(backend, tree, activation)
 
 
 @hypothesis.given(tree=cases.tree_cases(), activation=cases.activation_cases())

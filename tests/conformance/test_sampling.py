@@ -12,7 +12,7 @@ import catnat
 @pytest.mark.parametrize(
     "check", [checks.sample_frequencies, checks.first_draws_without_replacement, checks.mode_is_the_argmax]
 )
-def test_law(backend, tree, activation, check):
+def test_check(backend, tree, activation, check):
     check(backend, tree, activation)
 
 
@@ -62,7 +62,7 @@ def test_all_classes_without_replacement_are_a_permutation(backend, tree):
 
 
 def test_mode_is_not_the_greedy_descent(backend):
-    """Most mass lies on the no side, but it is shared there: (0.3, 0.3, 0.4). Greedy would answer 0 or 1."""
+    """Most mass lies on the no side, but it is shared there: (0.3, 0.3, 0.4). Greedy would find 0 or 1."""
     yes = np.array([0.4, 0.5])
     prior = catnat.balanced(3).yes_fraction()
     scores = np.log(yes / (1 - yes)) - np.log(prior / (1 - prior))

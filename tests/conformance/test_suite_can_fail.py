@@ -54,7 +54,7 @@ def shifted_scores(good, scores, *rest, **more):
     return good(scores + 0.01, *rest, **more)
 
 
-def swapped_answers(good, scores, *rest, **more):
+def swapped_branches(good, scores, *rest, **more):
     return good(-scores, *rest, **more)
 
 
@@ -82,7 +82,7 @@ def all_ones(good, *args, **more):
     return np.ones_like(good(*args, **more))
 
 
-def with_other_answers(good, scores, tree, activation):
+def with_other_branches(good, scores, tree, activation):
     return good(scores, tree, activation) * (1 + 0.1 * np.sin(scores))  # depends on the node's own score
 
 
@@ -158,7 +158,7 @@ def sloppy_zeros(good, *args, **more):
 
 
 def greedy(good, scores, tree, activation):
-    """Follow the likelier answer at every node."""
+    """Follow the likelier branch at every node."""
     model = next(case for case in (CASE, COMPLETE, CHAIN) if case.tree == tree).model(activation)
 
     def descend(row):
@@ -231,7 +231,7 @@ def undamped(good, *args, **more):
     return good(*args)
 
 
-def gradient_at_dead_nodes(good, scores, gradient, tree, activation, damping=0.0):
+def gradient_at_saturated_nodes(good, scores, gradient, tree, activation, damping=0.0):
     value, replaced = good(scores, gradient, tree, activation, damping=damping)
     return value, np.where(replaced == 0, gradient, replaced)
 
@@ -257,7 +257,7 @@ def hellinger(good, *args):
     return 2 * np.sin(good(*args) / 4)
 
 
-def below_the_dead(good, probs, tree, activation):
+def below_impossible(good, probs, tree, activation):
     return good(0.99 * probs + 0.01 / tree.num_classes, tree, activation)
 
 
@@ -270,7 +270,7 @@ def not_shift_invariant(good, logits, *rest):
     return good(logits, *rest) * (1 + 1e-6 * logits.max(-1, keepdims=True))
 
 
-# What a law is called with: scores, tree, activation, law, mask.
+# What a method for masks is called with: scores, tree, activation, options, mask.
 
 
 def unmasked(good, *args, **more):
@@ -278,9 +278,9 @@ def unmasked(good, *args, **more):
     return good(*before, None if mask is None else np.ones_like(mask), **more)
 
 
-def another_law(other):
+def other_options(other):
     def broken(good, *args, **more):
-        return good(*(other if isinstance(arg, cases.LawCase) else arg for arg in args), **more)
+        return good(*(other if isinstance(arg, cases.OptionsCase) else arg for arg in args), **more)
 
     return broken
 
@@ -289,16 +289,16 @@ def without_prior(good, scores, tree, *rest, **more):
     return good(scores, catnat.balanced(tree.num_classes), *rest, **more)
 
 
-def share_before_power(good, scores, tree, activation, law, mask):
+def unimix_before_power(good, scores, tree, activation, options, mask):
     """Mix first and take the power then."""
-    facts = good(scores, tree, activation, dataclasses.replace(law, temperature=1.0), mask)
-    powers = facts["probs"] ** (1 / law.temperature)
+    facts = good(scores, tree, activation, dataclasses.replace(options, temperature=1.0), mask)
+    powers = facts["probs"] ** (1 / options.temperature)
     return {**facts, "probs": powers / powers.sum(-1, keepdims=True)}
 
 
-def share_of_all_classes(good, scores, tree, activation, law, mask):
-    facts = good(scores, tree, activation, dataclasses.replace(law, unimix=0.0), mask)
-    return {**facts, "probs": facts["probs"] * (1 - law.unimix) + law.unimix / tree.num_classes * mask}
+def unimix_of_all_classes(good, scores, tree, activation, options, mask):
+    facts = good(scores, tree, activation, dataclasses.replace(options, unimix=0.0), mask)
+    return {**facts, "probs": facts["probs"] * (1 - options.unimix) + options.unimix / tree.num_classes * mask}
 
 
 def masked_fact(name, value):
@@ -313,8 +313,8 @@ def only_if_masked(good, scores, *rest, **more):
     return good(scores if rest[-1] is None else scores + 1e-9, *rest, **more)
 
 
-def any_valid_class(good, scores, tree, activation, law, mask, sample_shape, seed):
-    draws = good(scores, tree, activation, law, mask, sample_shape=sample_shape, seed=seed)
+def any_valid_class(good, scores, tree, activation, options, mask, sample_shape, seed):
+    draws = good(scores, tree, activation, options, mask, sample_shape=sample_shape, seed=seed)
     keys = np.random.default_rng(0).random((*draws.shape, tree.num_classes))
     return np.where(mask, keys, 0).argmax(-1)
 
@@ -343,12 +343,12 @@ def never_infinite(good, *args):
 
 def infinite_unless_the_masks_agree(good, p, q):
     full = np.ones((len(p[0]), p[1].num_classes), bool)
-    masks = [full if law[-1] is None else law[-1] for law in (p, q)]
+    masks = [full if options[-1] is None else options[-1] for options in (p, q)]
     return np.where((masks[0] == masks[1]).all(-1), good(p, q), np.inf)
 
 
-def density_over_all_classes(good, temperature, scores, value, tree, activation, law, mask):
-    found = good(temperature, scores, value, tree, activation, law, mask)
+def density_over_all_classes(good, temperature, scores, value, tree, activation, options, mask):
+    found = good(temperature, scores, value, tree, activation, options, mask)
     return found + math.lgamma(tree.num_classes) - math.lgamma(mask.sum())
 
 
@@ -360,9 +360,9 @@ def almost_zero(good, *args, **more):
 MASK = np.array([True, False, True, True, False])
 MASKS = np.array([[True, False, True, True, False], [True, True, True, True, False], [False, False, False, True, True]])
 PRUNE, RENORMALIZE, UNIMIX, BOTH = (
-    cases.LAWS[name] for name in ("prune", "renormalize", "prune-unimix", "prune-cold-unimix")
+    cases.OPTIONS[name] for name in ("prune", "renormalize", "prune-unimix", "prune-T0.4-unimix")
 )
-PRUNED, CONDITIONED, MIXED = ((UNEVEN, NATURAL, law, MASKS) for law in (PRUNE, RENORMALIZE, BOTH))
+PRUNED, CONDITIONED, MIXED = ((UNEVEN, NATURAL, options, MASKS) for options in (PRUNE, RENORMALIZE, BOTH))
 ONE_ROW = (UNEVEN, NATURAL, PRUNE, MASK)
 
 SWEEP = (NATURAL, checks.band_sweep("float32", 1, 40))
@@ -371,12 +371,12 @@ ROWS = [
     Row("offset", checks.zero_scores_mean_the_prior, PLAIN, "catnat", shifted_scores),
     Row("offset", checks.zero_scores_mean_the_prior, PLAIN, "log_catnat", shifted_scores),
     Row("no centring", checks.zero_scores_mean_the_prior, (UNEVEN, NATURAL), "catnat", all_ones),
-    Row("swapped bit", checks.probabilities, (COMPLETE, SIGMOID), "catnat", swapped_answers),
+    Row("swapped bit", checks.probabilities, (COMPLETE, SIGMOID), "catnat", swapped_branches),
     Row("off by one leaf", checks.probabilities, PLAIN, "catnat", next_leaf),
     Row("batch lost", checks.probabilities, PLAIN, "catnat", one_row_for_all),
     Row("offset", checks.probabilities, PLAIN, "catnat", shifted_scores),
     Row("not normalized", checks.probabilities, PLAIN, "catnat", slightly_more),
-    Row("swapped bit", checks.log_probabilities, (COMPLETE, NATURAL), "log_catnat", swapped_answers),
+    Row("swapped bit", checks.log_probabilities, (COMPLETE, NATURAL), "log_catnat", swapped_branches),
     Row("off by one leaf", checks.log_probabilities, PLAIN, "log_catnat", next_leaf),
     Row("no floor", checks.log_probabilities, (COMPLETE, NATURAL), "log_catnat", to_zero_for_log),
     Row("next class", checks.path_log_prob_is_the_gathered_one, PLAIN, "log_prob", the_next_class),
@@ -389,7 +389,7 @@ ROWS = [
     Row("wrong gradients", checks.fisher_is_diagonal, PLAIN, "class_jacobian", next_leaf),
     Row("a factor", checks.fisher_entries, PLAIN, "fisher_diagonal", slightly_more),
     Row("off by one node", checks.fisher_entries, (CHAIN, SIGMOID), "fisher_diagonal", next_leaf),
-    Row("own score", checks.fisher_of_nu_depends_on_ancestors_only, PLAIN, "fisher_diagonal", with_other_answers),
+    Row("own score", checks.fisher_of_nu_depends_on_ancestors_only, PLAIN, "fisher_diagonal", with_other_branches),
     Row("no reach", checks.fisher_of_nu_depends_on_ancestors_only, PLAIN, "fisher_diagonal", all_ones),
     Row("a factor", checks.isotropic_fisher_at_zero, (CASE, ISOTROPIC), "fisher_diagonal", slightly_more),
     Row("not scaled", checks.isotropic_fisher_at_zero, (CASE, ISOTROPIC), "class_jacobian", twice),
@@ -417,10 +417,10 @@ ROWS = [
     Row("no damping", checks.natural_gradient_solves_the_fisher_system, PLAIN, "natural_gradient", undamped),
     Row(
         "not zero",
-        checks.natural_gradient_of_a_dead_node_is_zero,
+        checks.natural_gradient_of_a_saturated_node_is_zero,
         (COMPLETE, NATURAL),
         "natural_gradient",
-        gradient_at_dead_nodes,
+        gradient_at_saturated_nodes,
     ),
     Row("too long", checks.kl_step_hits_its_kl, PLAIN, "kl_step", lambda good, *a: 1.01 * good(*a)),
     Row("second order only", checks.kl_step_hits_its_kl, PLAIN, "kl_step", second_order_step),
@@ -431,13 +431,13 @@ ROWS = [
     Row("a factor", checks.fisher_rao_is_locally_the_fisher_metric, PLAIN, "fisher_rao_distance", twice),
     Row("arccos", checks.fisher_rao_is_locally_the_fisher_metric, PLAIN, "fisher_rao_distance", by_arccos),
     Row("a chord", checks.fisher_rao_along_the_root_is_an_angle, PLAIN, "fisher_rao_distance", hellinger),
-    Row("smoothed", checks.probabilities_come_back, PLAIN, "scores_from_probs", below_the_dead),
+    Row("smoothed", checks.probabilities_come_back, PLAIN, "scores_from_probs", below_impossible),
     Row("off by one leaf", checks.probabilities_come_back, PLAIN, "scores_from_probs", next_leaf),
     Row("offset", checks.scores_come_back, PLAIN, "scores_from_logits", lambda good, *a: good(*a) + 1e-6),
     Row("normalized badly", checks.scores_come_back, PLAIN, "scores_from_logits", not_shift_invariant),
     Row("underflow", checks.far_logits_come_back, (CASE, SIGMOID), "scores_from_logits", by_probabilities),
     Row("uniform", checks.sample_frequencies, PLAIN, "sample", uniform_draws),
-    Row("swapped bit", checks.sample_frequencies, (COMPLETE, NATURAL), "sample", swapped_answers),
+    Row("swapped bit", checks.sample_frequencies, (COMPLETE, NATURAL), "sample", swapped_branches),
     Row("stuck", checks.sample_frequencies, PLAIN, "sample", first_only),
     Row("axes mixed up", checks.sample_frequencies, PLAIN, "sample", transposed),
     Row("uniform", checks.frequencies_of_small_draws, PLAIN, "sample", uniform_draws),
@@ -466,81 +466,97 @@ ROWS = [
     Row("not relaxed", checks.relaxed, PLAIN, "relaxed", hard_draw),
     Row("warmer", checks.relaxed, PLAIN, "relaxed", warmer),
     Row("warmer", checks.relaxed, PLAIN, "relaxed_log_prob", warmer),
-    Row("no mask", checks.law_is_its_definition, PRUNED, "law", unmasked),
-    Row("conditioned", checks.law_is_its_definition, PRUNED, "law", another_law(RENORMALIZE)),
-    Row("pruned", checks.law_is_its_definition, CONDITIONED, "law", another_law(PRUNE)),
-    Row("prior lost", checks.law_is_its_definition, PRUNED, "law", without_prior),
-    Row("offset", checks.law_is_its_definition, PRUNED, "law", shifted_scores),
-    Row("the order", checks.law_is_its_definition, MIXED, "law", share_before_power),
-    Row("share of all", checks.law_is_its_definition, MIXED, "law", share_of_all_classes),
-    Row("sloppy zeros", checks.law_is_its_definition, PRUNED, "law", masked_fact("probs", 1e-300)),
-    Row("minus infinity", checks.law_is_its_definition, PRUNED, "law", masked_fact("logits", -np.inf)),
-    Row("wrong entropy", checks.law_is_its_definition, PRUNED, "law", one_fact_wrong("entropy")),
-    Row("wrong mode", checks.law_is_its_definition, PRUNED, "law", one_fact_wrong("mode")),
-    Row("next class", checks.law_is_its_definition, PRUNED, "law_log_prob", next_leaf),
-    Row("no mask", checks.law_is_its_definition, PRUNED, "law_log_prob", unmasked),
-    Row("no share", checks.law_without_mask, (CASE, NATURAL, BOTH), "law", another_law(cases.LAWS["prune-hot"])),
-    Row("no share", checks.law_without_mask, (CASE, NATURAL, UNIMIX), "law_log_prob", another_law(PRUNE)),
-    Row("an offset", checks.a_full_mask_changes_nothing, (UNEVEN, NATURAL, PRUNE), "law", only_if_masked),
-    Row("an offset", checks.a_full_mask_changes_nothing, (UNEVEN, NATURAL, PRUNE), "law_log_prob", only_if_masked),
-    Row("a factor", checks.law_gradients, ONE_ROW, "law_grad", lambda good, *a, **k: (1 + 1e-8) * good(*a, **k)),
-    Row("a leak", checks.law_gradients, ONE_ROW, "law_grad", leaking_gradient),
-    Row("conditioned", checks.law_gradients, ONE_ROW, "law_grad", another_law(RENORMALIZE)),
-    Row("no mask", checks.law_gradients, ONE_ROW, "law_grad", unmasked),
-    Row("no mask", checks.masked_classes_are_impossible, PRUNED, "law", unmasked),
-    Row("minus infinity", checks.masked_classes_are_impossible, PRUNED, "law", masked_fact("logits", -np.inf)),
-    Row("another dtype's", checks.masked_classes_are_impossible, PRUNED, "law", masked_fact("logits", -3e38)),
-    Row("no mask", checks.masked_classes_are_impossible, PRUNED, "law_log_prob", unmasked),
-    Row("a leak", checks.masked_classes_are_impossible, PRUNED, "law_grad", leaking_gradient),
-    Row("one draw", checks.masked_classes_are_impossible, PRUNED, "law_sample", sometimes_masked),
-    Row("offset", checks.pruned_zero_scores_mean_the_valid_prior, (UNEVEN, NATURAL, MASKS), "law", shifted_scores),
-    Row("prior lost", checks.pruned_zero_scores_mean_the_valid_prior, (UNEVEN, NATURAL, MASKS), "law", without_prior),
-    Row("no mask", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "law_fisher", fisher_of_the_whole_tree),
-    Row("a factor", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "law_fisher", one_fisher_wrong(0)),
-    Row("a factor in one", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "law_fisher", one_fisher_wrong(1)),
+    Row("no mask", checks.masked_distribution, PRUNED, "masked", unmasked),
+    Row("conditioned", checks.masked_distribution, PRUNED, "masked", other_options(RENORMALIZE)),
+    Row("pruned", checks.masked_distribution, CONDITIONED, "masked", other_options(PRUNE)),
+    Row("prior lost", checks.masked_distribution, PRUNED, "masked", without_prior),
+    Row("offset", checks.masked_distribution, PRUNED, "masked", shifted_scores),
+    Row("the order", checks.masked_distribution, MIXED, "masked", unimix_before_power),
+    Row("fraction of all", checks.masked_distribution, MIXED, "masked", unimix_of_all_classes),
+    Row("sloppy zeros", checks.masked_distribution, PRUNED, "masked", masked_fact("probs", 1e-300)),
+    Row("minus infinity", checks.masked_distribution, PRUNED, "masked", masked_fact("logits", -np.inf)),
+    Row("wrong entropy", checks.masked_distribution, PRUNED, "masked", one_fact_wrong("entropy")),
+    Row("wrong mode", checks.masked_distribution, PRUNED, "masked", one_fact_wrong("mode")),
+    Row("next class", checks.masked_distribution, PRUNED, "masked_log_prob", next_leaf),
+    Row("no mask", checks.masked_distribution, PRUNED, "masked_log_prob", unmasked),
+    Row(
+        "no unimix",
+        checks.options_without_mask,
+        (CASE, NATURAL, BOTH),
+        "masked",
+        other_options(cases.OPTIONS["prune-T1.7"]),
+    ),
+    Row("no unimix", checks.options_without_mask, (CASE, NATURAL, UNIMIX), "masked_log_prob", other_options(PRUNE)),
+    Row("an offset", checks.a_full_mask_changes_nothing, (UNEVEN, NATURAL, PRUNE), "masked", only_if_masked),
+    Row("an offset", checks.a_full_mask_changes_nothing, (UNEVEN, NATURAL, PRUNE), "masked_log_prob", only_if_masked),
+    Row("a factor", checks.masked_gradients, ONE_ROW, "masked_grad", lambda good, *a, **k: (1 + 1e-8) * good(*a, **k)),
+    Row("a leak", checks.masked_gradients, ONE_ROW, "masked_grad", leaking_gradient),
+    Row("conditioned", checks.masked_gradients, ONE_ROW, "masked_grad", other_options(RENORMALIZE)),
+    Row("no mask", checks.masked_gradients, ONE_ROW, "masked_grad", unmasked),
+    Row("no mask", checks.masked_classes_are_impossible, PRUNED, "masked", unmasked),
+    Row("minus infinity", checks.masked_classes_are_impossible, PRUNED, "masked", masked_fact("logits", -np.inf)),
+    Row("another dtype's", checks.masked_classes_are_impossible, PRUNED, "masked", masked_fact("logits", -3e38)),
+    Row("no mask", checks.masked_classes_are_impossible, PRUNED, "masked_log_prob", unmasked),
+    Row("a leak", checks.masked_classes_are_impossible, PRUNED, "masked_grad", leaking_gradient),
+    Row("one draw", checks.masked_classes_are_impossible, PRUNED, "masked_sample", sometimes_masked),
+    Row("offset", checks.pruned_zero_scores_mean_the_valid_prior, (UNEVEN, NATURAL, MASKS), "masked", shifted_scores),
+    Row(
+        "prior lost", checks.pruned_zero_scores_mean_the_valid_prior, (UNEVEN, NATURAL, MASKS), "masked", without_prior
+    ),
+    Row("no mask", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "masked_fisher", fisher_of_the_whole_tree),
+    Row("a factor", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "masked_fisher", one_fisher_wrong(0)),
+    Row(
+        "a factor in one", checks.pruned_fisher_is_diagonal, (CASE, NATURAL, MASK), "masked_fisher", one_fisher_wrong(1)
+    ),
     Row(
         "not diagonal",
         checks.pruned_fisher_is_diagonal,
         (CASE, NATURAL, MASK),
-        "law_jacobian",
-        another_law(RENORMALIZE),
+        "masked_jacobian",
+        other_options(RENORMALIZE),
     ),
     Row(
         "scales of the whole tree",
         checks.pruned_isotropic_fisher_at_zero,
         (CASE, ISOTROPIC, MASKS),
-        "law_fisher",
+        "masked_fisher",
         fisher_of_the_whole_tree,
     ),
-    Row("any valid class", checks.law_frequencies, PRUNED, "law_sample", any_valid_class),
-    Row("no mask", checks.law_frequencies, PRUNED, "law_sample", unmasked),
-    Row("one draw", checks.law_frequencies, PRUNED, "law_sample", sometimes_masked),
-    Row("no share", checks.law_frequencies, (CASE, NATURAL, UNIMIX, MASKS), "law_sample", another_law(PRUNE)),
-    Row("not pruned", checks.law_frequencies, PRUNED, "law_sample", another_law(RENORMALIZE)),
-    Row("reversed", checks.law_kl_is_its_definition, (*PLAIN, (PRUNE, BOTH), MASKS), "law_kl", reversed_kl),
-    Row("never infinite", checks.law_kl_is_its_definition, (*PLAIN, (PRUNE, PRUNE), MASKS), "law_kl", never_infinite),
+    Row("any valid class", checks.masked_frequencies, PRUNED, "masked_sample", any_valid_class),
+    Row("no mask", checks.masked_frequencies, PRUNED, "masked_sample", unmasked),
+    Row("one draw", checks.masked_frequencies, PRUNED, "masked_sample", sometimes_masked),
+    Row("no unimix", checks.masked_frequencies, (CASE, NATURAL, UNIMIX, MASKS), "masked_sample", other_options(PRUNE)),
+    Row("not pruned", checks.masked_frequencies, PRUNED, "masked_sample", other_options(RENORMALIZE)),
+    Row("reversed", checks.masked_kl_is_its_definition, (*PLAIN, (PRUNE, BOTH), MASKS), "masked_kl", reversed_kl),
+    Row(
+        "never infinite",
+        checks.masked_kl_is_its_definition,
+        (*PLAIN, (PRUNE, PRUNE), MASKS),
+        "masked_kl",
+        never_infinite,
+    ),
     Row(
         "not quite zero",
-        checks.law_kl_is_its_definition,
+        checks.masked_kl_is_its_definition,
         (*PLAIN, (PRUNE, PRUNE), MASKS),
-        "law_kl",
+        "masked_kl",
         lambda good, p, q: good(p, q) + 1e-17,
     ),
     Row(
         "infinite too often",
         checks.impossible_classes_may_be_masked,
         (COMPLETE, NATURAL, np.arange(8) < np.array([[4], [6]])),
-        "law_kl",
+        "masked_kl",
         infinite_unless_the_masks_agree,
     ),
-    Row("no gradient", checks.straight_through_law, ONE_ROW, "law_straight_through", no_gradient),
-    Row("not one-hot", checks.straight_through_law, ONE_ROW, "law_straight_through", soft_draw),
-    Row("conditioned", checks.straight_through_law, ONE_ROW, "law_straight_through", another_law(RENORMALIZE)),
-    Row("warmer", checks.relaxed_law, ONE_ROW, "law_relaxed", warmer),
-    Row("almost zero", checks.relaxed_law, ONE_ROW, "law_relaxed", almost_zero),
-    Row("no gradient", checks.relaxed_law, ONE_ROW, "law_relaxed", no_gradient),
-    Row("all classes", checks.relaxed_law, ONE_ROW, "law_relaxed_log_prob", density_over_all_classes),
-    Row("warmer", checks.relaxed_law, ONE_ROW, "law_relaxed_log_prob", warmer),
+    Row("no gradient", checks.masked_straight_through, ONE_ROW, "masked_straight_through", no_gradient),
+    Row("not one-hot", checks.masked_straight_through, ONE_ROW, "masked_straight_through", soft_draw),
+    Row("conditioned", checks.masked_straight_through, ONE_ROW, "masked_straight_through", other_options(RENORMALIZE)),
+    Row("warmer", checks.masked_relaxed, ONE_ROW, "masked_relaxed", warmer),
+    Row("almost zero", checks.masked_relaxed, ONE_ROW, "masked_relaxed", almost_zero),
+    Row("no gradient", checks.masked_relaxed, ONE_ROW, "masked_relaxed", no_gradient),
+    Row("all classes", checks.masked_relaxed, ONE_ROW, "masked_relaxed_log_prob", density_over_all_classes),
+    Row("warmer", checks.masked_relaxed, ONE_ROW, "masked_relaxed_log_prob", warmer),
     Row("naive log", checks.accuracy_of_one_node, SWEEP, "log_catnat", naive_log),
     Row("naive cosine", checks.accuracy_of_one_node, SWEEP, "log_catnat", naive_cosine),
     Row("three tolerances", checks.accuracy_of_one_node, SWEEP, "log_catnat", rounded_a_little),
@@ -582,10 +598,10 @@ def test_close_looks_at_shapes():
 
 def test_chi_square_notices_and_forgives():
     rng = np.random.default_rng(0)
-    law = np.array([0.1, 0.2, 0.3, 0.4])
-    checks.chi_square(rng.multinomial(20_000, law), law)
+    options = np.array([0.1, 0.2, 0.3, 0.4])
+    checks.chi_square(rng.multinomial(20_000, options), options)
     with pytest.raises(AssertionError, match="chi-square"):
-        checks.chi_square(rng.multinomial(20_000, law + np.array([0.03, -0.03, 0, 0])), law)
+        checks.chi_square(rng.multinomial(20_000, options + np.array([0.03, -0.03, 0, 0])), options)
     with pytest.raises(AssertionError, match="zero"):
         checks.chi_square([1, 9999], [0.0, 1.0])
     with pytest.raises(AssertionError, match="impossible"):

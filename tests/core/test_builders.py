@@ -28,7 +28,7 @@ def test_balanced_is_the_heap(num_classes):
 
 @pytest.mark.parametrize("num_classes", [2, 3, 5, 8, 18, 37, 1000])
 def test_balanced_paths_are_bit_arithmetic(num_classes):
-    """Following answer 0 to heap 2i and answer 1 to heap 2i+1 ends at distinct leaves, left to right in class order."""
+    """Following branch 0 to heap 2i and branch 1 to heap 2i+1 ends at distinct leaves, left to right in class order."""
     positions = []
     for k in range(num_classes):
         nodes, bits = catnat.balanced(num_classes).path(k)
@@ -53,14 +53,14 @@ def test_path_of_a_power_of_two_is_the_class_in_binary(depth):
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 7, 30])
-def test_chain_asks_for_one_class_after_another(num_classes):
+def test_chain_splits_off_one_class_after_another(num_classes):
     tree = catnat.chain(num_classes)
     assert tree.depth == num_classes - 1
     for k in range(num_classes):
         nodes, bits = tree.path(k)
-        asked = min(k + 1, num_classes - 1)
-        assert nodes.tolist() == list(range(asked))
-        assert bits.tolist() == [int(node == k) for node in range(asked)]
+        length = min(k + 1, num_classes - 1)
+        assert nodes.tolist() == list(range(length))
+        assert bits.tolist() == [int(node == k) for node in range(length)]
     np.testing.assert_allclose(tree.yes_fraction(), 1 / np.arange(num_classes, 1, -1), rtol=1e-13)
 
 

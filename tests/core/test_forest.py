@@ -64,7 +64,7 @@ def test_tables_of_random_trees(trees):
 
 
 def test_walks_end_at_the_right_classes(forest):
-    """Down from a variable's root, answering as the tree's own path says."""
+    """Down from a variable's root, by the branches of the tree's own path."""
     for n, tree in enumerate(forest.trees):
         for k in range(tree.num_classes):
             at, (_, bits) = forest.roots[n], tree.path(k)

@@ -34,10 +34,10 @@ def shuffled(rows, order):
     return [tuple(position.get(child, child) for child in rows[old]) for old in order]
 
 
-# ---- laws ----
+# ---- distributions ----
 
 
-def check_laws(tree, root, weights):
+def check_distributions(tree, root, weights):
     """A full binary tree, breadth-first numbers, one path per class, and masses as defined."""
     num_classes = len(weights)
     assert (tree.num_classes, tree.num_nodes) == (num_classes, num_classes - 1)
@@ -89,13 +89,13 @@ def check_masses(tree, root, weights):
         np.testing.assert_allclose(got, wanted, rtol=1e-13)
 
 
-def test_laws(case):
-    check_laws(case.tree, case.root, case.weights)
+def test_options(case):
+    check_distributions(case.tree, case.root, case.weights)
 
 
 @hypothesis.given(cases.tree_cases(max_classes=20))
-def test_laws_of_random_trees(case):
-    check_laws(case.tree, case.root, case.weights)
+def test_distributions_of_random_trees(case):
+    check_distributions(case.tree, case.root, case.weights)
 
 
 def test_reach_of_any_probabilities(case):
@@ -213,7 +213,7 @@ def test_repr_names_the_tree():
 
 def test_with_prior_keeps_the_topology(case):
     weights = np.random.default_rng(1).uniform(0.1, 1, case.num_classes)
-    check_laws(case.tree.with_prior(weights), case.root, tuple(weights))
+    check_distributions(case.tree.with_prior(weights), case.root, tuple(weights))
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300, 1e308])
@@ -247,9 +247,9 @@ def test_fractions_of_tiny_masses_stay_between_zero_and_one():
         lambda: catnat.from_clusters([[0]]),
     ],
 )
-def test_one_class_needs_no_question(make):
+def test_one_class_needs_no_node(make):
     tree = make()
-    check_laws(tree, 0, (1.0,))
+    check_distributions(tree, 0, (1.0,))
     assert tree.depth == 0
     assert tree == catnat.balanced(1)
     nodes, bits = tree.path(0)

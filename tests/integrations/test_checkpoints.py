@@ -91,7 +91,7 @@ def test_descent_lowers_the_divergence_that_is_reported(name, size):
     for steps in (0, 2, 8, 60):
         layer, kl = score_layer_from_softmax(linear, inputs, activation=activation, steps=steps)
         costs.append(kl)
-        if name != "natural":  # which has answers of probability 0: the reported divergence is then floored
+        if name != "natural":  # which has branches of probability 0: the reported divergence is then floored
             assert kl == pytest.approx(slow_kl(linear, layer, inputs, activation), rel=1e-6)
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < 0.995 * costs[0]
@@ -143,7 +143,7 @@ def test_descent_ends_at_a_minimum(name):
 
 
 def test_a_tree_that_groups_what_goes_together_costs_less():
-    """Two groups of classes far from each other, by a strong feature: one question instead of many."""
+    """Two groups of classes far from each other, by a strong feature: one node instead of many."""
     linear = softmax_layer(6, 8, dtype=torch.float64)
     first, second = [0, 2, 4, 6], [1, 3, 5, 7]
     with torch.no_grad():

@@ -49,7 +49,7 @@ def scores_of(*batch, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(*batch, K - 1)))
 
 
-def rival_of(distribution):
+def reference_of(distribution):
     """distrax's own, of the same probabilities."""
     own = distrax.OneHotCategorical if isinstance(distribution, OneHotCatnat) else distrax.Categorical
     return own(probs=distribution.distribution.probs)
@@ -71,24 +71,28 @@ def test_it_is_the_categorical_of_its_probabilities(kind, name):
     options = OPTIONS[name]
     distribution = kind(scores_of(2, 3), TREE, "sigmoid", **options)
     assert isinstance(distribution, distrax.Categorical)
-    rival, values, valid = rival_of(distribution), values_of(distribution), options.get("mask", np.ones(K, bool))
+    reference, values, valid = (
+        reference_of(distribution),
+        values_of(distribution),
+        options.get("mask", np.ones(K, bool)),
+    )
 
     @jax.jit  # also: distributions go into compiled functions
     def facts(each, values):
         probs, mode = each.prob(values), each.mode()
         return each.log_prob(values), probs, each.entropy(), mode, each.cdf(values), each.probs, each.logits
 
-    got, wanted = facts(distribution, values), facts(rival, values)
+    got, wanted = facts(distribution, values), facts(reference, values)
     for fact, mine, theirs in zip(("log_prob", "prob", "entropy", "mode", "cdf", "probs"), got, wanted, strict=False):
         assert mine.shape == theirs.shape, fact
         where = valid if fact == "log_prob" else slice(None)  # a masked class has a finite number where theirs is -inf
         close(mine[where], theirs[where])
     close(got[-1][..., valid], wanted[-1][..., valid])
     assert (got[0][~valid] == np.finfo(np.float64).min).all()
-    assert distribution.batch_shape == rival.batch_shape == (2, 3)
-    assert distribution.event_shape == rival.event_shape
-    assert distribution.num_categories == rival.num_categories == K
-    assert distribution.dtype == rival.dtype
+    assert distribution.batch_shape == reference.batch_shape == (2, 3)
+    assert distribution.event_shape == reference.event_shape
+    assert distribution.num_categories == reference.num_categories == K
+    assert distribution.dtype == reference.dtype
     assert distribution.name == kind.__name__
     np.testing.assert_array_equal(distribution.logits_parameter(), distribution.logits)
     close(jnp.exp(got[0]).sum(0), jnp.ones((2, 3)))
@@ -111,7 +115,7 @@ def test_values_that_are_none():
     distribution = Catnat(scores_of())
     values = jnp.array([-1, K, 2**30])
     np.testing.assert_array_equal(distribution.log_prob(values), np.full(3, -np.inf))
-    np.testing.assert_array_equal(rival_of(distribution).log_prob(values), np.full(3, -np.inf))
+    np.testing.assert_array_equal(reference_of(distribution).log_prob(values), np.full(3, -np.inf))
     np.testing.assert_array_equal(distribution.prob(values), np.zeros(3))
     np.testing.assert_array_equal(distribution.log_prob(jnp.array([0.5, jnp.nan])), np.full(2, -np.inf))
     close(distribution.log_prob(jnp.array(2.0)), distribution.log_prob(2))
@@ -127,8 +131,8 @@ def test_draws(kind, name):
     """Frequencies by a chi-square test that raises a false alarm once in a million; seeds and shapes as in distrax."""
     distribution = kind(scores_of(2), TREE, "sigmoid", **OPTIONS[name])
     drawn, log_prob = distribution.sample_and_log_prob(seed=3, sample_shape=(50, 400))
-    rival = rival_of(distribution).sample(seed=3, sample_shape=(50, 400))
-    assert (drawn.shape, drawn.dtype) == (rival.shape, rival.dtype)
+    reference = reference_of(distribution).sample(seed=3, sample_shape=(50, 400))
+    assert (drawn.shape, drawn.dtype) == (reference.shape, reference.dtype)
     np.testing.assert_array_equal(distribution.sample(seed=jax.random.PRNGKey(3), sample_shape=(50, 400)), drawn)
     close(log_prob, distribution.log_prob(drawn))
     classes = np.asarray(drawn.argmax(-1) if kind is OneHotCatnat else drawn).reshape(-1, 2)
@@ -164,15 +168,15 @@ def test_straight_through():
     close(log_prob, wanted)
     close(drawn, plain.astype(jnp.float64))
     close(again, plain.astype(jnp.float64))
-    rival = distrax.straight_through_wrapper(distrax.OneHotCategorical)(logits=OneHotCatnat(scores, TREE).logits)
-    assert rival.sample(seed=1).dtype == again.dtype
+    reference = distrax.straight_through_wrapper(distrax.OneHotCategorical)(logits=OneHotCatnat(scores, TREE).logits)
+    assert reference.sample(seed=1).dtype == again.dtype
 
 
 # ---- divergences ----
 
 
 def divergence(p, q):
-    """By the definition; a class that p never takes counts nothing."""
+    """By the definition; a class that p never takes adds 0."""
     p, q = (np.asarray(each, np.float64) for each in (p, q))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(p > 0, p * (np.log(p) - np.log(q)), 0).sum(-1)
@@ -266,18 +270,18 @@ def test_indexing_is_that_of_the_batch(kind):
 
 
 def test_inside_other_distributions():
-    law = Catnat(scores_of(), TREE)
+    distribution = Catnat(scores_of(), TREE)
     parts = distrax.Normal(jnp.linspace(-3, 3, K), 0.5)
     x = jnp.linspace(-4, 4, 5)
-    mixture = distrax.MixtureSameFamily(law, parts)
-    close(jnp.exp(mixture.log_prob(x)), (law.probs * jnp.exp(parts.log_prob(x[:, None]))).sum(-1))
+    mixture = distrax.MixtureSameFamily(distribution, parts)
+    close(jnp.exp(mixture.log_prob(x)), (distribution.probs * jnp.exp(parts.log_prob(x[:, None]))).sum(-1))
 
     p, q = (distrax.Independent(Catnat(scores_of(2, 3, seed=s), TREE), 1) for s in (0, 1))
     assert p.event_shape == (3,)
     value = p.sample(seed=0)
     close(p.log_prob(value), p.distribution.log_prob(value).sum(-1))
     close(p.kl_divergence(q), divergence(p.distribution.probs, q.distribution.probs).sum(-1))
-    close(distrax.to_tfp(law).log_prob(3), law.log_prob(3))
+    close(distrax.to_tfp(distribution).log_prob(3), distribution.log_prob(3))
 
 
 def test_missing_distrax_says_which_extra_to_install():

@@ -54,8 +54,8 @@ def all_probs(kind, scores):
     return np.array([[true_probs(kind, variable) for variable in row] for row in scores.numpy()])
 
 
-def test_every_class_keeps_its_share_of_the_uniform_distribution(kind, classes):
-    for spread in (1.0, 50.0):  # the second: answers that are certain, or nearly so
+def test_every_class_keeps_its_fraction_of_the_uniform_distribution(kind, classes):
+    for spread in (1.0, 50.0):  # the second: nodes that are certain, or nearly so
         scores = make_scores(kind, classes, spread=spread)
         probs = latent(kind, scores).base_dist.probs
         np.testing.assert_allclose(probs.numpy(), all_probs(kind, scores), rtol=1e-9)
@@ -66,8 +66,8 @@ def test_every_class_keeps_its_share_of_the_uniform_distribution(kind, classes):
 def test_draws_are_one_hot_and_pass_the_gradient_of_the_probabilities(kind, classes):
     scores = make_scores(kind, classes).requires_grad_()
     torch.manual_seed(0)
-    law = latent(kind, scores)
-    drawn = law.rsample()
+    distribution = latent(kind, scores)
+    drawn = distribution.rsample()
     assert drawn.shape == (ROWS, N, classes)
     assert ((drawn == 0) | (drawn == 1)).all()
     assert (drawn.sum(-1) == 1).all()
@@ -77,7 +77,7 @@ def test_draws_are_one_hot_and_pass_the_gradient_of_the_probabilities(kind, clas
     np.testing.assert_allclose(found[0, 0].numpy(), costs[0, 0].numpy() @ slopes, atol=1e-9)
 
 
-def test_draws_have_the_law(kind, classes):
+def test_draws_have_the_probabilities(kind, classes):
     scores = make_scores(kind, classes, spread=1.0)
     torch.manual_seed(0)
     count = 5000
@@ -88,13 +88,13 @@ def test_draws_have_the_law(kind, classes):
 
 def test_independent_sums_over_the_variables(kind, classes):
     scores = make_scores(kind, classes)
-    law, logs = latent(kind, scores), np.log(all_probs(kind, scores))
-    assert (law.batch_shape, law.event_shape) == ((ROWS,), (N, classes))
+    distribution, logs = latent(kind, scores), np.log(all_probs(kind, scores))
+    assert (distribution.batch_shape, distribution.event_shape) == ((ROWS,), (N, classes))
     torch.manual_seed(0)
-    drawn = law.sample()
+    drawn = distribution.sample()
     wanted = [sum(logs[row, n][drawn[row, n].numpy() == 1].item() for n in range(N)) for row in range(ROWS)]
-    np.testing.assert_allclose(law.log_prob(drawn).numpy(), wanted)
-    np.testing.assert_allclose(law.entropy().numpy(), -(np.exp(logs) * logs).sum((1, 2)))
+    np.testing.assert_allclose(distribution.log_prob(drawn).numpy(), wanted)
+    np.testing.assert_allclose(distribution.entropy().numpy(), -(np.exp(logs) * logs).sum((1, 2)))
 
 
 def test_the_divergence_is_the_sum_over_all_classes(kind, classes):

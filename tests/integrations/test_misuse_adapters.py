@@ -219,7 +219,7 @@ ROWS += [
         AttributeError,
         "MaskablePPO",
     ),
-    Row(  # sb3-contrib's own words: nothing of ours is asked before
+    Row(  # sb3-contrib's own words: nothing of ours runs before
         CONTRIB,
         "the other policy for MaskablePPO",
         lambda m: trained(CONTRIB, "MaskablePPO", importlib.import_module(f"catnat.integrations.{SB3}").CatnatPolicy),

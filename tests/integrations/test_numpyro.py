@@ -60,8 +60,8 @@ def close(got, wanted, tolerance=1e-12):
 
 
 def test_it_is_the_categorical_of_its_probabilities(options):
-    law = Catnat(normal(3, 1, K - 1), TREE, "sigmoid", **options)
-    rival = dist.Categorical(probs=cj.Catnat(law.scores, TREE, "sigmoid", **options).probs)
+    distribution = Catnat(normal(3, 1, K - 1), TREE, "sigmoid", **options)
+    reference = dist.Categorical(probs=cj.Catnat(distribution.scores, TREE, "sigmoid", **options).probs)
     valid = options.get("mask", np.ones(K, bool))
     values = jnp.arange(K)[valid][:, None, None]
 
@@ -69,16 +69,22 @@ def test_it_is_the_categorical_of_its_probabilities(options):
     def facts(each, values):
         return each.log_prob(values), each.entropy(), each.probs, each.enumerate_support()
 
-    for mine, theirs in zip(facts(law, values), facts(rival, values), strict=True):
+    for mine, theirs in zip(facts(distribution, values), facts(reference, values), strict=True):
         close(mine, theirs)
-    close(law.logits[..., valid], rival.logits[..., valid])
-    assert (law.log_prob(jnp.arange(K)[~valid][:, None, None]) == np.finfo(np.float64).min).all()
-    np.testing.assert_array_equal(law.mode, rival.probs.argmax(-1))
-    np.testing.assert_array_equal(law.enumerate_support(expand=False), rival.enumerate_support(expand=False))
-    assert (law.batch_shape, law.event_shape, law.support) == (rival.batch_shape, rival.event_shape, rival.support)
-    assert law.is_discrete
-    assert law.has_enumerate_support
-    for moment in (law.mean, law.variance):  # as NumPyro's: classes have no order
+    close(distribution.logits[..., valid], reference.logits[..., valid])
+    assert (distribution.log_prob(jnp.arange(K)[~valid][:, None, None]) == np.finfo(np.float64).min).all()
+    np.testing.assert_array_equal(distribution.mode, reference.probs.argmax(-1))
+    np.testing.assert_array_equal(
+        distribution.enumerate_support(expand=False), reference.enumerate_support(expand=False)
+    )
+    assert (distribution.batch_shape, distribution.event_shape, distribution.support) == (
+        reference.batch_shape,
+        reference.event_shape,
+        reference.support,
+    )
+    assert distribution.is_discrete
+    assert distribution.has_enumerate_support
+    for moment in (distribution.mean, distribution.variance):  # as NumPyro's: classes have no order
         assert moment.shape == (3, 1)
         assert np.isnan(moment).all()
 
@@ -86,18 +92,18 @@ def test_it_is_the_categorical_of_its_probabilities(options):
 @pytest.mark.parametrize("classes", [5, 100])  # all classes at once, and along paths
 def test_values_broadcast_against_the_batch(classes):
     """As enumeration needs it: an axis for the classes to the left of all others."""
-    law = Catnat(normal(3, 1, classes - 1))
-    rival = dist.Categorical(logits=law.logits)
+    distribution = Catnat(normal(3, 1, classes - 1))
+    reference = dist.Categorical(logits=distribution.logits)
     for shape in [(), (3, 4), (6, 1, 1, 1)]:
         value = jnp.asarray(np.random.default_rng(1).integers(classes, size=shape))
-        close(law.log_prob(value), rival.log_prob(value))
-    close(law.log_prob(2), rival.log_prob(2))
+        close(distribution.log_prob(value), reference.log_prob(value))
+    close(distribution.log_prob(2), reference.log_prob(2))
 
 
 def test_values_that_are_none():
-    law = Catnat(normal(K - 1))
+    distribution = Catnat(normal(K - 1))
     with pytest.warns(UserWarning, match="Out-of-support"):
-        close(law.log_prob(jnp.array([-1, K, 0.5])), np.full(3, -np.inf))
+        close(distribution.log_prob(jnp.array([-1, K, 0.5])), np.full(3, -np.inf))
     assert np.isfinite(Catnat(normal(K - 1), validate_args=False).log_prob(jnp.array([-1, K]))).all()
     with pytest.raises(ValueError, match="invalid scores"):
         Catnat(jnp.array([0.0, jnp.nan]), validate_args=True)
@@ -105,17 +111,17 @@ def test_values_that_are_none():
 
 def test_draws(options):
     """Frequencies by a chi-square test that raises a false alarm once in a million."""
-    law = Catnat(normal(2, K - 1), TREE, "sigmoid", **options)
-    drawn = law.sample(jax.random.key(0), (100, 200))
+    distribution = Catnat(normal(2, K - 1), TREE, "sigmoid", **options)
+    drawn = distribution.sample(jax.random.key(0), (100, 200))
     assert drawn.shape == (100, 200, 2)
     for row in range(2):
-        found, p = np.bincount(np.asarray(drawn[..., row]).ravel(), minlength=K), np.asarray(law.probs[row])
+        found, p = np.bincount(np.asarray(drawn[..., row]).ravel(), minlength=K), np.asarray(distribution.probs[row])
         assert (found[p == 0] == 0).all()
         assert scipy.stats.chisquare(found[p > 0], p[p > 0] / p.sum() * drawn[..., row].size).pvalue > 1e-6
 
 
 def divergence(p, q):
-    """By the definition; a class that p never takes counts nothing."""
+    """By the definition; a class that p never takes adds 0."""
     p, q = (np.asarray(each, np.float64) for each in (p, q))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(p > 0, p * (np.log(p) - np.log(q)), 0).sum(-1)
@@ -145,8 +151,8 @@ def test_gradients_and_transformations():
     other = dist.Categorical(logits=jnp.arange(K) / K)
 
     def mine(scores):
-        law = Catnat(scores, TREE)
-        return (law.log_prob(value) + law.entropy() + dist.kl_divergence(law, other)).sum()
+        distribution = Catnat(scores, TREE)
+        return (distribution.log_prob(value) + distribution.entropy() + dist.kl_divergence(distribution, other)).sum()
 
     def wanted(scores):
         logs = cj.log_catnat(scores, TREE)
@@ -156,8 +162,8 @@ def test_gradients_and_transformations():
 
     close(jax.jit(jax.grad(mine))(scores), jax.grad(wanted)(scores), 1e-10)
     # A distribution is a pytree of its arrays, with masks and temperatures in every row.
-    mask, heat = jnp.asarray(np.stack([MASK, ~MASK, np.ones(K, bool)])), jnp.array([0.5, 1.0, 2.0])
-    batch = Catnat(scores, TREE, mask=mask, mask_mode="renormalize", temperature=heat)
+    mask, temperature = jnp.asarray(np.stack([MASK, ~MASK, np.ones(K, bool)])), jnp.array([0.5, 1.0, 2.0])
+    batch = Catnat(scores, TREE, mask=mask, mask_mode="renormalize", temperature=temperature)
     assert len(jax.tree.leaves(batch)) == 3
     same = jax.tree.map(lambda array: array, batch)
     assert (type(same), same.batch_shape) == (Catnat, (3,))
@@ -167,15 +173,15 @@ def test_gradients_and_transformations():
 
 
 def test_inside_other_distributions():
-    law, x = Catnat(normal(K - 1), TREE), jnp.linspace(-4, 4, 5)
+    distribution, x = Catnat(normal(K - 1), TREE), jnp.linspace(-4, 4, 5)
     parts = dist.Normal(jnp.linspace(-3, 3, K), 0.5)
-    mixture = dist.MixtureSameFamily(law, parts)
-    close(jnp.exp(mixture.log_prob(x)), (law.probs * jnp.exp(parts.log_prob(x[:, None]))).sum(-1))
-    wide, value = law.expand((2, 3)), jnp.array([[0, 1, 2], [3, 4, 5]])
+    mixture = dist.MixtureSameFamily(distribution, parts)
+    close(jnp.exp(mixture.log_prob(x)), (distribution.probs * jnp.exp(parts.log_prob(x[:, None]))).sum(-1))
+    wide, value = distribution.expand((2, 3)), jnp.array([[0, 1, 2], [3, 4, 5]])
     assert wide.sample(jax.random.key(0)).shape == (2, 3)
-    close(wide.log_prob(value), law.log_prob(value))
-    close(wide.to_event(1).log_prob(value), law.log_prob(value).sum(-1))
-    left_out = law.mask(jnp.array(False))  # NumPyro's mask, not ours
+    close(wide.log_prob(value), distribution.log_prob(value))
+    close(wide.to_event(1).log_prob(value), distribution.log_prob(value).sum(-1))
+    left_out = distribution.mask(jnp.array(False))  # NumPyro's mask, not ours
     close(left_out.log_prob(jnp.array(2)), np.zeros(()))
 
 
@@ -290,7 +296,7 @@ def test_the_determinant_integrates_to_the_volume_of_the_simplex(activation):
 
 
 def test_the_domain_is_the_activations_band():
-    """Its edges are where one answer becomes certain, for uneven trees and any scale."""
+    """Its edges are where one branch becomes certain, for uneven trees and any scale."""
     for activation in ("natural", NARROW):
         transform = CatnatTransform(TREE, activation)
         assert transform.domain.event_dim == 1
@@ -356,14 +362,14 @@ def test_errors():
 
 def test_transformed_distributions_and_their_reparameterization():
     transform, value = CatnatTransform(TREE, "sigmoid"), normal(K - 1)
-    law = dist.TransformedDistribution(dist.Normal(jnp.zeros(K - 1), 1.0).to_event(1), transform)
-    assert (law.event_shape, law.support) == ((K,), constraints.simplex)
+    distribution = dist.TransformedDistribution(dist.Normal(jnp.zeros(K - 1), 1.0).to_event(1), transform)
+    assert (distribution.event_shape, distribution.support) == ((K,), constraints.simplex)
     jacobian = jax.jacfwd(transform)(value)[:-1]
     wanted = scipy.stats.norm.logpdf(value).sum() - np.linalg.slogdet(jacobian)[1]
-    close(law.log_prob(transform(value)), wanted, 1e-9)
+    close(distribution.log_prob(transform(value)), wanted, 1e-9)
 
     def model():
-        return numpyro.sample("p", law)
+        return numpyro.sample("p", distribution)
 
     inside = handlers.reparam(model, config={"p": TransformReparam()})
     trace = handlers.trace(handlers.substitute(handlers.seed(inside, 0), {"p_base": value})).get_trace()

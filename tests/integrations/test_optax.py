@@ -43,7 +43,7 @@ def test_it_is_what_a_loss_of_natural_gradient_gives(damping):
         np.testing.assert_allclose(got[name], gradient / (fisher + damping), rtol=1e-5)
 
 
-def test_dead_scores_do_not_move():
+def test_saturated_scores_do_not_move():
     scores = jnp.array([4.0, 0.3, -0.2])  # the root always says yes: node 1 is never reached
     optimizer = scale_by_fisher(damping=0.1)
     updates, _ = optimizer.update(jnp.ones(3), optimizer.init(scores), scores)
@@ -98,7 +98,7 @@ def test_half_precision(dtype):
 
 
 def test_natural_gradient_descent_finds_the_target():
-    """On a free table of scores, from the prior to a given law, in a few equal steps."""
+    """On a free table of scores, from the prior to a given distribution, in a few equal steps."""
     target = jnp.array([0.1, 0.2, 0.3, 0.15, 0.25])
     optimizer = optax.chain(scale_by_fisher(), optax.scale(-0.5))
     scores = jnp.zeros(4)

@@ -71,28 +71,36 @@ def normal(*shape, seed=0):
 
 
 def test_it_is_the_categorical_of_its_probabilities(options):
-    law = Catnat(normal(3, 1, K - 1), TREE, "sigmoid", **options)
-    rival = dist.Categorical(probs=ct.Catnat(law.scores, TREE, "sigmoid", **options).probs)
-    assert (law.batch_shape, law.event_shape, law.event_dim) == (rival.batch_shape, rival.event_shape, 0)
-    assert law.has_enumerate_support
-    assert (law.support.lower_bound, law.support.upper_bound, law.support.is_discrete) == (0, K - 1, True)
+    distribution = Catnat(normal(3, 1, K - 1), TREE, "sigmoid", **options)
+    reference = dist.Categorical(probs=ct.Catnat(distribution.scores, TREE, "sigmoid", **options).probs)
+    assert (distribution.batch_shape, distribution.event_shape, distribution.event_dim) == (
+        reference.batch_shape,
+        reference.event_shape,
+        0,
+    )
+    assert distribution.has_enumerate_support
+    assert (distribution.support.lower_bound, distribution.support.upper_bound, distribution.support.is_discrete) == (
+        0,
+        K - 1,
+        True,
+    )
     valid = options.get("mask", torch.ones(K, dtype=torch.bool))
     for expand in (True, False):
-        values = law.enumerate_support(expand=expand)
-        assert torch.equal(values, rival.enumerate_support(expand=expand))
-        torch.testing.assert_close(law.log_prob(values)[valid], rival.log_prob(values)[valid])
-        assert law.log_prob(values).shape == (K, 3, 1)
-    assert (law.log_prob(law.enumerate_support())[~valid] == torch.finfo(torch.float64).min).all()
-    torch.testing.assert_close(law.entropy(), rival.entropy())
-    torch.testing.assert_close(law.probs, rival.probs)
+        values = distribution.enumerate_support(expand=expand)
+        assert torch.equal(values, reference.enumerate_support(expand=expand))
+        torch.testing.assert_close(distribution.log_prob(values)[valid], reference.log_prob(values)[valid])
+        assert distribution.log_prob(values).shape == (K, 3, 1)
+    assert (distribution.log_prob(distribution.enumerate_support())[~valid] == torch.finfo(torch.float64).min).all()
+    torch.testing.assert_close(distribution.entropy(), reference.entropy())
+    torch.testing.assert_close(distribution.probs, reference.probs)
     with pytest.raises(ValueError, match="support"):
-        law.log_prob(torch.tensor(K))
+        distribution.log_prob(torch.tensor(K))
     with pytest.raises(ValueError, match="support"):
-        law.log_prob(law.enumerate_support(expand=False) + 1)
+        distribution.log_prob(distribution.enumerate_support(expand=False) + 1)
 
 
 def test_enumerated_values_are_only_known_to_their_own_distribution():
-    """Two laws, one's values: a shortcut that did not look whose they are would still answer for its own order."""
+    """Values of one distribution in another: a shortcut that does not check whose they are would use its own order."""
     first, second = (Catnat(normal(3, K - 1, seed=seed), TREE) for seed in (0, 1))
     values = first.enumerate_support(expand=False)
     torch.testing.assert_close(second.log_prob(values), second.logits.T)
@@ -102,33 +110,33 @@ def test_enumerated_values_are_only_known_to_their_own_distribution():
 
 @pytest.mark.parametrize("cls", [Catnat, OneHotCatnat, OneHotCatnatStraightThrough])
 def test_shapes_expansion_and_masks(cls):
-    law = cls(normal(3, 1, K - 1), TREE, mask=MASK)
+    distribution = cls(normal(3, 1, K - 1), TREE, mask=MASK)
     event = () if cls is Catnat else (K,)
-    wide = law.expand((2, 3, 4))
+    wide = distribution.expand((2, 3, 4))
     assert type(wide) is cls
     assert wide.sample().shape == (2, 3, 4, *event)
-    assert law.expand_by((6,)).batch_shape == (6, 3, 1)
-    assert law.to_event(1).event_shape == (1, *event)
-    assert law((7,)).shape == law.shape((7,)) == (7, 3, 1, *event)
+    assert distribution.expand_by((6,)).batch_shape == (6, 3, 1)
+    assert distribution.to_event(1).event_shape == (1, *event)
+    assert distribution((7,)).shape == distribution.shape((7,)) == (7, 3, 1, *event)
     torch.testing.assert_close(wide.log_prob(wide.sample()).shape, torch.Size((2, 3, 4)))
     batch, found = cls.infer_shapes(scores=torch.Size((3, 1, K - 1)))
     assert (batch, found) == ((3, 1), event)
     # The argument `mask` is one thing and the method another.
     assert torch.equal(wide.valid_classes, MASK.expand(2, 3, 4, K))
     assert cls(normal(K - 1), TREE).valid_classes is None
-    left_out = law.mask(torch.tensor([[True], [False], [True]]))
-    value = law.sample()
-    wanted = law.log_prob(value)
+    left_out = distribution.mask(torch.tensor([[True], [False], [True]]))
+    value = distribution.sample()
+    wanted = distribution.log_prob(value)
     wanted[1] = 0
     assert torch.equal(left_out.log_prob(value), wanted)
 
 
 def test_one_hot_vectors_are_the_classes():
-    law, classes = OneHotCatnat(normal(3, K - 1), TREE), Catnat(normal(3, K - 1), TREE)
-    values = law.enumerate_support(expand=False)
+    distribution, classes = OneHotCatnat(normal(3, K - 1), TREE), Catnat(normal(3, K - 1), TREE)
+    values = distribution.enumerate_support(expand=False)
     assert values.shape == (K, 1, K)
-    torch.testing.assert_close(law.log_prob(values), classes.log_prob(torch.arange(K)[:, None]))
-    assert isinstance(law, dist.OneHotCategorical)
+    torch.testing.assert_close(distribution.log_prob(values), classes.log_prob(torch.arange(K)[:, None]))
+    assert isinstance(distribution, dist.OneHotCategorical)
     assert isinstance(classes, dist.Categorical)
 
 
@@ -220,7 +228,7 @@ def test_masked_classes_are_never_inferred():
 
 
 def test_svi_with_a_guide_finds_the_posterior():
-    """The guide's law can be the posterior's, which is known: a conjugate-free model of one class and one number."""
+    """The guide can be the posterior, which is known: a conjugate-free model of one class and one number."""
     means, prior = torch.linspace(-2, 2, K), normal(K - 1, seed=3) / 2
 
     def model():
@@ -257,8 +265,8 @@ def test_mixture_weights_are_learned(activation):
         svi.step()
     weights = torch.full((4,), 0.25)
     for _ in range(200):
-        shares = weights * dist.Normal(means, 0.7).log_prob(x[:, None]).exp()
-        weights = (shares / shares.sum(-1, keepdim=True)).mean(0)
+        fractions = weights * dist.Normal(means, 0.7).log_prob(x[:, None]).exp()
+        weights = (fractions / fractions.sum(-1, keepdim=True)).mean(0)
     learned = ct.catnat(pyro.param("scores").detach(), activation=activation)
     torch.testing.assert_close(learned, weights, rtol=0, atol=1e-3)
     mixture = dist.MixtureSameFamily(
@@ -370,7 +378,7 @@ def test_the_chain_with_the_sigmoid_is_stick_breaking():
 
 
 def test_the_domain_is_the_activations_band():
-    """Its edges are where one answer becomes certain, for uneven trees and any scale."""
+    """Its edges are where one branch becomes certain, for uneven trees and any scale."""
     for activation in ("natural", NARROW):
         transform = CatnatTransform(TREE, activation)
         assert (transform.domain.event_dim, transform.codomain.event_dim) == (1, 1)
@@ -439,16 +447,20 @@ def test_cache():
 
 def test_transformed_distributions_and_their_reparameterization():
     transform, value = CatnatTransform(TREE, "sigmoid"), normal(3, K - 1)
-    law = dist.TransformedDistribution(dist.Normal(0, 1).expand([3, K - 1]).to_event(1), transform)
-    assert (law.batch_shape, law.event_shape, law.support) == ((3,), (K,), constraints.simplex)
+    distribution = dist.TransformedDistribution(dist.Normal(0, 1).expand([3, K - 1]).to_event(1), transform)
+    assert (distribution.batch_shape, distribution.event_shape, distribution.support) == (
+        (3,),
+        (K,),
+        constraints.simplex,
+    )
     jacobian = torch.stack([torch.autograd.functional.jacobian(transform, row) for row in value])[:, :-1]
     wanted = dist.Normal(0, 1).log_prob(value).sum(-1) - torch.linalg.slogdet(jacobian).logabsdet
-    torch.testing.assert_close(law.log_prob(transform(value)), wanted)
-    assert law.expand([2, 3]).rsample().shape == (2, 3, K)
+    torch.testing.assert_close(distribution.log_prob(transform(value)), wanted)
+    assert distribution.expand([2, 3]).rsample().shape == (2, 3, K)
 
     def model():
         with pyro.plate("rows", 3):
-            return pyro.sample("p", law)
+            return pyro.sample("p", distribution)
 
     inside = poutine.condition(poutine.reparam(model, config={"p": TransformReparam()}), {"p_base": value})
     torch.testing.assert_close(inside(), transform(value))

@@ -79,8 +79,10 @@ def probabilities(kind, mask_mode, scores, masks):
         trees, weights, np.split(scores.numpy(), nodes, -1), np.split(masks, classes, -1), strict=True
     ):
         model = oracle.Model(oracle.from_ids(tree.children), prior, oracle.Natural(), "paper")
-        laws = [oracle.Law(model, tuple(map(bool, valid)), mask_mode, 1.0, 0.0) for valid in mask]
-        columns.append(np.stack([law.probs(row) for law, row in zip(laws, part, strict=True)]))
+        distributions = [oracle.Distribution(model, tuple(map(bool, valid)), mask_mode, 1.0, 0.0) for valid in mask]
+        columns.append(
+            np.stack([distribution.probs(row) for distribution, row in zip(distributions, part, strict=True)])
+        )
     return np.concatenate(columns, -1)
 
 
@@ -110,16 +112,16 @@ def test_they_are_contribs_with_the_trees_probabilities(kind, mask_mode):
     rows = 20
     scores, masks = scores_for(kind, rows), random_masks(kind, rows)
     probs = probabilities(kind, mask_mode, scores, masks)
-    rival = own(kind).proba_distribution(torch.as_tensor(probs).clamp(min=1e-30).log())
-    rival.apply_masking(masks)
+    reference = own(kind).proba_distribution(torch.as_tensor(probs).clamp(min=1e-30).log())
+    reference.apply_masking(masks)
     mine = distribution(kind, mask_mode).proba_distribution(scores)
-    assert isinstance(mine, type(rival))
+    assert isinstance(mine, type(reference))
     mine.apply_masking(masks)
     np.testing.assert_allclose(mine.catnat.probs, probs, atol=1e-12)
-    actions = rival.sample()
-    torch.testing.assert_close(mine.log_prob(actions), rival.log_prob(actions))
-    torch.testing.assert_close(mine.entropy(), rival.entropy())
-    assert torch.equal(mine.mode(), rival.mode())
+    actions = reference.sample()
+    torch.testing.assert_close(mine.log_prob(actions), reference.log_prob(actions))
+    torch.testing.assert_close(mine.entropy(), reference.entropy())
+    assert torch.equal(mine.mode(), reference.mode())
 
 
 @pytest.mark.parametrize("form", ["bool", "int8", "float tensor", "int list", "flat"])
@@ -147,12 +149,12 @@ def test_other_numbers_are_no_mask(given):
 
 def test_the_mode_is_that_of_the_distributions_unless_chosen(kind):
     scores, masks = scores_for(kind, 4), random_masks(kind, 4)
-    law = ct.MultiCatnat if kind == "multi" else ct.Catnat
+    distribution = ct.MultiCatnat if kind == "multi" else ct.Catnat
     for options in ({}, {"mask_mode": "prune"}, {"mask_mode": "renormalize"}):
         cls = MaskableMultiCatnatDistribution if kind == "multi" else MaskableCatnatDistribution
         mine = cls(TREES[kind], **options).proba_distribution(scores)
         mine.apply_masking(masks)
-        wanted = law(scores, TREES[kind], "sigmoid", mask=torch.as_tensor(masks), **options).probs
+        wanted = distribution(scores, TREES[kind], "sigmoid", mask=torch.as_tensor(masks), **options).probs
         torch.testing.assert_close(mine.catnat.probs, wanted)
 
 

@@ -69,11 +69,11 @@ def ours_and_theirs(kind, activation, scores):
     """Our distribution, and SB3's own one of the probabilities that the oracle finds."""
     logits = torch.as_tensor(np.concatenate(probabilities(kind, activation, scores), -1)).log()
     if kind == "discrete":
-        mine, rival = CatnatDistribution(TREE, activation), theirs.CategoricalDistribution(5)
+        mine, reference = CatnatDistribution(TREE, activation), theirs.CategoricalDistribution(5)
     else:
         mine = MultiCatnatDistribution(FOREST, activation)
-        rival = theirs.MultiCategoricalDistribution(list(FOREST.sizes))
-    return mine.proba_distribution(scores), rival.proba_distribution(logits)
+        reference = theirs.MultiCategoricalDistribution(list(FOREST.sizes))
+    return mine.proba_distribution(scores), reference.proba_distribution(logits)
 
 
 def env_of(kind, **options):
@@ -92,22 +92,23 @@ def parameters(model):
 
 
 def test_they_are_sb3s_with_the_trees_probabilities(kind, activation):
-    mine, rival = ours_and_theirs(kind, activation, scores_for(kind))
-    assert isinstance(mine, type(rival))
-    actions = rival.sample()
-    torch.testing.assert_close(mine.log_prob(actions), rival.log_prob(actions))
-    torch.testing.assert_close(mine.log_prob(actions.float()), rival.log_prob(actions))  # as SB3's buffers hand them
-    torch.testing.assert_close(mine.entropy(), rival.entropy())
-    assert torch.equal(mine.mode(), rival.mode())
-    assert torch.equal(mine.get_actions(deterministic=True), rival.mode())
+    mine, reference = ours_and_theirs(kind, activation, scores_for(kind))
+    assert isinstance(mine, type(reference))
+    actions = reference.sample()
+    torch.testing.assert_close(mine.log_prob(actions), reference.log_prob(actions))
+    # As SB3's buffers hand them.
+    torch.testing.assert_close(mine.log_prob(actions.float()), reference.log_prob(actions))
+    torch.testing.assert_close(mine.entropy(), reference.entropy())
+    assert torch.equal(mine.mode(), reference.mode())
+    assert torch.equal(mine.get_actions(deterministic=True), reference.mode())
     assert mine.sample().shape == actions.shape
     assert mine.sample().dtype == actions.dtype
 
 
 def test_divergence_is_sb3s(kind, activation):
-    """Between two of ours as between two of theirs; a list with one law is enough for SB3's sum over variables."""
-    (p, p_rival), (q, q_rival) = (ours_and_theirs(kind, activation, scores_for(kind, seed=s)) for s in (1, 2))
-    torch.testing.assert_close(theirs.kl_divergence(p, q), theirs.kl_divergence(p_rival, q_rival))
+    """Between two of ours as between two of theirs; a list of one is enough for SB3's sum over variables."""
+    (p, p_reference), (q, q_reference) = (ours_and_theirs(kind, activation, scores_for(kind, seed=s)) for s in (1, 2))
+    torch.testing.assert_close(theirs.kl_divergence(p, q), theirs.kl_divergence(p_reference, q_reference))
 
 
 def test_draws(kind, activation):
@@ -221,13 +222,13 @@ def test_trpo_makes_a_step_of_the_given_divergence(kind, activation):
     model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
     obs = next(model.rollout_buffer.get(None)).observations
 
-    def laws():
+    def distributions():
         scores = model.policy.get_distribution(obs).catnat.scores
         return probabilities(kind, activation, scores)
 
-    old = laws()
+    old = distributions()
     model.train()
-    new = laws()
+    new = distributions()
     divergence = sum((p * np.log(p / q)).sum(-1) for p, q in zip(new, old, strict=True)).mean()
     assert model.logger.name_to_value["train/is_line_search_success"] == 1
     np.testing.assert_allclose(model.logger.name_to_value["train/kl_divergence_loss"], divergence, rtol=1e-3)

@@ -1,4 +1,4 @@
-"""Latent edges against the real PyTorch Geometric: its layers, its batches, and laws by listing every graph."""
+"""Latent edges against the real PyTorch Geometric: its layers, its batches, probabilities by listing all graphs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def slow_slopes(scores: Tensor, activation: str) -> np.ndarray:
     return p * (1 - p) if activation == "sigmoid" else np.cos(scores.detach().numpy() / 2) / 4
 
 
-def slow_law(scores: Tensor, activation: str) -> np.ndarray:
+def slow_probabilities(scores: Tensor, activation: str) -> np.ndarray:
     """The probability of each of the 16 graphs."""
     p = slow_probs(scores, activation)
     return np.array([math.prod(q if a else 1 - q for a, q in zip(graph, p, strict=True)) for graph in ALL_GRAPHS])
@@ -67,22 +67,22 @@ def layer_and_features(name: str, nodes: int = 3) -> tuple[torch.nn.Module, Tens
     return LAYERS[name](2, 2), torch.randn(nodes, 2, dtype=torch.float64)
 
 
-# ---- the law, by listing every graph ----
+# ---- probabilities, by listing every graph ----
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_law_by_enumeration(name):
-    edges, law = edges_of(SCORES, ACTIVATIONS[name]), slow_law(SCORES, name)
+def test_probabilities_by_enumeration(name):
+    edges, distribution = edges_of(SCORES, ACTIVATIONS[name]), slow_probabilities(SCORES, name)
     got = edges.log_prob(ALL_GRAPHS)
     assert got.shape == (16,)
     np.testing.assert_allclose(got.exp().sum(), 1, rtol=1e-12)
-    np.testing.assert_allclose(got, np.log(law), rtol=1e-12)
+    np.testing.assert_allclose(got, np.log(distribution), rtol=1e-12)
     np.testing.assert_allclose(edges.probs, slow_probs(SCORES, name), rtol=1e-12)
-    np.testing.assert_allclose(edges.entropy(), -(law * np.log(law)).sum(), rtol=1e-12)
-    np.testing.assert_array_equal(edges.mode, ALL_GRAPHS[law.argmax()])
-    other = slow_law(SCORES - 0.6, name)  # not a permutation: that divergence would be the same both ways
+    np.testing.assert_allclose(edges.entropy(), -(distribution * np.log(distribution)).sum(), rtol=1e-12)
+    np.testing.assert_array_equal(edges.mode, ALL_GRAPHS[distribution.argmax()])
+    other = slow_probabilities(SCORES - 0.6, name)  # not a permutation: that divergence would be the same both ways
     divergence = td.kl_divergence(edges, edges_of(SCORES - 0.6, ACTIVATIONS[name]))
-    np.testing.assert_allclose(divergence, (law * np.log(law / other)).sum(), rtol=1e-12)
+    np.testing.assert_allclose(divergence, (distribution * np.log(distribution / other)).sum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.int32, torch.float32])
@@ -104,7 +104,7 @@ def test_log_prob_refuses_half_an_edge():
 def test_frequencies_of_drawn_graphs(name):
     drawn = edges_of(SCORES, ACTIVATIONS[name]).draw(20_000, generator=seeded(1)).drawn
     counts = collections.Counter(map(tuple, drawn.tolist()))
-    chi_square(counts, dict(zip(map(tuple, ALL_GRAPHS.tolist()), slow_law(SCORES, name), strict=True)))
+    chi_square(counts, dict(zip(map(tuple, ALL_GRAPHS.tolist()), slow_probabilities(SCORES, name), strict=True)))
 
 
 def test_certain_edges_are_certain():
@@ -134,8 +134,10 @@ def exact_gradient(name: str, costs: Tensor) -> np.ndarray:
     """Of the expected cost: sum over graphs of cost times dP/ds, from the product formula alone."""
     p, slope = slow_probs(SCORES, name), slow_slopes(SCORES, name)
     gradient = np.zeros(4)
-    for graph, chance, cost in zip(ALL_GRAPHS.numpy(), slow_law(SCORES, name), costs.detach().numpy(), strict=True):
-        gradient += cost * chance * np.where(graph == 1, slope / p, -slope / (1 - p))
+    for graph, randomness, cost in zip(
+        ALL_GRAPHS.numpy(), slow_probabilities(SCORES, name), costs.detach().numpy(), strict=True
+    ):
+        gradient += cost * randomness * np.where(graph == 1, slope / p, -slope / (1 - p))
     return gradient
 
 
@@ -146,7 +148,7 @@ def test_score_function_is_unbiased_over_all_graphs(name, keep):
     scores = SCORES.clone().requires_grad_()
     graphs = edges_of(scores, ACTIVATIONS[name]).graphs(ALL_GRAPHS, keep=keep)
     costs = costs_of(graphs, layer, x).detach()  # without this, all candidates would pass a second gradient
-    (torch.as_tensor(slow_law(SCORES, name)) * costs * graphs.log_prob).sum().backward()
+    (torch.as_tensor(slow_probabilities(SCORES, name)) * costs * graphs.log_prob).sum().backward()
     np.testing.assert_allclose(scores.grad, exact_gradient(name, costs), rtol=1e-10)
 
 
@@ -194,7 +196,7 @@ def test_straight_through_is_exact_for_a_linear_cost():
     table = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
     scores = SCORES.clone().requires_grad_()
     weight = edges_of(scores).graphs(ALL_GRAPHS).edge_weight.view(16, 4)
-    (torch.as_tensor(slow_law(SCORES, "natural")) * (weight @ table)).sum().backward()
+    (torch.as_tensor(slow_probabilities(SCORES, "natural")) * (weight @ table)).sum().backward()
     np.testing.assert_allclose(scores.grad, exact_gradient("natural", ALL_GRAPHS.double() @ table), rtol=1e-10)
 
 
@@ -305,7 +307,7 @@ def test_undirected_edges_are_one_variable():
     torch.testing.assert_close(sampler.scores.grad, torch.full((15,), 2.0, dtype=torch.float64))
 
 
-def test_a_batch_of_scores_is_a_law_for_every_row():
+def test_a_batch_of_scores_is_a_distribution_for_every_row():
     scores = torch.stack([SCORES, SCORES.flip(0)]).requires_grad_()
     edges = edges_of(scores)
     assert (edges.batch_shape, edges.event_shape) == ((2,), (4,))

@@ -1,4 +1,4 @@
-"""Policies on trees in the real TorchRL: its environments, actors and losses, beside softmax policies of equal laws."""
+"""Policies on trees in the real TorchRL: its environments, actors and losses, beside equal softmax policies."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def cartpole(categorical=True):
 
 
 class LogProbs(nn.Module):
-    """Logits of the same law, for a softmax policy."""
+    """Logits of the same distribution, for a softmax policy."""
 
     def __init__(self, scores):
         super().__init__()
@@ -110,7 +110,7 @@ def rollout(env, actor, steps=64):
 
 
 @pytest.mark.parametrize("categorical", [True, False], ids=["categorical", "one-hot"])
-def test_ppo_is_that_of_a_softmax_policy_with_the_same_law(categorical, monkeypatch):
+def test_ppo_is_that_of_a_softmax_policy_with_the_same_probabilities(categorical, monkeypatch):
     """Losses and gradients on real experience; no entropy by Monte Carlo."""
     monkeypatch.setattr(ppo_module, "sample_and_log_prob", lambda *_, **__: pytest.fail("Monte Carlo"))
     env, scores = cartpole(categorical), network(1)
@@ -171,11 +171,11 @@ def test_penalty_by_divergence(monkeypatch):
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
 def test_entropy_and_divergence_are_known(cls):
-    law = cls(torch.zeros(2, 3), *([[2, 3]] if cls is ct.MultiCatnat else []))
-    assert HAS_ENTROPY[type(law)]  # by exact type
-    assert has_analytic_entropy(law)
-    assert has_analytic_entropy(td.Independent(law, 1))
-    assert has_analytic_kl(law, law)
+    distribution = cls(torch.zeros(2, 3), *([[2, 3]] if cls is ct.MultiCatnat else []))
+    assert HAS_ENTROPY[type(distribution)]  # by exact type
+    assert has_analytic_entropy(distribution)
+    assert has_analytic_entropy(td.Independent(distribution, 1))
+    assert has_analytic_kl(distribution, distribution)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
@@ -251,8 +251,8 @@ def test_save_and_load():
     data, _ = rollout(env, first)
 
     def facts(actor):
-        law = actor.get_dist(data.select("observation"))
-        return law.scores, law.probs, law.log_prob(data["action"]), law.mode
+        distribution = actor.get_dist(data.select("observation"))
+        return distribution.scores, distribution.probs, distribution.log_prob(data["action"]), distribution.mode
 
     assert not torch.equal(facts(first)[0], facts(second)[0])
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The tests of this folder state laws in float64, as the shared suite does."""
+"""The tests of this folder are stated in float64, as the shared suite does."""
 
 import jax
 

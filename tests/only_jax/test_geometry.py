@@ -58,7 +58,7 @@ def close(got, wanted, rtol=1e-10, atol=1e-12):
 
 
 def pulled_back(function: Callable, at: jax.Array, gradient: jax.Array) -> jax.Array:
-    """What ``function`` makes of a gradient on the way back; forward it must change nothing."""
+    """What ``function`` makes of a gradient in the backward pass; forward it must change nothing."""
     value, pull = jax.vjp(function, at)
     np.testing.assert_array_equal(value, at)
     return pull(gradient)[0]
@@ -129,7 +129,7 @@ def test_a_gradient_with_a_sum_is_that_of_normalized_logits():
 # ---- natural_gradient ----
 
 
-def test_dead_nodes_get_nothing_even_from_other_parts_of_the_loss():
+def test_saturated_nodes_get_nothing_even_from_other_parts_of_the_loss():
     scores = jnp.array([4.0, 0.3, -0.2])  # the root always says yes: node 1 is never reached
     for damping in DAMPINGS:
         got = pulled_back(lambda s, d=damping: cj.geometry.natural_gradient(s, damping=d), scores, jnp.ones(3))
@@ -160,7 +160,7 @@ def test_natural_gradient_in_every_dtype(dtype):
     close(got, np.clip(exact, -most, most), rtol=max(4 * float(limits.eps), 1e-4 if dtype != jnp.float64 else 1e-10))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_the_preconditioner_is_a_constant_of_the_second_derivative():
     """The Hessian of L(natural_gradient(s)) is D H D, with D the inverse Fisher matrix."""
     tree = catnat.balanced(5)
@@ -225,7 +225,7 @@ def test_no_direction_no_step():
     scores = jnp.array([[0.5, 0.1, 0.0], [4.0, 0.3, 9.0], [0.5, 0.1, 0.0], [4.0, 0.0, 0.0]], jnp.float32)
     gradient = jnp.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1e-30, 0.0, 1e-32], [3.0, 1.0, 1e-20]], jnp.float32)
     step = cj.geometry.kl_step(scores, gradient, 0.01)
-    assert (step[:2] == 0).all()  # no gradient; all dead
+    assert (step[:2] == 0).all()  # no gradient; all saturated
     assert (jnp.abs(cj.kl_divergence(scores, scores + step)[2:] - 0.01) < 1e-4).all()  # however small it is
     assert step[3, :2].tolist() == [0.0, 0.0]
     assert cj.geometry.kl_step(jnp.zeros((2, 0)), jnp.zeros((2, 0)), 0.1).shape == (2, 0)
@@ -264,7 +264,7 @@ def test_the_distance_of_opposites_is_pi():
     assert cj.geometry.fisher_rao_distance(p.astype(jnp.bfloat16), q.astype(jnp.float16)).dtype == jnp.float32
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @every_tree
 def test_the_gradient_of_the_distance(tree):
     p, q, direction = (normal(tree.num_nodes, seed=seed) / 2 for seed in range(3))
@@ -305,7 +305,7 @@ def test_derivatives_of_tiny_distances(dtype, edge, depth):
 
 
 def masses_by_hand(logs: jax.Array, tree: catnat.Tree) -> tuple[jax.Array, jax.Array]:
-    """One log-sum-exp per side of every node, over the classes whose path answers that way there."""
+    """One log-sum-exp per side of every node, over the classes whose path takes that branch."""
     sides: tuple[list[list[int]], list[list[int]]] = tuple([[] for _ in range(tree.num_nodes)] for _ in range(2))
     for k in range(tree.num_classes):
         for node, bit in zip(*tree.path(k), strict=True):
@@ -316,7 +316,7 @@ def masses_by_hand(logs: jax.Array, tree: catnat.Tree) -> tuple[jax.Array, jax.A
     return no, yes
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @every_tree
 def test_log_masses_are_log_sums(tree):
     for dtype in (jnp.float32, jnp.float64):
@@ -332,8 +332,8 @@ def test_log_masses_are_log_sums(tree):
             logs = spread * normal(3, tree.num_classes, dtype=dtype)
             close(got(logs), wanted(logs), tolerance, tolerance)
             close(got_slope(logs), wanted_slope(logs), 1e-9, 200 * spread * tolerance)
-            dead = jnp.asarray(np.random.default_rng(2).random((3, tree.num_classes)) < 0.7)
-            holes = jnp.where(dead, -math.inf, logs)
+            impossible = jnp.asarray(np.random.default_rng(2).random((3, tree.num_classes)) < 0.7)
+            holes = jnp.where(impossible, -math.inf, logs)
             close(got(holes), wanted(holes), tolerance, tolerance)
 
 
@@ -469,7 +469,7 @@ def test_softmax_natural_gradient_of_hostile_logits(dtype):
         assert jnp.isfinite(through[1](jnp.sign(logits) + 1)[0]).all()
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @every_tree
 def test_probabilities_with_zeros_and_denormals(tree):
     for dtype in (jnp.float32, jnp.float64):
@@ -579,11 +579,11 @@ def test_probabilities_are_probabilities():
 # ---- masks ----
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @every_activation
 @pytest.mark.parametrize("name", ["balanced-18", "chain-7", "huffman-20"])
 def test_masks_are_those_of_the_pruned_distribution(name, activation):
-    """The natural gradient solves with the Fisher matrix of the masked law, by definition; kl_step has its KL."""
+    """The natural gradient solves with the Fisher matrix after a mask, by definition; kl_step has its KL."""
     tree = TREES[name]
     valid = np.random.default_rng(1).random(tree.num_classes) < 0.4
     valid[:2] = True

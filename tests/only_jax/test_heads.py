@@ -86,7 +86,7 @@ def test_loss_and_gradients_are_those_of_the_dense_loss(tree, activation):
     assert found[0][1][2] == 0
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("batch", [(), (2, 3), (0,)], ids=str)
 def test_any_batch_shape(batch):
     head, input = make(TREES["huffman-90"]), features(*batch)
@@ -129,7 +129,7 @@ def test_topk_is_that_of_all_classes(tree, k):
         assert found.proven.all()
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("tree", [catnat.balanced(500), catnat.chain(60)], ids=["balanced", "chain"])
 def test_a_search_that_keeps_as_few_places_as_it_can_finds_the_same(tree, monkeypatch):
     monkeypatch.setattr(_topk, "_MOST_PLACES", 0)
@@ -138,7 +138,7 @@ def test_a_search_that_keeps_as_few_places_as_it_can_finds_the_same(tree, monkey
     assert found.proven.all()
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_a_limited_search_says_what_it_has_not_proven():
     head, input = make(catnat.balanced(4096), "sigmoid"), features(200)
     found, best = search(head, input, 3, max_nodes=80)
@@ -149,13 +149,13 @@ def test_a_limited_search_says_what_it_has_not_proven():
     assert (found.visited <= 80 + 31).all()  # a step more
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_a_certain_head_is_searched_by_few_nodes():
     head = make(catnat.balanced(4096), "sigmoid", spread=8)
-    assert head.topk(features(200), 3).visited.mean() < 90  # of 4095: 81, or 102 if a step asked all it could
+    assert head.topk(features(200), 3).visited.mean() < 90  # of 4095: 81, or 102 if a step scored all it could
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_transforms():
     """All in one program: compiled, row by row, and differentiated."""
     head, input, key = make(catnat.balanced(1000)), features(5), jax.random.key(0)
@@ -175,7 +175,7 @@ def test_transforms():
 
 
 @pytest.mark.parametrize("name", ["balanced-18", "huffman-90"])
-def test_draws_have_the_heads_law(name):
+def test_draws_have_the_heads_probabilities(name):
     head, input = make(TREES[name], "sigmoid", spread=0.3), features(2)
     drawn = np.asarray(head.sample(input, (20_000,), key=jax.random.key(5)))
     for row, probs in enumerate(np.asarray(head.distribution(input).probs)):
@@ -187,7 +187,7 @@ def test_draws_have_the_heads_law(name):
 
 
 def test_rows_split_over_devices():
-    """Loss and gradients of four devices are those of one, by one sum of B numbers; and of B x d on the way back."""
+    """Loss and gradients of four devices are those of one, by one sum of B numbers; of B x d in the backward pass."""
     code = """
 import re, jax, jax.numpy as jnp, numpy as np, catnat, catnat.jax as cj
 from jax.sharding import AxisType, PartitionSpec as P
@@ -219,10 +219,10 @@ for tree in (catnat.balanced(100), catnat.huffman(1 / np.arange(1, 91))):
         jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12), found, wanted)
 
 # The rows of the input split instead, and all of the head on every device.
-ask = lambda head, input, keys: (head.topk(input, 3), jax.vmap(lambda x, key: head.sample(x, key=key))(input, keys))
+search = lambda head, input, keys: (head.topk(input, 3), jax.vmap(lambda x, key: head.sample(x, key=key))(input, keys))
 args = head, input, jax.random.split(jax.random.key(2), 8)
-split = jax.shard_map(ask, mesh=mesh, in_specs=(P(), P("rows"), P("rows")), out_specs=P("rows"))
-jax.tree.map(np.testing.assert_allclose, jax.jit(split)(*args), jax.jit(ask)(*args))
+split = jax.shard_map(search, mesh=mesh, in_specs=(P(), P("rows"), P("rows")), out_specs=P("rows"))
+jax.tree.map(np.testing.assert_allclose, jax.jit(split)(*args), jax.jit(search)(*args))
 try:
     jax.shard_map(lambda head: head.topk(input, 3), mesh=mesh, in_specs=P("rows"), out_specs=P())(head.padded(4))
 except ValueError as error:
@@ -256,7 +256,7 @@ def test_only_weight_and_bias_are_parameters():
     assert "balanced(18)" in repr(head)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_padding_changes_nothing():
     head, input, target = make(TREES["balanced-18"]), features(4), targets(TREES["balanced-18"], 4)
     padded = head.padded(8)

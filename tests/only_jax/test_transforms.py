@@ -38,7 +38,7 @@ def activation(request):
 
 
 def facts_of(tree, activation):
-    """One function of scores that asks all there is to ask."""
+    """One function of scores that computes every fact."""
 
     def facts(scores):
         args = (tree, activation)
@@ -67,10 +67,10 @@ def test_jit_and_vmap(tree, activation):
     close(jax.jit(jax.vmap(jax.vmap(facts)))(scores), wanted)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 @each_row
 def test_scan_and_checkpoint(tree, activation):
-    """A loss summed over rows, one by one in a scan whose intermediate values are computed again on the way back."""
+    """A loss summed over rows, one by one in a scan whose values the backward pass computes again."""
     tree, activation = TREES[tree], ACTIVATIONS[activation]
     scores, facts = scores_of(tree, 3), facts_of(tree, activation)
 
@@ -101,7 +101,7 @@ def test_forward_mode_is_reverse_mode(tree, activation):
 
 
 def test_shards_of_a_batch_on_four_devices():
-    """By shard_map, and by jit of a sharded array: the answers of one device. Devices are counted once per process."""
+    """By shard_map, and by jit of a sharded array: the results of one device. Devices are counted once per process."""
     code = """
 import jax, jax.numpy as jnp, numpy as np, catnat, catnat.jax as cj
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
@@ -109,11 +109,11 @@ assert len(jax.devices()) == 4
 mesh = jax.make_mesh((4,), ("batch",), axis_types=(AxisType.Auto,))
 for tree in (catnat.balanced(10), catnat.balanced(100), catnat.huffman(1 / np.arange(1, 91))):
     def facts(scores, keys):
-        law = cj.Catnat(scores, tree)
+        distribution = cj.Catnat(scores, tree)
         draws = jax.vmap(lambda s, k: cj.sample(s, tree, key=k))(scores, keys)
         gradient = jax.grad(lambda s: cj.log_prob(s, draws, tree).sum())(scores)
         step = cj.geometry.kl_step(scores, gradient, 0.01, tree)
-        return law.probs, law.entropy(), draws, law.log_prob(draws), gradient, step
+        return distribution.probs, distribution.entropy(), draws, distribution.log_prob(draws), gradient, step
     scores = jnp.asarray(np.random.default_rng(0).normal(size=(8, tree.num_nodes)).astype(np.float32))
     keys = jax.random.split(jax.random.key(0), 8)
     wanted = jax.jit(facts)(scores, keys)
@@ -141,7 +141,7 @@ def test_hessian_is_the_difference_of_gradients(name, where, activation):
     np.testing.assert_allclose(hessian[:4], np.stack(differences), atol=1e-7)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_second_derivatives_are_finite_everywhere(activation):
     tree = catnat.balanced(8)
     for dtype in (jnp.float32, jnp.float64):
@@ -225,7 +225,7 @@ def test_values_are_checked_where_they_are_known():
         cj.catnat(jnp.zeros(4), catnat.balanced(4))
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_cross_entropy_is_the_weighted_mean_of_log_probabilities():
     rng = np.random.default_rng(0)
     scores, weight = jnp.asarray(rng.normal(size=(5, 2, 9))), jnp.asarray(rng.random(10))
@@ -258,7 +258,7 @@ for tree in (catnat.balanced(10), catnat.balanced(1000), catnat.chain(70)):
     python(code)
 
 
-@pytest.mark.dear
+@pytest.mark.expensive_compile
 def test_every_walked_path_ends_at_its_class():
     """Of the shared suite few rows run here, and fewer walk: all classes of three trees that are walked."""
     for tree in (catnat.balanced(65), catnat.balanced(100), catnat.huffman(range(1, 91))):

@@ -1,4 +1,4 @@
-"""What the tests of the estimators share: laws with the probabilities of estimation.py, and its costs."""
+"""What the tests of the estimators share: distributions with the probabilities of estimation.py, and its costs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import catnat.torch as ct
 
 SCORES, COSTS = torch.tensor(estimation.SCORES), torch.tensor(estimation.COSTS)
 
-# Every kind of law that the estimators take, each with the same probabilities.
-LAWS: dict[str, Callable[[Tensor], td.Distribution]] = {
+# Every kind of distribution that the estimators take, each with the same probabilities.
+DISTRIBUTIONS: dict[str, Callable[[Tensor], td.Distribution]] = {
     "Catnat": ct.Catnat,
     "OneHotCatnat": ct.OneHotCatnat,
     "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
@@ -24,7 +24,7 @@ LAWS: dict[str, Callable[[Tensor], td.Distribution]] = {
     "Categorical-probs": lambda scores: td.Categorical(probs=ct.catnat(scores)),
     "OneHotCategorical": lambda scores: td.OneHotCategorical(logits=ct.log_catnat(scores)),
 }
-every_law = pytest.mark.parametrize("name", LAWS)
+every_distribution = pytest.mark.parametrize("name", DISTRIBUTIONS)
 REPEATS = 20_000
 
 

@@ -1,4 +1,4 @@
-"""What the tests of masked laws share: modes, options, masks of all sizes, comparisons."""
+"""What the tests of masked distributions share: modes, options, masks of all sizes, comparisons."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def masks(tree: catnat.Tree, count: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(cases.masks(tree.num_classes, count, seed))
 
 
-def facts(law: ct.Catnat) -> dict[str, Tensor]:
-    return {"probs": law.probs, "logits": law.logits, "entropy": law.entropy(), "mode": law.mode}
+def facts(dist: ct.Catnat) -> dict[str, Tensor]:
+    return {"probs": dist.probs, "logits": dist.logits, "entropy": dist.entropy(), "mode": dist.mode}
 
 
 def assert_same(got: ct.Catnat, wanted: ct.Catnat, rtol: float = 1e-12, atol: float = 1e-13) -> None:

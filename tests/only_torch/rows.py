@@ -38,10 +38,10 @@ ACTIVATIONS = {
 }
 OWN = Cauchit()
 
-# What is done to a law beside its mask, as a distribution takes it.
+# What is done to a distribution beside its mask, as a distribution takes it.
 OPTIONS: dict[str, dict[str, Any]] = {
-    law.name: {"mask_mode": law.mask_mode, "temperature": law.temperature, "unimix": law.unimix}
-    for law in cases.LAWS.values()
+    dist.name: {"mask_mode": dist.mask_mode, "temperature": dist.temperature, "unimix": dist.unimix}
+    for dist in cases.OPTIONS.values()
 }
 
 
@@ -63,8 +63,8 @@ def inside(
     """Random scores well inside every node's band."""
     kind = ACTIVATIONS[activation] if isinstance(activation, str) else activation
     lower, upper = (torch.as_tensor(edge) for edge in bounds(tree, kind))
-    share = torch.rand(*batch, tree.num_nodes, dtype=torch.float64, generator=seeded(seed))
-    return (lower + (margin + (1 - 2 * margin) * share) * (upper - lower)).to(dtype)
+    fraction = torch.rand(*batch, tree.num_nodes, dtype=torch.float64, generator=seeded(seed))
+    return (lower + (margin + (1 - 2 * margin) * fraction) * (upper - lower)).to(dtype)
 
 
 def around(tree: catnat.Tree, *batch: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
@@ -86,7 +86,7 @@ def assert_close(got: torch.Tensor, wanted: torch.Tensor, rtol: float = 1e-10, a
 
 
 def chi_square(classes: torch.Tensor, probs: torch.Tensor, false_alarm: float = 1e-6) -> None:
-    """Pearson's test of drawn classes against their law; chance alone fails it with probability ``false_alarm``."""
+    """Pearson's test of drawn classes; a correct sampler fails it with probability ``false_alarm``."""
     from conformance import checks
 
     assert math.isclose(checks.FALSE_ALARM, false_alarm)

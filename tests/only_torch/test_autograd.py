@@ -1,4 +1,4 @@
-"""Derivatives: against finite differences, under torch.func's transforms, and exactly zero where a node is dead."""
+"""Derivatives: against finite differences, under torch.func's transforms, exactly zero at saturated nodes."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_vmap_over_both_arguments(tree):
 
 
 def test_vmap_of_sampling(tree):
-    """Different randomness in every slice, within the law; a class of probability 0 is not drawn."""
+    """Different randomness in every slice, within the distribution; a class of probability 0 is not drawn."""
     scores = rows.inside(tree, "natural", 1, margin=0.3).expand(400, -1)
     torch.manual_seed(0)
     draw = vmap(lambda s: ct.sample(s, tree, sample_shape=(5,)), randomness="different")
@@ -288,18 +288,18 @@ def test_forward_mode_keeps_dual_numbers():
             assert tangent.shape == value.shape
 
 
-# ---- dead and living nodes ----
+# ---- saturated and other nodes ----
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_gradient_is_exactly_zero_on_dead_nodes(dtype):
+def test_gradient_is_exactly_zero_on_saturated_nodes(dtype):
     for tree in rows.TREES.values():
         for width in (2 * math.pi, 1.0):
             activation = ct.natural(width=width)
             scores = rows.around(tree, 8, dtype=dtype).requires_grad_()
-            dead = ct.geometry.saturated(scores, tree, activation)
+            saturated = ct.geometry.saturated(scores, tree, activation)
             if tree.num_nodes > 1:
-                assert dead.any()
+                assert saturated.any()
             for name, function in FUNCTIONS.items():
                 if name == "kl_divergence":  # there a row is p once and q once
                     continue
@@ -307,15 +307,15 @@ def test_gradient_is_exactly_zero_on_dead_nodes(dtype):
                 if not value.requires_grad:
                     continue
                 (gradient,) = torch.autograd.grad(value, scores, torch.ones_like(value), allow_unused=True)
-                assert gradient is None or (gradient[dead] == 0).all(), name
+                assert gradient is None or (gradient[saturated] == 0).all(), name
             if tree.num_nodes:
                 (gradient,) = torch.autograd.grad(ct.log_catnat(scores, tree, activation)[..., 0].sum(), scores)
-                # The root is asked about every class.
-                assert ((gradient[..., 0] != 0) | dead[..., 0] | near_edge(scores, tree, activation)[..., 0]).all()
+                # The root is on every path.
+                assert ((gradient[..., 0] != 0) | saturated[..., 0] | near_edge(scores, tree, activation)[..., 0]).all()
 
 
 def near_edge(scores: Tensor, tree: catnat.Tree, activation: ct.natural) -> Tensor:
-    """Where the answer is certain up to the machine epsilon, log-probabilities are floored and flat."""
+    """Where a node is certain up to the machine epsilon, log-probabilities are floored and flat."""
     low, high = (torch.as_tensor(edge) for edge in rows.bounds(tree, activation))
     distance = torch.minimum(scores.double() - low, high - scores.double()) / activation.width
     return distance < torch.finfo(torch.float32).eps ** 0.5

@@ -206,7 +206,7 @@ def test_extreme_scores_survive_compilation(activation):
 
 @pytest.mark.parametrize("tree", ["balanced-8", "balanced-18", "balanced-100", "chain-7", "chain-100", "huffman-100"])
 def test_sampling_without_a_generator(tree):
-    """torch cannot take a generator into a graph; without one the draws have the right law."""
+    """torch cannot take a generator into a graph; without one the draws have the right distribution."""
     tree = rows.TREES[tree]
 
     def function(scores):
@@ -231,26 +231,26 @@ def test_a_policy_step_inside_a_graph(tree):
     nodes = 17 if tree is None else tree.num_nodes
 
     def step(scores):
-        law = ct.Catnat(scores, tree)
-        action = law.sample()
-        return action, law.log_prob(action), law.entropy(), law.probs, law.logits
+        dist = ct.Catnat(scores, tree)
+        action = dist.sample()
+        return action, dist.log_prob(action), dist.entropy(), dist.probs, dist.logits
 
     fast = compiled(step)
     for batch in BATCHES:
         scores = (torch.randn(batch, nodes, generator=rows.seeded(batch)) / 2).requires_grad_()
         action, log_prob, entropy, probs, logits = fast(dynamic(scores))
-        law = ct.Catnat(scores, tree)
-        torch.testing.assert_close(log_prob, law.log_prob(action))
-        torch.testing.assert_close(entropy, law.entropy())
-        torch.testing.assert_close(probs, law.probs)
-        torch.testing.assert_close(logits, law.logits)
+        dist = ct.Catnat(scores, tree)
+        torch.testing.assert_close(log_prob, dist.log_prob(action))
+        torch.testing.assert_close(entropy, dist.entropy())
+        torch.testing.assert_close(probs, dist.probs)
+        torch.testing.assert_close(logits, dist.logits)
         got = torch.autograd.grad((log_prob - 0.1 * entropy).sum(), scores)[0]
-        wanted = torch.autograd.grad((law.log_prob(action) - 0.1 * law.entropy()).sum(), scores)[0]
+        wanted = torch.autograd.grad((dist.log_prob(action) - 0.1 * dist.entropy()).sum(), scores)[0]
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_latents_inside_a_graph():
-    """One-hot straight-through and relaxed draws, and the KL to another law."""
+    """One-hot straight-through and relaxed draws, and the KL to another distribution."""
 
     def latent(scores, other):
         hot = ct.OneHotCatnatStraightThrough(scores)
@@ -288,7 +288,7 @@ def test_modules_compile():
 
 
 def test_generated_code_equals_eager():
-    """On scores of any size, dead nodes and the floor included."""
+    """On scores of any size, saturated nodes and the floor included."""
     tree = rows.TREES["balanced-18"]
 
     def loss(scores, classes):
@@ -307,9 +307,9 @@ def test_generated_code_equals_eager():
 
 def test_generated_code_draws():
     def step(scores):
-        law = ct.Catnat(scores)
-        action = law.sample()
-        return action, law.log_prob(action)
+        dist = ct.Catnat(scores)
+        action = dist.sample()
+        return action, dist.log_prob(action)
 
     fast = compiled(step, "inductor")
     row = rows.inside(catnat.balanced(18), "natural", margin=0.3, dtype=torch.float32)

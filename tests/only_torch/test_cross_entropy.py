@@ -168,7 +168,7 @@ def test_the_loss_has_the_dtype_of_the_scores(dtype):
                 assert loss.dtype == dtype
                 wanted = ct.cross_entropy(scores.double(), target, tree, reduction=reduction, label_smoothing=0.1)
                 eps = torch.finfo(dtype).eps
-                # The floor of a node depends on the computing dtype, so compare where no node is dead.
+                # The floor of a node depends on the computing dtype, so compare where no node is saturated.
                 alive = ~ct.geometry.saturated(scores, tree).any(-1)
                 if reduction == "none":
                     torch.testing.assert_close(loss[alive].double(), wanted[alive], rtol=4 * eps + 1e-5, atol=1e-4)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 TREES = [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]]
 KINDS = [ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect", scaling="isotropic"), rows.OWN]
 ONE_HOT = [ct.OneHotCatnat, ct.OneHotCatnatStraightThrough]
-LAWS = {
+DISTRIBUTIONS = {
     "Catnat": ct.Catnat,
     "OneHotCatnat": ct.OneHotCatnat,
     "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
@@ -27,15 +27,15 @@ LAWS = {
 }
 
 
-def twin(law: td.Distribution) -> td.Distribution:
+def twin(dist: td.Distribution) -> td.Distribution:
     """torch's own distribution with the same logits."""
-    if isinstance(law, ct.Catnat):
-        return td.Categorical(logits=law.logits)
-    if isinstance(law, ct.RelaxedOneHotCatnat):
-        return td.RelaxedOneHotCategorical(law.temperature, logits=law.logits)
-    if isinstance(law, ct.OneHotCatnatStraightThrough):
-        return td.OneHotCategoricalStraightThrough(logits=law.logits)
-    return td.OneHotCategorical(logits=law.logits)
+    if isinstance(dist, ct.Catnat):
+        return td.Categorical(logits=dist.logits)
+    if isinstance(dist, ct.RelaxedOneHotCatnat):
+        return td.RelaxedOneHotCategorical(dist.temperature, logits=dist.logits)
+    if isinstance(dist, ct.OneHotCatnatStraightThrough):
+        return td.OneHotCategoricalStraightThrough(logits=dist.logits)
+    return td.OneHotCategorical(logits=dist.logits)
 
 
 # ---- what they are ----
@@ -49,44 +49,44 @@ def test_they_are_subclasses_of_torchs_own():
     assert isinstance(ct.RelaxedOneHotCatnat(0.5, scores), td.RelaxedOneHotCategorical)
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_shapes_flags_and_support_are_those_of_torch(name):
     for tree in TREES:
         for batch in ((), (3,), (2, 3), (1, 4)):
-            law = LAWS[name](rows.inside(tree, "natural", *batch), tree)
-            other = twin(law)
-            assert (law.batch_shape, law.event_shape) == (other.batch_shape, other.event_shape)
-            assert law.batch_shape == batch
-            assert law.has_rsample == other.has_rsample
-            assert law.has_enumerate_support == other.has_enumerate_support
-            assert law.support.event_dim == other.support.event_dim
-            assert law.support.is_discrete == other.support.is_discrete
-            assert law.logits.shape == law.probs.shape == (*batch, tree.num_classes)
+            dist = DISTRIBUTIONS[name](rows.inside(tree, "natural", *batch), tree)
+            other = twin(dist)
+            assert (dist.batch_shape, dist.event_shape) == (other.batch_shape, other.event_shape)
+            assert dist.batch_shape == batch
+            assert dist.has_rsample == other.has_rsample
+            assert dist.has_enumerate_support == other.has_enumerate_support
+            assert dist.support.event_dim == other.support.event_dim
+            assert dist.support.is_discrete == other.support.is_discrete
+            assert dist.logits.shape == dist.probs.shape == (*batch, tree.num_classes)
             for sample_shape in ((), (5,), (2, 1)):
-                value = law.sample(sample_shape)
-                assert value.shape == (*sample_shape, *batch, *law.event_shape)
-                assert law.sample(Size(sample_shape)).shape == value.shape
-                assert law.log_prob(value).shape == (*sample_shape, *batch)
-                assert law.support.check(value).all()
-    assert "scores" in law.arg_constraints
+                value = dist.sample(sample_shape)
+                assert value.shape == (*sample_shape, *batch, *dist.event_shape)
+                assert dist.sample(Size(sample_shape)).shape == value.shape
+                assert dist.log_prob(value).shape == (*sample_shape, *batch)
+                assert dist.support.check(value).all()
+    assert "scores" in dist.arg_constraints
 
 
 def test_parameters_are_kept():
     tree, kind = catnat.chain(5), ct.sigmoid()
     scores = torch.zeros(2, 4)
-    for law in (build(scores, tree, kind) for build in LAWS.values()):
-        assert law.scores is scores
-        assert law.tree is tree
-        assert law.activation is kind
-        assert "natural" in repr(LAWS["Catnat"](scores).activation)
+    for dist in (build(scores, tree, kind) for build in DISTRIBUTIONS.values()):
+        assert dist.scores is scores
+        assert dist.tree is tree
+        assert dist.activation is kind
+        assert "natural" in repr(DISTRIBUTIONS["Catnat"](scores).activation)
     assert ct.Catnat(scores).tree == catnat.balanced(5)
     assert ct.RelaxedOneHotCatnat(0.3, scores).temperature == 0.3
 
 
 def test_one_hot_support_and_integer_support():
-    law = ct.Catnat(torch.zeros(2, 4))
-    assert isinstance(law.support, type(constraints.integer_interval(0, 4)))
-    assert (law.support.lower_bound, law.support.upper_bound) == (0, 4)
+    dist = ct.Catnat(torch.zeros(2, 4))
+    assert isinstance(dist.support, type(constraints.integer_interval(0, 4)))
+    assert (dist.support.lower_bound, dist.support.upper_bound) == (0, 4)
     assert ct.OneHotCatnat(torch.zeros(2, 4)).support == constraints.one_hot
     assert ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 4)).support == constraints.simplex
 
@@ -95,48 +95,48 @@ def test_every_score_but_nan_is_valid():
     """sb3-contrib#322 and pytorch#87468: no sum is checked, so no rounding error can make a row of scores invalid."""
     poisoned = torch.zeros(2, 99)
     poisoned[1, 50] = math.nan
-    for build in LAWS.values():
+    for build in DISTRIBUTIONS.values():
         with pytest.raises(ValueError, match="NaN in 1 of 2 rows"):
             build(poisoned, validate_args=True)
         build(poisoned, validate_args=False)
         for dtype in (torch.float16, torch.bfloat16):  # pytorch#110366: a valid row fails a check in half precision
-            law = build(torch.randn(64, 99, generator=rows.seeded(0)).to(dtype), validate_args=True)
-            assert law.probs.isfinite().all()
-    for law in (build(torch.zeros(3, 4)) for build in LAWS.values()):
-        check = law.arg_constraints["scores"].check(torch.tensor([[0.0, math.inf], [0.0, math.nan], [-1e38, 1e38]]))
+            dist = build(torch.randn(64, 99, generator=rows.seeded(0)).to(dtype), validate_args=True)
+            assert dist.probs.isfinite().all()
+    for dist in (build(torch.zeros(3, 4)) for build in DISTRIBUTIONS.values()):
+        check = dist.arg_constraints["scores"].check(torch.tensor([[0.0, math.inf], [0.0, math.nan], [-1e38, 1e38]]))
         assert check.tolist() == [True, False, True]
 
 
 # ---- expand ----
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_expand(name):
     for tree in TREES:
         for touched in (False, True):
-            law = LAWS[name](rows.inside(tree, "natural", 3), tree)
+            dist = DISTRIBUTIONS[name](rows.inside(tree, "natural", 3), tree)
             if touched:
-                _ = law.logits, law.probs
-            wide = law.expand((4, 2, 3))
-            assert type(wide) is type(law)
+                _ = dist.logits, dist.probs
+            wide = dist.expand((4, 2, 3))
+            assert type(wide) is type(dist)
             assert wide.batch_shape == (4, 2, 3)
-            assert wide.event_shape == law.event_shape
-            assert (wide.tree, wide.activation) == (law.tree, law.activation)
+            assert wide.event_shape == dist.event_shape
+            assert (wide.tree, wide.activation) == (dist.tree, dist.activation)
             assert wide.scores.shape == (4, 2, 3, tree.num_nodes)
             value = wide.sample((5,))
-            assert value.shape == (5, 4, 2, 3, *law.event_shape)
-            rows.assert_close(wide.log_prob(value), law.log_prob(value))
-            rows.assert_close(wide.logits, law.logits.expand(4, 2, 3, -1))
-            rows.assert_close(wide.probs, law.probs.expand(4, 2, 3, -1))
+            assert value.shape == (5, 4, 2, 3, *dist.event_shape)
+            rows.assert_close(wide.log_prob(value), dist.log_prob(value))
+            rows.assert_close(wide.logits, dist.logits.expand(4, 2, 3, -1))
+            rows.assert_close(wide.probs, dist.probs.expand(4, 2, 3, -1))
             if name != "RelaxedOneHotCatnat":
-                rows.assert_close(wide.entropy(), law.entropy().expand(4, 2, 3))
+                rows.assert_close(wide.entropy(), dist.entropy().expand(4, 2, 3))
             again = wide.expand(Size((7, 4, 2, 3)))
             assert again.log_prob(value[0]).shape == (7, 4, 2, 3)
-    single = LAWS[name](torch.zeros(4), validate_args=False)
+    single = DISTRIBUTIONS[name](torch.zeros(4), validate_args=False)
     assert single.expand((3,)).sample().shape == (3, *single.event_shape)
     assert single.expand([3])._validate_args is False
     with pytest.raises(RuntimeError):
-        LAWS[name](torch.zeros(3, 4)).expand((2,))
+        DISTRIBUTIONS[name](torch.zeros(3, 4)).expand((2,))
 
 
 def test_expanded_rows_draw_independently():
@@ -147,8 +147,8 @@ def test_expanded_rows_draw_independently():
 def test_gradients_pass_through_expand():
     scores = rows.inside(catnat.balanced(5), "natural", 1).requires_grad_()
     value = torch.tensor([0, 1, 2, 3, 4])
-    law = ct.Catnat(scores).expand((5,))
-    (got,) = torch.autograd.grad(law.log_prob(value).sum(), scores)
+    dist = ct.Catnat(scores).expand((5,))
+    (got,) = torch.autograd.grad(dist.log_prob(value).sum(), scores)
     (wanted,) = torch.autograd.grad(ct.log_catnat(scores).sum(), scores)
     rows.assert_close(got, wanted)
 
@@ -159,17 +159,17 @@ def test_gradients_pass_through_expand():
 @pytest.mark.parametrize("bad", [-1, 5, 2.5, math.nan])
 def test_bad_classes_raise_when_validated(bad):
     value = torch.tensor([0, bad, 1])
-    law = ct.Catnat(torch.zeros(3, 4), validate_args=True)
+    dist = ct.Catnat(torch.zeros(3, 4), validate_args=True)
     with pytest.raises(ValueError, match="support"):
-        law.log_prob(value)
+        dist.log_prob(value)
 
 
 def test_wrong_shapes_of_values_raise_when_validated():
-    law = ct.Catnat(torch.zeros(3, 4), validate_args=True)
+    dist = ct.Catnat(torch.zeros(3, 4), validate_args=True)
     with pytest.raises(ValueError):
-        law.log_prob(torch.zeros(2, dtype=torch.int64))
+        dist.log_prob(torch.zeros(2, dtype=torch.int64))
     with pytest.raises(ValueError):
-        law.log_prob(3)
+        dist.log_prob(3)
     for build in ONE_HOT:
         hot = build(torch.zeros(3, 4), validate_args=True)
         with pytest.raises(ValueError):
@@ -187,15 +187,15 @@ def test_values_off_the_support_raise_when_validated():
         relaxed.log_prob(torch.full((2, 5), 0.5))
 
 
-@pytest.mark.parametrize("heat", [0.0, -1.0, math.nan])
-def test_a_bad_temperature_raises_when_validated(heat):
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_bad_temperature_raises_when_validated(temperature):
     with pytest.raises(ValueError, match="temperature"):
-        ct.RelaxedOneHotCatnat(heat, torch.zeros(2, 4), validate_args=True)
+        ct.RelaxedOneHotCatnat(temperature, torch.zeros(2, 4), validate_args=True)
 
 
 def test_without_validation_nothing_is_checked():
-    law = ct.Catnat(torch.zeros(3, 4), validate_args=False)
-    law.log_prob(torch.tensor([0, 4, 1]))
+    dist = ct.Catnat(torch.zeros(3, 4), validate_args=False)
+    dist.log_prob(torch.tensor([0, 4, 1]))
     ct.OneHotCatnat(torch.zeros(2, 4), validate_args=False).log_prob(torch.zeros(2, 5))
     ct.RelaxedOneHotCatnat(-1.0, torch.zeros(2, 4), validate_args=False)
 
@@ -205,7 +205,7 @@ def test_torchs_switch_is_obeyed():
     try:
         for setting in (True, False):
             td.Distribution.set_default_validate_args(setting)
-            for build in LAWS.values():
+            for build in DISTRIBUTIONS.values():
                 assert build(torch.zeros(3, 4))._validate_args is setting
                 assert build(torch.zeros(3, 4), validate_args=not setting)._validate_args is not setting
     finally:
@@ -219,24 +219,24 @@ def test_torchs_switch_is_obeyed():
 def test_methods_agree_with_torchs_own(name):
     for tree in TREES:
         for kind in KINDS:
-            law = LAWS[name](rows.inside(tree, kind, 2, 3, margin=0.2), tree, kind)
-            other = twin(law)
+            dist = DISTRIBUTIONS[name](rows.inside(tree, kind, 2, 3, margin=0.2), tree, kind)
+            other = twin(dist)
             value = other.sample((4,))
-            rows.assert_close(law.log_prob(value), other.log_prob(value))
-            rows.assert_close(law.entropy(), other.entropy())
-            rows.assert_close(law.probs, other.probs)
-            rows.assert_close(law.logits, other.logits)
-            rows.assert_equal(law.mode, other.mode)
+            rows.assert_close(dist.log_prob(value), other.log_prob(value))
+            rows.assert_close(dist.entropy(), other.entropy())
+            rows.assert_close(dist.probs, other.probs)
+            rows.assert_close(dist.logits, other.logits)
+            rows.assert_equal(dist.mode, other.mode)
             for moment in ("mean", "variance", "stddev"):  # NaN for classes, as torch says
-                got, wanted = getattr(law, moment), getattr(other, moment)
+                got, wanted = getattr(dist, moment), getattr(other, moment)
                 torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12, equal_nan=name == "Catnat")
-            rows.assert_close(law.perplexity(), other.perplexity())
-            assert law.param_shape == other.param_shape
+            rows.assert_close(dist.perplexity(), other.perplexity())
+            assert dist.param_shape == other.param_shape
 
 
 def test_a_class_has_no_mean():
-    law = ct.Catnat(torch.zeros(2, 3, 4))
-    for moment in (law.mean, law.variance):
+    dist = ct.Catnat(torch.zeros(2, 3, 4))
+    for moment in (dist.mean, dist.variance):
         assert moment.shape == (2, 3)
         assert moment.isnan().all()
 
@@ -253,11 +253,11 @@ def test_enumerate_support():
     for tree in TREES:
         for batch in ((), (2,), (2, 3)):
             scores = rows.inside(tree, "natural", *batch)
-            law = ct.Catnat(scores, tree)
+            dist = ct.Catnat(scores, tree)
             for expand in (True, False):
-                got = law.enumerate_support(expand=expand)
-                rows.assert_equal(got, twin(law).enumerate_support(expand=expand))
-                rows.assert_close(law.log_prob(got).movedim(0, -1).expand(*batch, -1), law.logits)
+                got = dist.enumerate_support(expand=expand)
+                rows.assert_equal(got, twin(dist).enumerate_support(expand=expand))
+                rows.assert_close(dist.log_prob(got).movedim(0, -1).expand(*batch, -1), dist.logits)
             for build in ONE_HOT:
                 hot = build(scores, tree)
                 for expand in (True, False):
@@ -266,20 +266,20 @@ def test_enumerate_support():
                     rows.assert_close(hot.log_prob(got).movedim(0, -1).expand(*batch, -1), hot.logits)
 
 
-def test_log_prob_does_not_depend_on_what_was_asked_before():
-    """A rollout asks under no_grad, training asks again: the gradient must still flow."""
+def test_log_prob_does_not_depend_on_what_was_computed_before():
+    """A rollout computes under no_grad, training computes again: the gradient must still flow."""
     for tree in TREES:
         scores = rows.inside(tree, "natural", 3).requires_grad_()
-        law, value = ct.Catnat(scores, tree), torch.zeros(3, dtype=torch.int64)
+        dist, value = ct.Catnat(scores, tree), torch.zeros(3, dtype=torch.int64)
         with torch.no_grad():
-            _ = law.log_prob(value), law.probs, law.logits, law.entropy(), law.mode
-        (gradient,) = torch.autograd.grad(law.log_prob(value).sum(), scores)
+            _ = dist.log_prob(value), dist.probs, dist.logits, dist.entropy(), dist.mode
+        (gradient,) = torch.autograd.grad(dist.log_prob(value).sum(), scores)
         (wanted,) = torch.autograd.grad(ct.log_prob(scores, value, tree).sum(), scores)
         rows.assert_close(gradient, wanted)
-        for asked in ("probs", "logits", "mean"):
+        for name in ("probs", "logits", "mean"):
             hot = ct.OneHotCatnatStraightThrough(scores, tree)
             with torch.no_grad():
-                _ = getattr(hot, asked)
+                _ = getattr(hot, name)
             hot.log_prob(hot.sample()).sum().backward()
             assert scores.grad is not None
             assert (scores.grad != 0).any()
@@ -288,11 +288,11 @@ def test_log_prob_does_not_depend_on_what_was_asked_before():
 
 def test_the_straight_through_gradient_survives_a_no_grad_look_at_probs():
     scores = torch.zeros(2, 3, requires_grad=True)
-    law = ct.OneHotCatnatStraightThrough(scores)
+    dist = ct.OneHotCatnatStraightThrough(scores)
     with torch.no_grad():
-        _ = law.probs
-        law.sample()
-    draw = law.rsample()
+        _ = dist.probs
+        dist.sample()
+    draw = dist.rsample()
     assert draw.requires_grad
     (draw * torch.arange(4.0)).sum().backward()
     assert (scores.grad != 0).any()
@@ -304,14 +304,14 @@ def test_the_straight_through_gradient_survives_a_no_grad_look_at_probs():
 def test_independent():
     """DreamerV3's latents: a vector of one-hot variables as one event."""
     scores = rows.inside(catnat.balanced(24), "natural", 5, 6)
-    law = td.Independent(ct.OneHotCatnatStraightThrough(scores), 1)
-    assert (law.batch_shape, law.event_shape) == ((5,), (6, 24))
-    value = law.rsample((2,))
+    dist = td.Independent(ct.OneHotCatnatStraightThrough(scores), 1)
+    assert (dist.batch_shape, dist.event_shape) == ((5,), (6, 24))
+    value = dist.rsample((2,))
     assert value.shape == (2, 5, 6, 24)
-    rows.assert_close(law.log_prob(value), law.base_dist.log_prob(value).sum(-1))
-    rows.assert_close(law.entropy(), ct.entropy(scores).sum(-1))
+    rows.assert_close(dist.log_prob(value), dist.base_dist.log_prob(value).sum(-1))
+    rows.assert_close(dist.entropy(), ct.entropy(scores).sum(-1))
     other = td.Independent(ct.OneHotCatnat(scores.flip(0)), 1)
-    rows.assert_close(kl_divergence(law, other), ct.kl_divergence(scores, scores.flip(0)).sum(-1))
+    rows.assert_close(kl_divergence(dist, other), ct.kl_divergence(scores, scores.flip(0)).sum(-1))
     flat = td.Independent(ct.Catnat(scores), 1)
     assert flat.expand((3, 5)).log_prob(flat.sample((3,))).shape == (3, 5)
 
@@ -339,8 +339,8 @@ def test_mixture_same_family():
 # ---- KL ----
 
 
-def every_law(scores: Tensor, other: Tensor) -> dict[str, list[td.Distribution]]:
-    """Laws over the same 7 classes, of each kind: same tree, other trees, other activations, torch's own."""
+def every_distribution(scores: Tensor, other: Tensor) -> dict[str, list[td.Distribution]]:
+    """Distributions over the same 7 classes, of each kind: same tree, other trees, other activations, torch's own."""
     trees = [None, catnat.chain(7), catnat.huffman([9, 5, 3, 2, 1, 1, 1])]
     logits = ct.log_catnat(other)
     flat = [ct.Catnat(scores, tree, kind) for tree in trees for kind in ("natural", "sigmoid")]
@@ -361,8 +361,8 @@ def test_kl_of_every_pair(family):
     first, second = (rows.inside(catnat.balanced(7), "natural", 3, margin=0.25, seed=seed) for seed in (0, 1))
     first.requires_grad_()
     second.requires_grad_()
-    for p in every_law(first, first.detach())[family]:
-        for q in every_law(second, second.detach())[family]:
+    for p in every_distribution(first, first.detach())[family]:
+        for q in every_distribution(second, second.detach())[family]:
             got = kl_divergence(p, q)
             wanted = (p.probs * (p.logits - q.logits)).sum(-1)
             assert got.shape == (3,)
@@ -398,35 +398,35 @@ def test_kl_needs_the_same_classes():
 def test_kl_is_finite_where_q_has_exact_zeros():
     """optax PR#1786, pytorch#40553: the floor of log q counts, in values and gradients, in both orders."""
     scores = torch.zeros(2, 7, requires_grad=True)
-    dead = torch.full((2, 7), 50.0)
-    dead[1] = -50.0
-    dead.requires_grad_()
-    assert (ct.catnat(dead) == 0).any()
+    saturated = torch.full((2, 7), 50.0)
+    saturated[1] = -50.0
+    saturated.requires_grad_()
+    assert (ct.catnat(saturated) == 0).any()
     floor = -math.log(torch.finfo(torch.float32).eps)
     for p, q in (
-        (ct.Catnat(scores), ct.Catnat(dead)),
-        (ct.Catnat(dead), ct.Catnat(scores)),
-        (ct.Catnat(scores), ct.Catnat(dead, catnat.chain(8))),
-        (ct.Catnat(dead), ct.Catnat(scores, catnat.chain(8))),
-        (ct.OneHotCatnat(scores), ct.OneHotCatnat(dead)),
-        (td.Categorical(logits=torch.zeros(2, 8)), ct.Catnat(dead)),
-        (ct.Catnat(dead), td.Categorical(logits=torch.zeros(2, 8))),
-        (ct.Catnat(dead), ct.Catnat(dead)),
+        (ct.Catnat(scores), ct.Catnat(saturated)),
+        (ct.Catnat(saturated), ct.Catnat(scores)),
+        (ct.Catnat(scores), ct.Catnat(saturated, catnat.chain(8))),
+        (ct.Catnat(saturated), ct.Catnat(scores, catnat.chain(8))),
+        (ct.OneHotCatnat(scores), ct.OneHotCatnat(saturated)),
+        (td.Categorical(logits=torch.zeros(2, 8)), ct.Catnat(saturated)),
+        (ct.Catnat(saturated), td.Categorical(logits=torch.zeros(2, 8))),
+        (ct.Catnat(saturated), ct.Catnat(saturated)),
     ):
         value = kl_divergence(p, q)
         assert value.isfinite().all()
         assert (value > -1e-5).all()
-        for leaf in (scores, dead):
+        for leaf in (scores, saturated):
             (gradient,) = torch.autograd.grad(value.sum(), leaf, retain_graph=True, allow_unused=True)
             assert gradient is None or gradient.isfinite().all()
-    # Uniform p, certain q: at each of the three questions on a path half the answers cost the floor.
+    # Uniform p, certain q: at each of the three nodes on a path one branch of two costs the floor.
     wanted = torch.full((2,), 3 * (floor / 2 - math.log(2)))
-    torch.testing.assert_close(kl_divergence(ct.Catnat(scores), ct.Catnat(dead)), wanted, rtol=1e-4, atol=0)
-    torch.testing.assert_close(kl_divergence(ct.Catnat(dead), ct.Catnat(scores)), torch.full((2,), math.log(8)))
+    torch.testing.assert_close(kl_divergence(ct.Catnat(scores), ct.Catnat(saturated)), wanted, rtol=1e-4, atol=0)
+    torch.testing.assert_close(kl_divergence(ct.Catnat(saturated), ct.Catnat(scores)), torch.full((2,), math.log(8)))
 
 
 def test_kl_from_a_categorical_with_impossible_classes():
-    """Masked policies write -inf logits; a class that p never takes counts nothing, also backward."""
+    """Masked policies write -inf logits; a class that p never takes adds 0, also backward."""
     scores = torch.zeros(3, requires_grad=True)
     masked = torch.tensor([0.0, 0.0, -math.inf, -math.inf])
     for p, q in (
@@ -446,12 +446,12 @@ def test_straight_through_is_one_hot_forward_and_probs_backward():
     for tree in TREES:
         for kind in KINDS:
             scores = rows.inside(tree, kind, 4, margin=0.2).requires_grad_()
-            law = ct.OneHotCatnatStraightThrough(scores, tree, kind)
-            draw = law.rsample((3,), generator=rows.seeded(0))
+            dist = ct.OneHotCatnatStraightThrough(scores, tree, kind)
+            draw = dist.rsample((3,), generator=rows.seeded(0))
             hard = draw.detach().round()
             rows.assert_close(draw.detach(), hard, 0, 1e-12)
             assert (hard.sum(-1) == 1).all()
-            rows.assert_equal(hard, law.sample((3,), generator=rows.seeded(0)))
+            rows.assert_equal(hard, dist.sample((3,), generator=rows.seeded(0)))
             upstream = torch.randn(draw.shape, dtype=torch.float64, generator=rows.seeded(1))
             (got,) = torch.autograd.grad((draw * upstream).sum(), scores)
             (wanted,) = torch.autograd.grad((ct.catnat(scores, tree, kind) * upstream).sum(), scores)
@@ -463,45 +463,45 @@ def test_straight_through_is_one_hot_forward_and_probs_backward():
 
 def test_relaxed_log_prob_is_torchs():
     for tree in TREES:
-        for heat in (0.3, 1.0, 5.0):
-            law = ct.RelaxedOneHotCatnat(heat, rows.inside(tree, "natural", 4, margin=0.2), tree)
+        for temperature in (0.3, 1.0, 5.0):
+            dist = ct.RelaxedOneHotCatnat(temperature, rows.inside(tree, "natural", 4, margin=0.2), tree)
             value = torch.softmax(torch.randn(4, tree.num_classes, dtype=torch.float64, generator=rows.seeded(0)), -1)
-            rows.assert_close(law.log_prob(value), twin(law).log_prob(value))
+            rows.assert_close(dist.log_prob(value), twin(dist).log_prob(value))
             scores = rows.inside(tree, "natural", 4, margin=0.2).requires_grad_()
-            law = ct.RelaxedOneHotCatnat(heat, scores, tree)
+            dist = ct.RelaxedOneHotCatnat(temperature, scores, tree)
             got, wanted = (
-                torch.autograd.grad(x.log_prob(value).sum(), scores, retain_graph=True)[0] for x in (law, twin(law))
+                torch.autograd.grad(x.log_prob(value).sum(), scores, retain_graph=True)[0] for x in (dist, twin(dist))
             )
             rows.assert_close(got, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("heat", [1e-30, 1e-6, 1e-2, 1.0, 1e4, 1e30])
-def test_relaxed_draws_at_tiny_and_huge_temperatures(heat, dtype):
+@pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e-2, 1.0, 1e4, 1e30])
+def test_relaxed_draws_at_tiny_and_huge_temperatures(temperature, dtype):
     """pytorch#22442, #101620, #127749, #184031, pyro#3304: no NaN forward or backward."""
     for tree in (catnat.balanced(8), catnat.chain(100)):
         for kind in ("natural", "sigmoid"):
             scores = rows.around(tree, 50, dtype=dtype).requires_grad_()
-            law = ct.RelaxedOneHotCatnat(heat, scores, tree, kind)
-            draw = law.rsample(generator=rows.seeded(0))
+            dist = ct.RelaxedOneHotCatnat(temperature, scores, tree, kind)
+            draw = dist.rsample(generator=rows.seeded(0))
             assert draw.dtype == dtype
             assert draw.isfinite().all()
             assert ((draw >= 0) & (draw <= 1)).all()
             assert (draw.detach().double().sum(-1) - 1).abs().max() < 100 * torch.finfo(dtype).eps
             (gradient,) = torch.autograd.grad((draw * torch.arange(tree.num_classes)).sum(), scores)
             assert not gradient.isnan().any()
-            if heat >= 1e-2:
+            if temperature >= 1e-2:
                 assert gradient.isfinite().all()
-            if heat <= 1e-6:
+            if temperature <= 1e-6:
                 assert (draw.detach().max(-1).values > 0.99).all()
-            if heat == 1e30:
+            if temperature == 1e30:
                 torch.testing.assert_close(draw, torch.full_like(draw, 1 / tree.num_classes))
 
 
 def test_relaxed_draws_have_the_right_argmax():
     row = rows.inside(catnat.balanced(7), "natural", margin=0.25, dtype=torch.float32)
-    law = ct.RelaxedOneHotCatnat(0.5, row)
-    rows.chi_square(law.rsample((20_000,), generator=rows.seeded(3)).argmax(-1), law.probs)
+    dist = ct.RelaxedOneHotCatnat(0.5, row)
+    rows.chi_square(dist.rsample((20_000,), generator=rows.seeded(3)).argmax(-1), dist.probs)
     temperature = torch.tensor(0.5, requires_grad=True)
     draw = ct.RelaxedOneHotCatnat(temperature, row).rsample()
     (gradient,) = torch.autograd.grad(draw.square().sum(), temperature)
@@ -518,19 +518,19 @@ def test_draws_follow_the_probabilities(name):
     for tree in TREES:
         for kind in (ct.natural(), ct.sigmoid()):
             scores = rows.inside(tree, kind, 2, margin=0.2, dtype=torch.float32)
-            law = LAWS[name](scores, tree, kind)
-            drawn = law.sample((10_000,), generator=rows.seeded(4))
+            dist = DISTRIBUTIONS[name](scores, tree, kind)
+            drawn = dist.sample((10_000,), generator=rows.seeded(4))
             classes = drawn if name == "Catnat" else drawn.argmax(-1)
-            for column, probs in zip(classes.t(), law.probs, strict=True):
+            for column, probs in zip(classes.t(), dist.probs, strict=True):
                 rows.chi_square(column, probs)
             assert not torch.equal(classes[:, 0], classes[:, 1])
 
 
 def test_the_check_of_frequencies_can_fail():
-    law = ct.Catnat(rows.inside(catnat.balanced(7), "natural", margin=0.2))
-    drawn = law.sample((10_000,), generator=rows.seeded(4))
+    dist = ct.Catnat(rows.inside(catnat.balanced(7), "natural", margin=0.2))
+    drawn = dist.sample((10_000,), generator=rows.seeded(4))
     with pytest.raises(AssertionError):
-        rows.chi_square(drawn, law.probs.flip(0))
+        rows.chi_square(drawn, dist.probs.flip(0))
 
 
 def test_a_policy_learns_a_bandit():
@@ -541,26 +541,26 @@ def test_a_policy_learns_a_bandit():
         scores = torch.zeros(9, requires_grad=True)
         optimizer = torch.optim.Adam([scores], lr=0.05)
         for _ in range(400):
-            law = ct.Catnat(scores, activation=kind)
-            action = law.sample((32,))
+            dist = ct.Catnat(scores, activation=kind)
+            action = dist.sample((32,))
             gain = rewards[action] - rewards[action].mean()
             optimizer.zero_grad()
-            (-(law.log_prob(action) * gain).mean() - 0.003 * law.entropy()).backward()
+            (-(dist.log_prob(action) * gain).mean() - 0.003 * dist.entropy()).backward()
             optimizer.step()
-        assert law.mode == 9
-        assert law.probs[9] > 0.5
+        assert dist.mode == 9
+        assert dist.probs[9] > 0.5
 
 
 @pytest.mark.parametrize("name", ["balanced-18", "balanced-100"])
 @pytest.mark.parametrize("activation", ["sigmoid", "natural", "reflect"])
 def test_inference_mode_with_scores_that_are_parameters(name, activation):
-    """A table of scores asked in inference mode answers as ever, and keeps nothing that training could not use."""
+    """A table of scores works in inference mode as ever, and keeps nothing that training could not use."""
     tree, kind = rows.TREES[name], rows.ACTIVATIONS[activation]
     scores = rows.inside(tree, activation, 3).requires_grad_()
-    law, wanted = ct.Catnat(scores, tree, kind), ct.Catnat(scores.detach(), tree, kind)
+    dist, wanted = ct.Catnat(scores, tree, kind), ct.Catnat(scores.detach(), tree, kind)
     with torch.inference_mode():
-        rows.assert_equal(law.logits.clone(), wanted.logits)
+        rows.assert_equal(dist.logits.clone(), wanted.logits)
         rows.assert_equal(ct.Catnat(scores, tree, kind).probs.clone(), wanted.probs)
         assert ct.Catnat(scores, tree, kind).sample().shape == (3,)
-    law.logits.sum().backward()
+    dist.logits.sum().backward()
     assert scores.grad is not None

@@ -1,4 +1,4 @@
-"""Every error says what was given, what was needed and how to mend it."""
+"""Every error says what was given, what was needed and how to fix it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from estimation import (
     is_mean,
 )
 from only_torch import rows
-from only_torch.estimating import COSTS, LAWS, REPEATS, SCORES, cost, every_law, gradient, leaf
+from only_torch.estimating import COSTS, DISTRIBUTIONS, REPEATS, SCORES, cost, every_distribution, gradient, leaf
 from torch import distributions as td
 
 import catnat
@@ -77,19 +77,19 @@ def test_a_moving_average_lives_in_a_graph():
     torch.testing.assert_close(quick.weight, slow.weight)
 
 
-@every_law
+@every_distribution
 def test_enumeration_under_vmap(name):
     scores = rows.inside(catnat.balanced(K), "natural", 6)
 
     def expected(row):
-        return ct.estimators.enumerate_exactly(cost, LAWS[name](row))
+        return ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](row))
 
-    wanted = ct.estimators.enumerate_exactly(cost, LAWS[name](scores))
+    wanted = ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](scores))
     rows.assert_close(torch.func.vmap(expected)(scores), wanted)
     slopes = torch.func.vmap(torch.func.grad(expected))(scores)
     leaves = scores.clone().requires_grad_()
     np.testing.assert_allclose(
-        slopes, gradient(ct.estimators.enumerate_exactly(cost, LAWS[name](leaves)), leaves), rtol=1e-10
+        slopes, gradient(ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](leaves)), leaves), rtol=1e-10
     )
 
 

@@ -45,7 +45,7 @@ class Everything(nn.Module):
 
 
 def inputs(tree: catnat.Tree, batch: int) -> tuple[Tensor, Tensor]:
-    """Scores of every size, dead nodes included, and some far outside any band."""
+    """Scores of every size, saturated nodes included, and some far outside any band."""
     scores = rows.around(tree, batch, dtype=torch.float32, seed=batch)
     scores[0, ::3] = 200.0
     scores[-1, 1::3] = -1e4

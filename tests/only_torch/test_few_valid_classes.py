@@ -40,8 +40,8 @@ def few_valid(tree: catnat.Tree, batch: int, most: int = 5) -> Tensor:
     return mask.scatter(-1, (start + steps) % tree.num_classes, True)
 
 
-def takes_the_shortcut(law: ct.Catnat) -> bool:
-    return isinstance(law._leaves, FewLeaves)
+def takes_the_shortcut(dist: ct.Catnat) -> bool:
+    return isinstance(dist._leaves, FewLeaves)
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -60,7 +60,7 @@ def test_few_valid_classes(name, mode):
         ]
         assert not any(map(takes_the_shortcut, small))
         for fact in facts(large):
-            got, wanted = facts(large)[fact], torch.cat([facts(law)[fact] for law in small])
+            got, wanted = facts(large)[fact], torch.cat([facts(dist)[fact] for dist in small])
             rows.assert_close(got, wanted, 1e-11, 1e-12)
             if fact != "mode":
                 got, wanted = gradient(got, scores), gradient(wanted, scores)
@@ -68,7 +68,7 @@ def test_few_valid_classes(name, mode):
         assert (large.probs[~mask] == 0).all()
         assert (large.logits[~mask] == torch.finfo(torch.float64).min).all()
         classes = mask.int().argmax(-1)
-        small_log_probs = [law.log_prob(c) for law, c in zip(small, classes.split(45), strict=True)]
+        small_log_probs = [dist.log_prob(c) for dist, c in zip(small, classes.split(45), strict=True)]
         fresh = ct.Catnat(scores, tree, kind, mask=mask, mask_mode=mode)
         rows.assert_close(fresh.log_prob(classes), torch.cat(small_log_probs), 1e-11)
         rows.assert_equal(kl_divergence(large, large), torch.zeros(180, dtype=torch.float64))
@@ -83,33 +83,33 @@ def test_few_valid_classes_against_the_oracle():
     scores, mask = rows.inside(tree, "natural", 180), few_valid(tree, 180)
     model = cases.tree_case("balanced-128").model(cases.NATURAL)
     for mode in MODES:
-        law = ct.Catnat(scores, tree, mask=mask, mask_mode=mode)
-        assert takes_the_shortcut(law)
+        dist = ct.Catnat(scores, tree, mask=mask, mask_mode=mode)
+        assert takes_the_shortcut(dist)
         for row in range(0, 180, 20):
-            wanted = oracle.Law(model, tuple(mask[row].tolist()), mode).probs(scores[row].numpy())
-            np.testing.assert_allclose(law.probs[row], wanted, atol=1e-13)
+            wanted = oracle.Distribution(model, tuple(mask[row].tolist()), mode).probs(scores[row].numpy())
+            np.testing.assert_allclose(dist.probs[row], wanted, atol=1e-13)
 
 
 @both_modes
 def test_few_valid_classes_in_other_shapes_and_dtypes(mode):
     tree = LARGE["balanced-300"]
     scores, mask = rows.inside(tree, "natural", 6, 30).requires_grad_(), few_valid(tree, 180).view(6, 30, -1)
-    law = ct.Catnat(scores, tree, mask=mask, mask_mode=mode)
+    dist = ct.Catnat(scores, tree, mask=mask, mask_mode=mode)
     flat = ct.Catnat(scores.flatten(0, 1), tree, mask=mask.flatten(0, 1), mask_mode=mode)
-    assert takes_the_shortcut(law)
+    assert takes_the_shortcut(dist)
     for name, fact in facts(flat).items():
-        rows.assert_equal(facts(law)[name], fact.unflatten(0, (6, 30)))
-    draws = law.sample((20,))
+        rows.assert_equal(facts(dist)[name], fact.unflatten(0, (6, 30)))
+    draws = dist.sample((20,))
     assert_obeyed(draws, mask)
-    wide = law.expand((2, 6, 30))
-    rows.assert_close(wide.probs, law.probs.expand(2, 6, 30, -1), 1e-12)
+    wide = dist.expand((2, 6, 30))
+    rows.assert_close(wide.probs, dist.probs.expand(2, 6, 30, -1), 1e-12)
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         half = ct.Catnat(scores.to(dtype), tree, mask=mask, mask_mode=mode)
         assert takes_the_shortcut(half)
         assert half.probs.dtype == half.logits.dtype == half.entropy().dtype == dtype
         assert (half.logits[~mask] == torch.finfo(dtype).min).all()
         eps = torch.finfo(dtype).eps
-        torch.testing.assert_close(half.probs.double(), law.probs, rtol=0, atol=4 * eps + 0.05 * (dtype.itemsize == 2))
+        torch.testing.assert_close(half.probs.double(), dist.probs, rtol=0, atol=4 * eps + 0.05 * (dtype.itemsize == 2))
 
 
 @both_modes
@@ -117,22 +117,22 @@ def test_few_valid_classes_far_outside_the_band(mode):
     tree = LARGE["huffman-300"]
     scores, mask = 1e30 * rows.around(tree, 180), few_valid(tree, 180)
     scores.requires_grad_()
-    law = ct.Catnat(scores, tree, mask=mask, mask_mode=mode)
-    assert takes_the_shortcut(law)
-    for value in (law.probs, law.logits, law.entropy()):
+    dist = ct.Catnat(scores, tree, mask=mask, mask_mode=mode)
+    assert takes_the_shortcut(dist)
+    for value in (dist.probs, dist.logits, dist.entropy()):
         assert value.isfinite().all()
         assert gradient(value, scores).isfinite().all()
-    rows.assert_close(law.probs.sum(-1), torch.ones(180, dtype=torch.float64))
+    rows.assert_close(dist.probs.sum(-1), torch.ones(180, dtype=torch.float64))
 
 
 def test_under_transforms_few_valid_classes_are_like_many():
     tree = LARGE["balanced-300"]
     scores, mask = rows.inside(tree, "natural", 180), few_valid(tree, 180)
-    law = ct.Catnat(scores, tree, mask=mask)
-    rows.assert_close(vmap(lambda s, m: ct.Catnat(s, tree, mask=m).probs)(scores, mask), law.probs)
-    rows.assert_close(vmap(lambda s, m: ct.Catnat(s, tree, mask=m).logits)(scores, mask), law.logits)
+    dist = ct.Catnat(scores, tree, mask=mask)
+    rows.assert_close(vmap(lambda s, m: ct.Catnat(s, tree, mask=m).probs)(scores, mask), dist.probs)
+    rows.assert_close(vmap(lambda s, m: ct.Catnat(s, tree, mask=m).logits)(scores, mask), dist.logits)
     compiled = torch.compile(lambda s, m: ct.Catnat(s, tree, mask=m).logits, backend="aot_eager", fullgraph=True)
-    rows.assert_close(compiled(scores, mask), law.logits)
+    rows.assert_close(compiled(scores, mask), dist.logits)
     got = torch.func.grad(lambda s: weighted(ct.Catnat(s, tree, mask=mask).probs))(scores)
     leaf = scores.clone().requires_grad_()
     rows.assert_close(got, gradient(ct.Catnat(leaf, tree, mask=mask).probs, leaf))

@@ -32,7 +32,7 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 
 
 def pulled_back(function: Callable[[Tensor], Tensor], at: Tensor, gradient: Tensor) -> Tensor:
-    """What ``function`` makes of a gradient on the way back; forward it must change nothing."""
+    """What ``function`` makes of a gradient in the backward pass; forward it must change nothing."""
     at = at.detach().clone().requires_grad_()
     value = function(at)
     rows.assert_equal(value.detach(), at.detach())
@@ -100,7 +100,7 @@ def test_a_gradient_with_a_sum_is_that_of_normalized_logits():
 # ---- natural_gradient ----
 
 
-def test_dead_nodes_get_nothing_even_from_other_parts_of_the_loss():
+def test_saturated_nodes_get_nothing_even_from_other_parts_of_the_loss():
     scores = torch.tensor([4.0, 0.3, -0.2], dtype=torch.float64)  # the root always says yes: node 1 is never reached
     for damping in DAMPINGS:
         got = pulled_back(
@@ -216,7 +216,7 @@ def test_no_direction_no_step():
     scores = torch.tensor([[0.5, 0.1, 0.0], [4.0, 0.3, 9.0], [0.5, 0.1, 0.0], [4.0, 0.0, 0.0]])
     gradient = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1e-30, 0.0, 1e-32], [3.0, 1.0, 1e-20]])
     step = ct.geometry.kl_step(scores, gradient, 0.01)
-    assert (step[:2] == 0).all()  # no gradient; all dead
+    assert (step[:2] == 0).all()  # no gradient; all saturated
     assert (ct.kl_divergence(scores, scores + step)[2:] - 0.01).abs().max() < 1e-4  # however small it is
     assert step[3, :2].tolist() == [0.0, 0.0]
     assert ct.geometry.kl_step(torch.zeros(2, 0), torch.zeros(2, 0), 0.1).shape == (2, 0)
@@ -282,7 +282,7 @@ def test_the_gradient_of_the_distance():
 
 
 def masses_by_hand(logs: Tensor, tree: catnat.Tree) -> tuple[Tensor, Tensor]:
-    """One log-sum-exp per side of every node, over the classes whose path answers that way there."""
+    """One log-sum-exp per side of every node, over the classes whose path takes that branch."""
     sides: tuple[list[list[int]], list[list[int]]] = tuple([[] for _ in range(tree.num_nodes)] for _ in range(2))
     for k in range(tree.num_classes):
         for node, bit in zip(*tree.path(k), strict=True):
@@ -311,8 +311,8 @@ def test_log_masses_are_log_sums(tree, dtype):
         torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
         # A difference of large numbers keeps fewer digits, and the gradient is an exponential of one.
         torch.testing.assert_close(got_gradient, wanted_gradient, rtol=1e-9, atol=100 * spread * tolerance)
-        dead = torch.rand(3, tree.num_classes, generator=rows.seeded(2)) < 0.7
-        holes = logs.detach().masked_fill(dead, -math.inf)
+        impossible = torch.rand(3, tree.num_classes, generator=rows.seeded(2)) < 0.7
+        holes = logs.detach().masked_fill(impossible, -math.inf)
         got, wanted = (torch.stack(function(holes, tree)) for function in (_dense.log_masses, masses_by_hand))
         torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
@@ -610,7 +610,7 @@ def test_probabilities_are_probabilities():
 @pytest.mark.parametrize("activation", ["sigmoid", "natural", "reflect-isotropic"])
 @pytest.mark.parametrize("name", ["balanced-18", "chain-7", "huffman-20", "balanced-100"])
 def test_masks_are_those_of_the_pruned_distribution(name, activation):
-    """The natural gradient solves with the Fisher matrix of the masked law, by definition; kl_step has its KL."""
+    """The natural gradient solves with the Fisher matrix after a mask, by definition; kl_step has its KL."""
     tree, kind = rows.TREES[name], rows.ACTIVATIONS[activation]
     mask = torch.rand(tree.num_classes, generator=rows.seeded(1)) < 0.4
     mask[:2] = True

@@ -173,7 +173,7 @@ def test_a_wide_search_in_pieces_finds_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["balanced-18", "huffman-20"])
-def test_draws_have_the_heads_law(name):
+def test_draws_have_the_heads_probabilities(name):
     head, input = make(rows.TREES[name], "sigmoid"), features(2)
     drawn = head.sample(input, (20_000,), generator=rows.seeded(5))
     for row, probs in enumerate(head.distribution(input).probs.detach()):

@@ -108,19 +108,19 @@ def reduced_cross_entropy(reduction: str, scores, tree, activation):
 
 
 def categorical(method: str, scores, tree, activation):
-    law = ct.Catnat(scores, tree, activation)
+    dist = ct.Catnat(scores, tree, activation)
     if method == "log_prob":
-        return law.log_prob(every_class(scores, tree))
-    found = getattr(law, method)
+        return dist.log_prob(every_class(scores, tree))
+    found = getattr(dist, method)
     return found() if callable(found) else found
 
 
 def one_hot(method: str, scores, tree, activation):
-    law = ct.OneHotCatnat(scores, tree, activation)
+    dist = ct.OneHotCatnat(scores, tree, activation)
     if method == "log_prob":
         value = torch.nn.functional.one_hot(every_class(scores, tree), tree.num_classes)
-        return law.log_prob(value.to(scores.dtype))
-    found = getattr(law, method)
+        return dist.log_prob(value.to(scores.dtype))
+    found = getattr(dist, method)
     return found() if callable(found) else found
 
 
@@ -134,15 +134,15 @@ def relaxed(temperature: float, scores, tree, activation):
 
 def relaxed_log_prob(temperature: float, scores, tree, activation):
     value = torch.softmax(torch.randn(tree.num_classes, generator=rows.seeded(4)), -1).to(scores.dtype)
-    # Half precision cannot write a point of the simplex to the precision that validation asks for.
-    law = ct.RelaxedOneHotCatnat(temperature, scores, tree, activation, validate_args=False)
-    return law.log_prob(value.expand(len(scores), -1))
+    # Half precision cannot write a point of the simplex to the precision that validation needs.
+    dist = ct.RelaxedOneHotCatnat(temperature, scores, tree, activation, validate_args=False)
+    return dist.log_prob(value.expand(len(scores), -1))
 
 
-def kl_of_laws(first: str, second: str, scores, tree, activation):
+def kl_of_distributions(first: str, second: str, scores, tree, activation):
     flat = torch.linspace(-1, 1, tree.num_classes, dtype=scores.dtype).expand(len(scores), -1)
     other = catnat.chain(tree.num_classes)
-    laws = {
+    dists = {
         "catnat": lambda: ct.Catnat(scores, tree, activation),
         "flipped": lambda: ct.Catnat(scores.flip(0), tree, activation),
         "chain": lambda: ct.Catnat(scores.flip(0), other, activation),
@@ -151,7 +151,7 @@ def kl_of_laws(first: str, second: str, scores, tree, activation):
         "one-hot-chain": lambda: ct.OneHotCatnatStraightThrough(scores.flip(0), other, activation),
         "one-hot-categorical": lambda: td.OneHotCategorical(logits=flat),
     }
-    return kl_divergence(laws[first](), laws[second]())
+    return kl_divergence(dists[first](), dists[second]())
 
 
 DIFFERENTIABLE: dict[str, Function] = {
@@ -178,7 +178,7 @@ DISTRIBUTIONS: dict[str, Function] = {
     "RelaxedOneHotCatnat.rsample": functools.partial(relaxed, 0.5),
     "RelaxedOneHotCatnat.log_prob": functools.partial(relaxed_log_prob, 0.5),
     **{
-        f"KL({first}, {second})": functools.partial(kl_of_laws, first, second)
+        f"KL({first}, {second})": functools.partial(kl_of_distributions, first, second)
         for first, second in (
             ("catnat", "flipped"),
             ("catnat", "chain"),
@@ -245,7 +245,7 @@ def test_values_and_gradients_stay_finite_on_every_tree(tree, dtype):
 
 @pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
 def test_strict_modes_have_nothing_to_object_to(tree, strict_torch):
-    """No NaN on the way back, not even one that a later product would hide; and a deterministic way for all of it."""
+    """No NaN in the backward pass, not even one that a later product would hide; and all of it deterministic."""
     check_all(DIFFERENTIABLE, tree, torch.float32)
 
 
@@ -346,7 +346,7 @@ def test_probabilities_of_hostile_scores_are_probabilities(dtype):
             assert (kl(scores, tree, activation) >= -1e-6).all()
 
 
-def test_saturated_names_the_nodes_that_answer_with_certainty():
+def test_saturated_names_the_nodes_that_are_certain():
     """From the band's edge on, and not one ulp before it, in every dtype that can write the edge's neighbours."""
     for dtype in DTYPES:
         limits = torch.finfo(dtype)
@@ -369,7 +369,7 @@ def test_saturated_names_the_nodes_that_answer_with_certainty():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
 def test_half_precision_is_float32_rounded_once(tree, dtype):
-    """Also transformers#31267: a bfloat16 log-probability must not depend on how it was asked for."""
+    """Also transformers#31267: a bfloat16 log-probability must not depend on how it is computed."""
     limits = torch.finfo(dtype)
     for name, activation in rows.ACTIVATIONS.items():
         scores = hostile(tree, activation, dtype)
@@ -475,8 +475,8 @@ def test_one_class_is_certain(dtype):
                 assert ct.geometry.reach(scores, tree, activation).shape == (*batch, 0)
                 assert ct.geometry.saturated(scores, tree, activation).shape == (*batch, 0)
                 assert ct.geometry.fisher_diagonal(scores, tree, activation).shape == (*batch, 0)
-                law = ct.Catnat(scores, tree, activation)
-                rows.assert_equal(law.log_prob(law.sample()).detach(), zeros)
+                dist = ct.Catnat(scores, tree, activation)
+                rows.assert_equal(dist.log_prob(dist.sample()).detach(), zeros)
                 hot = ct.OneHotCatnatStraightThrough(scores, tree, activation)
                 rows.assert_equal(hot.rsample().detach(), torch.ones(*batch, 1, dtype=dtype))
                 relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, activation)

@@ -47,16 +47,16 @@ def test_indices_padded_with_minus_one(num_classes, dtype, mode):
     for row, listed in zip(valid, indices.tolist(), strict=True):
         row[[k for k in listed if k >= 0]] = True
     scores = rows.around(catnat.balanced(num_classes), 4)
-    law = ct.Catnat(scores, valid_classes=indices, mask_mode=mode)
-    rows.assert_equal(law.mask, valid)
-    assert_same(law, ct.Catnat(scores, mask=valid, mask_mode=mode))
+    dist = ct.Catnat(scores, valid_classes=indices, mask_mode=mode)
+    rows.assert_equal(dist.mask, valid)
+    assert_same(dist, ct.Catnat(scores, mask=valid, mask_mode=mode))
 
 
 @pytest.mark.parametrize("num_classes", [5, 200, 300])
 def test_unsigned_indices(num_classes):
     scores = torch.zeros(num_classes - 1)
-    law = ct.Catnat(scores, valid_classes=torch.tensor([1, 4], dtype=torch.uint8))
-    assert law.probs.nonzero().flatten().tolist() == [1, 4]
+    dist = ct.Catnat(scores, valid_classes=torch.tensor([1, 4], dtype=torch.uint8))
+    assert dist.probs.nonzero().flatten().tolist() == [1, 4]
 
 
 @both_modes
@@ -68,27 +68,27 @@ def test_unsigned_indices(num_classes):
 def test_masks_and_scores_are_broadcast(tree, mode, score_batch, mask_batch, batch):
     scores = rows.inside(tree, "sigmoid", *score_batch).requires_grad_()
     mask = masks(tree, max(1, math.prod(mask_batch))).view(*mask_batch, -1)
-    law = ct.Catnat(scores, tree, "sigmoid", mask=mask, mask_mode=mode)
-    assert law.batch_shape == batch
-    assert law.probs.shape == law.logits.shape == law.mask.shape == law.param_shape == (*batch, tree.num_classes)
-    assert law.scores.shape == (*batch, tree.num_nodes)
-    assert law.entropy().shape == law.mode.shape == law.sample().shape == batch
-    assert law.sample((7,)).shape == law.log_prob(law.sample((7,))).shape == (7, *batch)
+    dist = ct.Catnat(scores, tree, "sigmoid", mask=mask, mask_mode=mode)
+    assert dist.batch_shape == batch
+    assert dist.probs.shape == dist.logits.shape == dist.mask.shape == dist.param_shape == (*batch, tree.num_classes)
+    assert dist.scores.shape == (*batch, tree.num_nodes)
+    assert dist.entropy().shape == dist.mode.shape == dist.sample().shape == batch
+    assert dist.sample((7,)).shape == dist.log_prob(dist.sample((7,))).shape == (7, *batch)
     full = ct.Catnat(scores.expand(*batch, -1), tree, "sigmoid", mask=mask.expand(*batch, -1), mask_mode=mode)
-    assert_same(law, full)
+    assert_same(dist, full)
     classes = full.sample()
-    rows.assert_close(law.log_prob(classes), full.log_prob(classes))
-    rows.assert_close(gradient(law.probs, scores), gradient(full.probs, scores))
+    rows.assert_close(dist.log_prob(classes), full.log_prob(classes))
+    rows.assert_close(gradient(dist.probs, scores), gradient(full.probs, scores))
     if mode == "prune":
-        rows.assert_close(law.fisher_diagonal(), full.fisher_diagonal())
+        rows.assert_close(dist.fisher_diagonal(), full.fisher_diagonal())
         rows.assert_close(ct.geometry.fisher_diagonal(scores, tree, "sigmoid", mask=mask), full.fisher_diagonal())
     for one in range(math.prod(batch)):
         at = np.unravel_index(one, batch)
         row = ct.Catnat(
             scores.expand(*batch, -1)[at], tree, "sigmoid", mask=mask.expand(*batch, -1)[at], mask_mode=mode
         )
-        rows.assert_close(law.probs[at], row.probs)
-        rows.assert_close(law.logits[at], row.logits)
+        rows.assert_close(dist.probs[at], row.probs)
+        rows.assert_close(dist.logits[at], row.logits)
 
 
 def test_batches_that_do_not_fit():
@@ -100,14 +100,14 @@ def test_batches_that_do_not_fit():
 @pytest.mark.parametrize("tree", [catnat.balanced(8), catnat.chain(75), catnat.huffman(cases.zipf(80))], ids=repr)
 def test_one_valid_class(tree, options):
     scores = rows.around(tree, tree.num_classes).requires_grad_()
-    law = ct.Catnat(scores, tree, mask=torch.eye(tree.num_classes, dtype=torch.bool), **options)
+    dist = ct.Catnat(scores, tree, mask=torch.eye(tree.num_classes, dtype=torch.bool), **options)
     certain = torch.eye(tree.num_classes, dtype=torch.float64)
-    rows.assert_equal(law.probs, certain)
-    rows.assert_close(law.entropy(), torch.zeros(tree.num_classes, dtype=torch.float64), atol=1e-15)
-    rows.assert_equal(law.mode, torch.arange(tree.num_classes))
-    rows.assert_equal(law.sample((3,)), torch.arange(tree.num_classes).expand(3, -1))
-    rows.assert_close(law.log_prob(law.mode), torch.zeros(tree.num_classes, dtype=torch.float64), atol=1e-15)
-    for value in (law.probs, law.logits, law.entropy(), law.log_prob(law.mode)):
+    rows.assert_equal(dist.probs, certain)
+    rows.assert_close(dist.entropy(), torch.zeros(tree.num_classes, dtype=torch.float64), atol=1e-15)
+    rows.assert_equal(dist.mode, torch.arange(tree.num_classes))
+    rows.assert_equal(dist.sample((3,)), torch.arange(tree.num_classes).expand(3, -1))
+    rows.assert_close(dist.log_prob(dist.mode), torch.zeros(tree.num_classes, dtype=torch.float64), atol=1e-15)
+    for value in (dist.probs, dist.logits, dist.entropy(), dist.log_prob(dist.mode)):
         rows.assert_close(gradient(value, scores), torch.zeros_like(scores), atol=1e-14)
 
 
@@ -116,14 +116,14 @@ def test_a_variable_of_one_class(options):
     scores = torch.zeros(3, 0, dtype=torch.float64)
     ways = ({"mask": torch.ones(3, 1, dtype=torch.bool)}, {"valid_classes": torch.zeros(3, 1, dtype=torch.long)}, {})
     for mask in ways:
-        law = ct.Catnat(scores, **mask, **options)
-        rows.assert_equal(law.probs, torch.ones(3, 1, dtype=torch.float64))
-        rows.assert_close(law.entropy(), torch.zeros(3, dtype=torch.float64), atol=1e-15)
-        rows.assert_equal(law.sample((2,)), torch.zeros(2, 3, dtype=torch.long))
-        rows.assert_close(law.log_prob(law.mode), torch.zeros(3, dtype=torch.float64), atol=1e-15)
-        rows.assert_equal(kl_divergence(law, law), torch.zeros(3, dtype=torch.float64))
+        dist = ct.Catnat(scores, **mask, **options)
+        rows.assert_equal(dist.probs, torch.ones(3, 1, dtype=torch.float64))
+        rows.assert_close(dist.entropy(), torch.zeros(3, dtype=torch.float64), atol=1e-15)
+        rows.assert_equal(dist.sample((2,)), torch.zeros(2, 3, dtype=torch.long))
+        rows.assert_close(dist.log_prob(dist.mode), torch.zeros(3, dtype=torch.float64), atol=1e-15)
+        rows.assert_equal(kl_divergence(dist, dist), torch.zeros(3, dtype=torch.float64))
         if "unimix" not in options and (not mask or options.get("mask_mode") == "prune"):
-            assert law.fisher_diagonal().shape == (3, 0)
+            assert dist.fisher_diagonal().shape == (3, 0)
 
 
 @all_options
@@ -132,11 +132,11 @@ def test_empty_batches(tree, options):
     for shape in ((0,), (3, 0, 2)):
         scores = torch.zeros(*shape, tree.num_nodes, requires_grad=True)
         mask = torch.ones(*shape, tree.num_classes, dtype=torch.bool)
-        for law in (ct.Catnat(scores, tree, mask=mask, **options), ct.Catnat(scores, tree, **options)):
-            assert law.probs.shape == law.logits.shape == (*shape, tree.num_classes)
-            assert law.entropy().shape == law.mode.shape == shape
-            assert law.sample((2,)).shape == law.log_prob(law.sample((2,))).shape == (2, *shape)
-            assert kl_divergence(law, law).shape == shape
+        for dist in (ct.Catnat(scores, tree, mask=mask, **options), ct.Catnat(scores, tree, **options)):
+            assert dist.probs.shape == dist.logits.shape == (*shape, tree.num_classes)
+            assert dist.entropy().shape == dist.mode.shape == shape
+            assert dist.sample((2,)).shape == dist.log_prob(dist.sample((2,))).shape == (2, *shape)
+            assert kl_divergence(dist, dist).shape == shape
         hot = ct.OneHotCatnatStraightThrough(scores, tree, mask=mask, **options)
         assert hot.rsample((2,)).shape == (2, *shape, tree.num_classes)
 
@@ -178,9 +178,9 @@ def test_where_nothing_can_be_checked_a_row_without_valid_class_is_unmasked(mode
     rows.assert_close(vmap(probs)(scores, NOTHING), wanted)
     if mode == "prune":  # the masks are read in one way for both
         rows.assert_close(torch.compile(probs, backend="aot_eager", fullgraph=True)(scores, NOTHING), wanted)
-    law = ct.Catnat(scores, mask=NOTHING, mask_mode=mode, validate_args=False)
-    rows.assert_equal(law.mask, NOTHING | torch.tensor([[False], [True], [False]]))
-    rows.chi_square(law.sample((3000,), generator=rows.seeded(0))[:, 1], wanted[1])
+    dist = ct.Catnat(scores, mask=NOTHING, mask_mode=mode, validate_args=False)
+    rows.assert_equal(dist.mask, NOTHING | torch.tensor([[False], [True], [False]]))
+    rows.chi_square(dist.sample((3000,), generator=rows.seeded(0))[:, 1], wanted[1])
 
 
 def test_masks_are_checked_whatever_the_default_of_torch():
@@ -251,16 +251,16 @@ def test_errors(error, text, options):
 
 @pytest.mark.parametrize("options", [o for n, o in OPTIONS.items() if n != "prune"], ids=[*OPTIONS][1:])
 def test_a_full_fisher_matrix_is_refused(options):
-    for law in (ct.Catnat(SCORES, mask=MASK, **options), ct.OneHotCatnat(SCORES, mask=MASK, **options)):
+    for dist in (ct.Catnat(SCORES, mask=MASK, **options), ct.OneHotCatnat(SCORES, mask=MASK, **options)):
         with pytest.raises(ValueError, match=r"not diagonal.*prune"):
-            law.fisher_diagonal()
+            dist.fisher_diagonal()
 
 
 def test_what_is_drawn_is_still_validated():
-    law = ct.Catnat(SCORES, mask=MASK)
+    dist = ct.Catnat(SCORES, mask=MASK)
     with pytest.raises(ValueError, match="support"):
-        law.log_prob(torch.tensor(5))
-    assert (law.log_prob(torch.tensor(1)) == torch.finfo(torch.float32).min).all()  # masked, but a class
+        dist.log_prob(torch.tensor(5))
+    assert (dist.log_prob(torch.tensor(1)) == torch.finfo(torch.float32).min).all()  # masked, but a class
 
 
 # ---- masked classes, in every dtype ----
@@ -273,18 +273,18 @@ def test_masked_classes(dtype, options):
         tree = rows.TREES[name]
         scores = rows.around(tree, 6, dtype=dtype).requires_grad_()
         mask = masks(tree, 6)
-        law = ct.Catnat(scores, tree, mask=mask, **options)
+        dist = ct.Catnat(scores, tree, mask=mask, **options)
         least = torch.finfo(dtype).min
-        assert law.probs.dtype == law.logits.dtype == law.entropy().dtype == dtype
-        assert (law.probs[~mask] == 0).all()
-        assert (law.logits[~mask] == least).all()
-        assert (law.logits[mask] > least).all()
-        assert law.entropy().isfinite().all()
+        assert dist.probs.dtype == dist.logits.dtype == dist.entropy().dtype == dtype
+        assert (dist.probs[~mask] == 0).all()
+        assert (dist.logits[~mask] == least).all()
+        assert (dist.logits[mask] > least).all()
+        assert dist.entropy().isfinite().all()
         every = torch.arange(tree.num_classes).unsqueeze(-1).expand(-1, 6)
         fresh = ct.Catnat(scores, tree, mask=mask, **options)  # has no logits to look up
         found = fresh.log_prob(every).T
         assert (found[~mask] == least).all()
-        for value in (law.probs[~mask], law.logits[~mask], found[~mask]):
+        for value in (dist.probs[~mask], dist.logits[~mask], found[~mask]):
             assert (torch.autograd.grad(value.sum(), scores, retain_graph=True)[0] == 0).all()
 
 
@@ -292,12 +292,12 @@ def test_masked_classes(dtype, options):
 def test_masked_classes_under_autocast(dtype):
     scores = rows.around(catnat.balanced(5), 3, dtype=dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        law = ct.Catnat(scores, mask=MASK)
-        assert law.probs.dtype == law.logits.dtype == torch.float32
-        assert (law.logits[:, ~MASK] == torch.finfo(torch.float32).min).all()
-        assert (law.probs[:, ~MASK] == 0).all()
+        dist = ct.Catnat(scores, mask=MASK)
+        assert dist.probs.dtype == dist.logits.dtype == torch.float32
+        assert (dist.logits[:, ~MASK] == torch.finfo(torch.float32).min).all()
+        assert (dist.probs[:, ~MASK] == 0).all()
     exact = ct.Catnat(scores.double(), mask=MASK)
-    torch.testing.assert_close(law.probs.double(), exact.probs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(dist.probs.double(), exact.probs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -314,9 +314,9 @@ def test_half_precision_computes_in_single(dtype, options):
 
 def test_inference_mode():
     with torch.inference_mode():
-        law = ct.Catnat(torch.randn(3, 4), mask=MASK)
-        assert law.probs.sum(-1).allclose(torch.ones(3))
-        assert law.log_prob(law.sample()).isfinite().all()
+        dist = ct.Catnat(torch.randn(3, 4), mask=MASK)
+        assert dist.probs.sum(-1).allclose(torch.ones(3))
+        assert dist.log_prob(dist.sample()).isfinite().all()
     scores = torch.randn(3, 4, requires_grad=True)  # and nothing of it is left behind
     assert gradient(ct.Catnat(scores, mask=MASK).probs, scores).isfinite().all()
 
@@ -324,12 +324,12 @@ def test_inference_mode():
 @all_options
 def test_no_grad_leaves_nothing_behind(options):
     scores = rows.inside(catnat.balanced(5), "natural", 3).requires_grad_()
-    law, fresh = (ct.Catnat(scores, mask=MASK, **options) for _ in range(2))
+    dist, fresh = (ct.Catnat(scores, mask=MASK, **options) for _ in range(2))
     with torch.no_grad():
-        assert not law.sample().requires_grad
-        assert law.logits.shape == (3, 5)
+        assert not dist.sample().requires_grad
+        assert dist.logits.shape == (3, 5)
     for name in ("logits", "entropy"):
-        values = [getattr(each, name) for each in (law, fresh)]
+        values = [getattr(each, name) for each in (dist, fresh)]
         values = [value() if callable(value) else value for value in values]
         rows.assert_equal(*(gradient(value, scores) for value in values))
 
@@ -341,8 +341,8 @@ def test_first_and_second_derivatives(options, activation):
     scores = rows.inside(catnat.balanced(5), activation).requires_grad_()
 
     def every(s):
-        law = ct.Catnat(s, activation=activation, mask=MASK, **options)
-        return law.probs, law.entropy(), law.log_prob(torch.tensor([0, 2, 3]))
+        dist = ct.Catnat(s, activation=activation, mask=MASK, **options)
+        return dist.probs, dist.entropy(), dist.log_prob(torch.tensor([0, 2, 3]))
 
     assert torch.autograd.gradcheck(every, (scores,), fast_mode=True)
     assert torch.autograd.gradgradcheck(every, (scores,), fast_mode=True)
@@ -352,12 +352,12 @@ def test_first_and_second_derivatives(options, activation):
 def test_shapes_without_numbers(mode):
     device = "meta" if mode == "meta" else "cpu"
     with FakeTensorMode() if mode == "fake" else contextlib.nullcontext():
-        for options in (OPTIONS["prune"], OPTIONS["renormalize-hot-unimix"]):
+        for options in (OPTIONS["prune"], OPTIONS["renormalize-T3-unimix"]):
             scores = torch.zeros(300, 99, device=device)
             mask = torch.ones(300, 100, dtype=torch.bool, device=device)
-            law = ct.Catnat(scores, mask=mask, validate_args=False, **options)
-            assert law.probs.shape == law.logits.shape == (300, 100)
-            assert law.entropy().shape == law.mode.shape == law.log_prob(law.sample()).shape == (300,)
+            dist = ct.Catnat(scores, mask=mask, validate_args=False, **options)
+            assert dist.probs.shape == dist.logits.shape == (300, 100)
+            assert dist.entropy().shape == dist.mode.shape == dist.log_prob(dist.sample()).shape == (300,)
         indices = torch.zeros(3, 2, dtype=torch.int32, device=device)
         assert ct.Catnat(torch.zeros(3, 4, device=device), valid_classes=indices).probs.shape == (3, 5)
 
@@ -370,29 +370,29 @@ DRAWN_TREES = {
     "huffman-90": catnat.huffman(cases.zipf(90)),
     "chain-75": catnat.chain(75),
 }
-DRAWN_OPTIONS = {name: OPTIONS[name] for name in ("prune", "renormalize", "prune-unimix", "renormalize-hot-unimix")}
+DRAWN_OPTIONS = {name: OPTIONS[name] for name in ("prune", "renormalize", "prune-unimix", "renormalize-T3-unimix")}
 
 
 def draw_many(tree: catnat.Tree, options: dict[str, object], total: int) -> tuple[Tensor, Tensor]:
     """Draws for fifty masks, as many for each, and the masks that they must obey."""
     mask = masks(tree, 50)
-    law = ct.Catnat(rows.around(tree, 50, dtype=torch.float32), tree, mask=mask, **options)
-    return law.sample((total // 50,), generator=rows.seeded(1)), mask
+    dist = ct.Catnat(rows.around(tree, 50, dtype=torch.float32), tree, mask=mask, **options)
+    return dist.sample((total // 50,), generator=rows.seeded(1)), mask
 
 
-def obedient_draws(of_each_law: int) -> int:
+def obedient_draws(of_each_distribution: int) -> int:
     """How many were drawn, of every tree and option, none of a masked class."""
     count = 0
     for tree in DRAWN_TREES.values():
         for options in DRAWN_OPTIONS.values():
-            draws, mask = draw_many(tree, options, of_each_law)
+            draws, mask = draw_many(tree, options, of_each_distribution)
             assert_obeyed(draws, mask)
             count += draws.numel()
     return count
 
 
 def test_a_million_draws():
-    """Over trees that are computed densely, walked and too deep to walk, in both modes, mixed and heated."""
+    """Over trees that are computed densely, walked and too deep to walk, in both modes, with temperature and unimix."""
     assert obedient_draws(62_500) >= 1_000_000
 
 
@@ -422,10 +422,10 @@ def test_the_ends_of_the_uniform_numbers(name, end, monkeypatch):
     scores = rows.around(tree, 50, dtype=torch.float32)
     monkeypatch.setattr(torch, "rand", rand)
     for options in OPTIONS.values():
-        law = ct.Catnat(scores, tree, mask=mask, **options)
-        for draws in (law.sample(), law.sample((3,)), law.sample((400,))):
+        dist = ct.Catnat(scores, tree, mask=mask, **options)
+        for draws in (dist.sample(), dist.sample((3,)), dist.sample((400,))):
             assert_obeyed(draws, mask)
-            assert (law.probs.expand(*draws.shape, -1).gather(-1, draws.unsqueeze(-1)) > 0).all()
+            assert (dist.probs.expand(*draws.shape, -1).gather(-1, draws.unsqueeze(-1)) > 0).all()
     relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, mask=mask).rsample()
     assert relaxed.isfinite().all()
     assert (relaxed[~mask] == 0).all()
@@ -438,26 +438,26 @@ def test_never_drawn_by_others(dtype, mode):
     for name in ("balanced-8", "balanced-100", "huffman-90"):
         tree = DRAWN_TREES[name]
         mask = masks(tree, 10)
-        law = ct.Catnat(rows.around(tree, 10, dtype=dtype), tree, mask=mask, mask_mode=mode)
+        dist = ct.Catnat(rows.around(tree, 10, dtype=dtype), tree, mask=mask, mask_mode=mode)
         torch.manual_seed(0)
-        assert_obeyed(td.Categorical(logits=law.logits).sample((2000,)), mask)
-        # Half precision cannot write a point of the simplex to the precision that validation asks for.
-        assert_obeyed(td.Categorical(probs=law.probs, validate_args=False).sample((2000,)), mask)
-        assert_obeyed(torch.multinomial(law.probs, 2000, replacement=True).T, mask)
+        assert_obeyed(td.Categorical(logits=dist.logits).sample((2000,)), mask)
+        # Half precision cannot write a point of the simplex to the precision that validation needs.
+        assert_obeyed(td.Categorical(probs=dist.probs, validate_args=False).sample((2000,)), mask)
+        assert_obeyed(torch.multinomial(dist.probs, 2000, replacement=True).T, mask)
         noise = -torch.empty(200, 10, tree.num_classes, dtype=torch.float32).exponential_().log()
-        assert_obeyed((law.logits + noise.to(dtype)).argmax(-1), mask)
-        assert_obeyed(torch.nn.functional.gumbel_softmax(law.logits.expand(200, -1, -1).float()).argmax(-1), mask)
+        assert_obeyed((dist.logits + noise.to(dtype)).argmax(-1), mask)
+        assert_obeyed(torch.nn.functional.gumbel_softmax(dist.logits.expand(200, -1, -1).float()).argmax(-1), mask)
 
 
 def test_the_generator_decides():
     tree = catnat.balanced(18)
     scores, mask = rows.around(tree, 20), masks(tree, 20)
     for options in OPTIONS.values():
-        law = ct.Catnat(scores, tree, mask=mask, **options)
-        first, again, other = (law.sample((5,), generator=rows.seeded(s)) for s in (1, 1, 2))
+        dist = ct.Catnat(scores, tree, mask=mask, **options)
+        first, again, other = (dist.sample((5,), generator=rows.seeded(s)) for s in (1, 1, 2))
         rows.assert_equal(first, again)
         assert (first != other).any()
         torch.manual_seed(3)
-        first = law.sample((5,))
+        first = dist.sample((5,))
         torch.manual_seed(3)
-        rows.assert_equal(first, law.sample((5,)))
+        rows.assert_equal(first, dist.sample((5,)))

@@ -1,4 +1,4 @@
-"""Masked laws under vmap and the compiler, and with hostile scores."""
+"""Masked distributions under vmap and the compiler, and with hostile scores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"), pytest.m
 def test_vmap_is_the_batch(name, options):
     tree = rows.TREES[name]
     scores, mask = rows.inside(tree, "natural", 5), masks(tree, 5)
-    law = ct.Catnat(scores, tree, mask=mask, **options)
+    dist = ct.Catnat(scores, tree, mask=mask, **options)
     classes = mask.int().argmax(-1)
 
     def every(s, m, c):
@@ -45,7 +45,7 @@ def test_vmap_is_the_batch(name, options):
         return one.probs, one.logits, one.entropy(), one.mode, one.log_prob(c)
 
     for got, wanted in zip(
-        vmap(every)(scores, mask, classes), (*facts(law).values(), law.log_prob(classes)), strict=True
+        vmap(every)(scores, mask, classes), (*facts(dist).values(), dist.log_prob(classes)), strict=True
     ):
         rows.assert_close(got, wanted)
     got = vmap(lambda s: ct.Catnat(s, tree, mask=mask[3], **options).probs)(scores)
@@ -77,13 +77,13 @@ def test_per_sample_gradients_of_a_masked_loss():
 
 COMPILED = {
     "prune": ("huffman-20", "reflect-isotropic", "prune"),
-    "all": ("balanced-8", "natural", "renormalize-hot-unimix"),
+    "all": ("balanced-8", "natural", "renormalize-T3-unimix"),
     "unimix": ("balanced-100", "sigmoid", "prune-unimix"),  # walked
 }
 
 
 @pytest.mark.parametrize("case", COMPILED)
-def test_compiled_laws_equal_eager_ones(case, fresh_compiler):
+def test_compiled_distributions_equal_eager_ones(case, fresh_compiler):
     name, activation, options = COMPILED[case]
     dtype = torch.float16 if case == "all" else torch.float32
     check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "aot_eager", dtype)
@@ -99,8 +99,8 @@ def check_compiled(tree, activation, options, backend, dtype):
     """Values and gradients of one graph; masked classes are exactly impossible in it too."""
 
     def every(scores, mask, classes):
-        law = ct.Catnat(scores, tree, activation, mask=mask, validate_args=False, **options)
-        return law.log_prob(classes), law.probs, law.logits, law.entropy(), law.sample()
+        dist = ct.Catnat(scores, tree, activation, mask=mask, validate_args=False, **options)
+        return dist.log_prob(classes), dist.probs, dist.logits, dist.entropy(), dist.sample()
 
     near = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.01}
     scores = rows.inside(tree, activation, 6, dtype=dtype).requires_grad_()
@@ -126,16 +126,17 @@ def check_compiled(tree, activation, options, backend, dtype):
 def test_compiled_divergences_and_indices(fresh_compiler):
     indices = torch.tensor([[0, 1, -1], [2, 3, -1], [-1, -1, 4]])
 
-    def everything(p, q, heat):
-        law = ct.Catnat(p, valid_classes=indices, temperature=heat, validate_args=False)
+    def everything(p, q, temperature):
+        dist = ct.Catnat(p, valid_classes=indices, temperature=temperature, validate_args=False)
         other = ct.Catnat(q, mask=MASK)
         fisher = ct.geometry.fisher_diagonal(p, valid_classes=indices)
-        return kl_divergence(law, other), law.log_prob(torch.tensor([0, 2, 4])), fisher
+        return kl_divergence(dist, other), dist.log_prob(torch.tensor([0, 2, 4])), fisher
 
     p, q = torch.randn(2, 3, 4, dtype=torch.float64, generator=rows.seeded(0))
-    heat = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    eager = everything(p, q, heat)  # first: torch looks a divergence up once, in a way that the compiler cannot follow
-    fast = torch.compile(everything, backend="aot_eager", fullgraph=True)(p, q, heat)
+    temperature = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    # Eager first: torch looks a divergence up once, in a way that the compiler cannot follow.
+    eager = everything(p, q, temperature)
+    fast = torch.compile(everything, backend="aot_eager", fullgraph=True)(p, q, temperature)
     for got, wanted in zip(fast, eager, strict=True):
         rows.assert_close(got, wanted)
     assert fast[0].isinf().tolist() == [True, False, True]
@@ -157,7 +158,7 @@ def hostile(tree: catnat.Tree, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 HOSTILE_OPTIONS = {
-    **{name: OPTIONS[name] for name in ("prune", "renormalize", "prune-unimix", "prune-cold-unimix", "prune-hot")},
+    **{name: OPTIONS[name] for name in ("prune", "renormalize", "prune-unimix", "prune-T0.4-unimix", "prune-T1.7")},
     "renormalize-freezing": {"mask_mode": "renormalize", "temperature": 1e-10},
 }
 
@@ -194,26 +195,26 @@ def test_hostile_scores(dtype, options):
         where, tree, kind = f"{name}, {activation}", rows.TREES[name], rows.ACTIVATIONS[activation]
         scores = hostile(tree, dtype).requires_grad_()
         mask = masks(tree, len(scores))
-        law = ct.Catnat(scores, tree, kind, mask=mask, **options)
+        dist = ct.Catnat(scores, tree, kind, mask=mask, **options)
         classes = torch.arange(5).view(-1, 1).expand(-1, len(scores)) % tree.num_classes
         other = ct.Catnat(scores.flip(0), tree, kind, mask=mask, **options)
-        assert_finite(law.probs, scores, f"probs, {where}")
-        assert_finite(law.log_prob(classes), scores, f"log_prob, {where}")
-        assert_finite(law.logits, scores, f"logits, {where}")
-        assert_finite(law.entropy(), scores, f"entropy, {where}")
-        assert_finite(kl_divergence(law, other), scores, f"kl, {where}")
+        assert_finite(dist.probs, scores, f"probs, {where}")
+        assert_finite(dist.log_prob(classes), scores, f"log_prob, {where}")
+        assert_finite(dist.logits, scores, f"logits, {where}")
+        assert_finite(dist.entropy(), scores, f"entropy, {where}")
+        assert_finite(kl_divergence(dist, other), scores, f"kl, {where}")
         if options == OPTIONS["prune"]:
-            assert_finite(law.fisher_diagonal(), scores, f"fisher, {where}")
-        assert_obeyed(law.sample((3,)), mask)
-        assert mask.gather(-1, law.mode.unsqueeze(-1)).all()
-        total = law.probs.detach().double().sum(-1)
+            assert_finite(dist.fisher_diagonal(), scores, f"fisher, {where}")
+        assert_obeyed(dist.sample((3,)), mask)
+        assert mask.gather(-1, dist.mode.unsqueeze(-1)).all()
+        total = dist.probs.detach().double().sum(-1)
         allowed = tree.num_classes * torch.finfo(dtype).eps
         torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=allowed)
 
 
 @all_dtypes
 @both_modes
-def test_hostile_scores_of_one_hot_and_relaxed_laws(dtype, mode):
+def test_hostile_scores_of_one_hot_and_relaxed_distributions(dtype, mode):
     for name in ("balanced-8", "huffman-20"):
         tree = rows.TREES[name]
         for activation in ("natural", "sigmoid", "reflect-isotropic"):
@@ -227,10 +228,10 @@ def test_hostile_scores_of_one_hot_and_relaxed_laws(dtype, mode):
             assert_finite(hot.variance, scores, f"variance, {where}")
             assert_finite(hot.log_prob(hot.sample()), scores, f"one-hot log_prob, {where}")
             for temperature in (0.01, 1.0, 100.0):
-                law = ct.RelaxedOneHotCatnat(
+                dist = ct.RelaxedOneHotCatnat(
                     temperature, scores, tree, kind, mask=mask, mask_mode=mode, validate_args=False
                 )
-                draw = law.rsample(generator=rows.seeded(5))
+                draw = dist.rsample(generator=rows.seeded(5))
                 assert (draw[~mask] == 0).all()
                 assert_finite(draw, scores, f"relaxed, {where}")
-                assert_finite(law.log_prob(draw.detach()), scores, f"relaxed log_prob, {where}")
+                assert_finite(dist.log_prob(draw.detach()), scores, f"relaxed log_prob, {where}")

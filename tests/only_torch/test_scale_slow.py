@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import catnat
 import catnat.torch as ct
 
-FALSE_ALARM = 1e-6  # the chance that a correct sampler fails a whole test; seeds are fixed, so a pass stays a pass
+FALSE_ALARM = 1e-6  # how often a correct sampler fails a whole test; seeds are fixed, so a pass stays a pass
 
 
 def yes_at(scores: np.ndarray) -> np.ndarray:
@@ -27,7 +27,7 @@ def yes_at(scores: np.ndarray) -> np.ndarray:
 
 
 def bit_frequencies(scores: Tensor, depth: int) -> list[float]:
-    """The probability of answering yes at each level, level by level in float64: the reach of a node times its a."""
+    """The probability of yes at each level, level by level in float64: the reach of a node times its a."""
     reach, found = np.ones(1), []
     for level in range(depth):
         yes = yes_at(scores[2**level - 1 : 2 ** (level + 1) - 1].double().numpy())
@@ -83,7 +83,7 @@ def test_ten_million_draws_from_thirty_million_classes():
     assert int(classes.max()) < 2**depth
     assert (classes >= 2**24).any()
     check_bits(classes, scores, depth)
-    # Beyond single bits: the first ten questions together have the law of their subtree.
+    # Beyond single bits: the first ten nodes together have the distribution of their subtree.
     top = ct.catnat(scores[: 2**10 - 1])
     rows.chi_square(classes >> (depth - 10), top)
 
@@ -139,13 +139,13 @@ def test_the_work_grows_with_the_depth_and_not_with_the_classes(activation):
             tree = make(K)
             scores = torch.zeros(8, K - 1)
             classes = torch.arange(8)
-            law = ct.Catnat(scores, tree, kind)
+            dist = ct.Catnat(scores, tree, kind)
             work[K] = {
                 "log_prob": written(lambda s=scores, c=classes, t=tree: ct.log_prob(s, c, t, kind)),
                 "sample": written(lambda s=scores, t=tree: ct.sample(s, t, kind)),
                 "without": written(lambda s=scores, t=tree: ct.sample_without_replacement(s, 5, t, kind)),
-                "Catnat": written(lambda law=law, c=classes: law.log_prob(c)),
-                "Catnat.sample": written(lambda law=law: law.sample()),
+                "Catnat": written(lambda dist=dist, c=classes: dist.log_prob(c)),
+                "Catnat.sample": written(lambda dist=dist: dist.sample()),
                 "cross_entropy": written(lambda s=scores, c=classes, t=tree: ct.cross_entropy(s, c, t, kind)),
             }
         for name, small in work[2**10].items():

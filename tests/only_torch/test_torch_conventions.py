@@ -203,7 +203,7 @@ def test_fake_tensors_and_a_fake_gpu_leave_no_trace(tree):
     for activation in KINDS:
         for device in ("cpu", "cuda"):
             with FakeTensorMode():
-                # A torch built without CUDA aborts when autograd asks a fake GPU for its stream: values only there.
+                # A torch built without CUDA aborts when autograd takes the stream of a fake GPU: values only there.
                 scores = torch.zeros(3, tree.num_nodes, device=device, requires_grad=device == "cpu")
                 for name, function in FUNCTIONS.items():
                     value = function(scores, tree, activation)
@@ -323,7 +323,7 @@ def test_trees_and_activations_survive_pickle_and_copy():
 def test_distributions_survive_pickle_and_copy(touched):
     tree = rows.TREES["huffman-20"]
     scores = rows.around(tree, 3)
-    for law in (
+    for dist in (
         ct.Catnat(scores, tree),
         ct.OneHotCatnat(scores, tree, "sigmoid"),
         ct.OneHotCatnatStraightThrough(scores, tree),
@@ -331,14 +331,14 @@ def test_distributions_survive_pickle_and_copy(touched):
         td.Independent(ct.OneHotCatnat(scores, tree), 1),
     ):
         if touched:  # lazily computed attributes travel too
-            _ = law.mean if not isinstance(law, ct.RelaxedOneHotCatnat) else law.logits
-            law.log_prob(law.sample())
+            _ = dist.mean if not isinstance(dist, ct.RelaxedOneHotCatnat) else dist.logits
+            dist.log_prob(dist.sample())
         torch.manual_seed(0)
-        value = law.sample()
-        for again in round_trips(law):
-            assert type(again) is type(law)
-            assert (again.batch_shape, again.event_shape) == (law.batch_shape, law.event_shape)
-            rows.assert_equal(again.log_prob(value), law.log_prob(value))
+        value = dist.sample()
+        for again in round_trips(dist):
+            assert type(again) is type(dist)
+            assert (again.batch_shape, again.event_shape) == (dist.batch_shape, dist.event_shape)
+            rows.assert_equal(again.log_prob(value), dist.log_prob(value))
             torch.manual_seed(0)
             rows.assert_equal(again.sample(), value)
 
@@ -486,7 +486,7 @@ def test_reset_parameters_draws_anew():
     assert list(layer.state_dict()) == ["weight", "bias", "_extra_state"]
 
 
-def test_layers_are_twins_of_softmax_and_log_softmax():
+def test_layers_are_counterparts_of_softmax_and_log_softmax():
     tree = catnat.chain(6)
     scores = rows.around(tree, 4, 3)
     for kind in KINDS:
@@ -528,8 +528,8 @@ def test_printing_a_model_says_what_it_does():
     ):
         assert part in text, text
     scores = torch.zeros(3, 5)
-    for law in (ct.Catnat(scores, tree), ct.OneHotCatnat(scores, tree), ct.RelaxedOneHotCatnat(0.5, scores, tree)):
-        assert type(law).__name__ in repr(law)
+    for dist in (ct.Catnat(scores, tree), ct.OneHotCatnat(scores, tree), ct.RelaxedOneHotCatnat(0.5, scores, tree)):
+        assert type(dist).__name__ in repr(dist)
 
 
 def test_a_model_trains():

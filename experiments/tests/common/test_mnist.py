@@ -72,7 +72,7 @@ def test_a_missing_file_is_an_error_that_says_where_it_belongs(folder: Path) -> 
         mnist._checked("t10k-images-idx3-ubyte.gz")
 
 
-def test_without_a_folder_the_mirrors_are_asked_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_the_mirrors_are_tried_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With real files behind addresses of this machine; the first mirror does not have them."""
     served = mnist._path("t10k-images-idx3-ubyte.gz").parent
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Silent, directory=str(served))) as server:

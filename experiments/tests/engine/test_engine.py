@@ -76,7 +76,7 @@ def test_what_is_not_selected_yet_counts_as_missing(log: Log) -> None:
     assert left == [4.0, 3.0]  # a group of three; and three runs that cost as much as the finished ones
 
 
-def test_plan_asks_the_experiment_what_a_group_costs(log: Log) -> None:
+def test_plan_takes_the_price_of_a_group_from_the_experiment(log: Log) -> None:
     experiment = Toy(log("a"), steps=10, sleep=2.0)
     coarse, final = engine_stages.seconds_left(experiment, engine_stages.survey(experiment, "quick", []))
     assert coarse == pytest.approx(2 * 10 * 2.0)  # two groups of three
@@ -114,7 +114,7 @@ def test_groups_must_be_a_partition(log: Log) -> None:
 # ---- the checkpointer (no Ray) ---------------------------------------------------------------------------------------
 
 
-def test_keeper_gives_back_what_it_was_given(tmp_path: Path) -> None:
+def test_checkpointer_gives_back_what_it_was_given(tmp_path: Path) -> None:
     runs: list[Config] = [{"seed": 1}, {"seed": 2}]
     reports: list[dict[str, Any]] = []
     first = checkpoints.FileCheckpointer(tmp_path, runs, reports.append)
@@ -442,7 +442,7 @@ def test_display_on_a_terminal(output: io.StringIO) -> None:
 
 
 @pytest.mark.usefixtures("own_ray")
-def test_share_of_a_gpu_that_is_not_there_is_refused_at_once() -> None:
+def test_fraction_of_a_gpu_that_is_not_there_is_refused_at_once() -> None:
     engine._check_gpus(Options())
     with pytest.raises(engine.ResourcesError, match="Ray finds 0 GPUs on this machine"):
         engine._check_gpus(Options(gpus_per_trial=0.5))

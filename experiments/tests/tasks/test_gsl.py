@@ -53,7 +53,7 @@ def test_the_graph_has_the_listed_entries() -> None:
 
 
 @pytest.mark.parametrize("theta", paper.THETAS)
-def test_data_has_the_stated_law(theta: float) -> None:
+def test_data_has_the_stated_distribution(theta: float) -> None:
     data = make_data(theta, pairs=2000)
     assert data.x.shape == (2000, 24, 4)
     assert data.y.shape == (2000, 24, 2)

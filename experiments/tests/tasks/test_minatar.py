@@ -156,7 +156,7 @@ def test_entropies_and_divergences_are_sums_over_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "far"), [("natural", True), ("natural-reflect", False), ("sigmoid", False)])
-def test_saturated_scores_are_those_of_certain_answers(name: str, far: bool) -> None:
+def test_saturated_scores_are_those_of_certain_nodes(name: str, far: bool) -> None:
     np.testing.assert_array_equal(
         POLICIES[name].saturated(jnp.array([0.0, 10.0, -1.0, 0.0])), [False, far, False, False]
     )

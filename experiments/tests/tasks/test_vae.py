@@ -181,7 +181,7 @@ def test_the_start_has_torchs_bounds_and_shares_all_but_the_last_layer() -> None
 # ---- draws and loss ----
 
 
-def test_gumbel_noise_has_its_law() -> None:
+def test_gumbel_noise_has_its_distribution() -> None:
     noise = vae_model.gumbel((100_001,), np.random.default_rng(0)).double().numpy()
     assert np.isfinite(noise).all()
     assert stats.kstest(noise, stats.gumbel_r.cdf).pvalue > FALSE_ALARM

@@ -239,7 +239,7 @@ def test_every_parameterization_runs(kind: str) -> None:
     assert list(searched.metrics) == [name for name in METRICS if not name.startswith("test")]
 
 
-def test_the_exact_law_is_better_than_a_constant_guess() -> None:
+def test_the_exact_distribution_is_better_than_a_constant_guess() -> None:
     outcome = world_training.train(small(parameterization=EXACT, test_sequences=200), Memory())
     exact, guess = outcome.history["ahead"], outcome.history["ahead_mean_frame"]
     assert outcome.metrics == {"test_rollout": pytest.approx(np.mean(exact))}

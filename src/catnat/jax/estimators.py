@@ -356,7 +356,7 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
 
 
 def _quotient(above: Array, below: Array) -> Array:
-    """A ratio of chances. Only underflow makes one 0: such a set is never drawn."""
+    """A ratio of probabilities. Only underflow makes one 0: such a set is never drawn."""
     return above / jnp.where(below > 0, below, 1)
 
 

@@ -74,6 +74,8 @@ def log_catnat(
 ) -> Float[Tensor, "*batch classes"]:
     r"""The log-probability of every class, the counterpart of ``torch.log_softmax``; always finite.
 
+    .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
+
     A node of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
     probability 0 keeps a finite log-probability; the sigmoid has no floor.
 

@@ -97,7 +97,7 @@ class _Search(NamedTuple):
         return places, (places.log_prob > least) & ~self.walk.at_leaf(places.at)
 
     def deeper(self, places: _Places, open_: Tensor) -> _Places:
-        """Ask the most probable open nodes."""
+        """Score the most probable open nodes."""
         bounds = torch.where(open_, places.log_prob, -torch.inf)
         chosen = bounds.topk(min(_AT_ONCE, bounds.shape[-1]))
         read = places.reordered(chosen.indices)._replace(log_prob=chosen.values)

@@ -331,7 +331,7 @@ def _columns(values: Tensor, index: Tensor) -> Tensor:
 
 
 def _quotient(above: Tensor, below: Tensor) -> Tensor:
-    """A ratio of chances. Only underflow makes one 0: such a set is never drawn."""
+    """A ratio of probabilities. Only underflow makes one 0: such a set is never drawn."""
     return above / torch.where(below > 0, below, 1)
 
 

@@ -1,4 +1,4 @@
-"""Masked, heated and mixed laws in torch: temperatures, divergences, torch's own distributions."""
+"""Masks, temperature and unimix in torch: divergences, torch's own distributions."""
 
 from __future__ import annotations
 
@@ -29,46 +29,47 @@ def test_a_temperature_for_every_row(mode, unimix, masked):
     tree = catnat.huffman(cases.zipf(80))
     scores = rows.inside(tree, "natural", 2, 3)
     mask = masks(tree, 6).view(2, 3, -1) if masked else None
-    heat = torch.tensor([[0.1, 0.5, 1.0], [1.5, 3.0, 40.0]], dtype=torch.float64)
+    temperature = torch.tensor([[0.1, 0.5, 1.0], [1.5, 3.0, 40.0]], dtype=torch.float64)
     options = {"mask_mode": mode, "unimix": unimix}
-    law = ct.Catnat(scores, tree, mask=mask, temperature=heat, **options)
-    draws = law.sample((3000,), generator=rows.seeded(0))
+    dist = ct.Catnat(scores, tree, mask=mask, temperature=temperature, **options)
+    draws = dist.sample((3000,), generator=rows.seeded(0))
     for at in np.ndindex(2, 3):
         row = ct.Catnat(
-            scores[at], tree, mask=None if mask is None else mask[at], temperature=float(heat[at]), **options
+            scores[at], tree, mask=None if mask is None else mask[at], temperature=float(temperature[at]), **options
         )
         for name, fact in facts(row).items():
-            rows.assert_close(facts(law)[name][at], fact, 1e-12, 1e-13)
+            rows.assert_close(facts(dist)[name][at], fact, 1e-12, 1e-13)
         rows.chi_square(draws[(slice(None), *at)], row.probs)
     # One number for all, as a tensor; one row of them, broadcast.
     assert_same(
         ct.Catnat(scores, tree, mask=mask, temperature=torch.tensor(1.7), **options),
         ct.Catnat(scores, tree, mask=mask, temperature=float(torch.tensor(1.7)), **options),
     )
-    by_mask = ct.Catnat(scores[0, 0], tree, mask=masks(tree, 3), temperature=heat[0], **options)
+    by_mask = ct.Catnat(scores[0, 0], tree, mask=masks(tree, 3), temperature=temperature[0], **options)
     assert_same(
-        by_mask, ct.Catnat(scores[0, :1].expand(3, -1), tree, mask=masks(tree, 3), temperature=heat[0], **options)
+        by_mask,
+        ct.Catnat(scores[0, :1].expand(3, -1), tree, mask=masks(tree, 3), temperature=temperature[0], **options),
     )
-    wide = ct.Catnat(scores, tree, mask=mask, temperature=heat[0], **options)
-    assert_same(wide, ct.Catnat(scores, tree, mask=mask, temperature=heat[0].expand(2, 3), **options))
+    wide = ct.Catnat(scores, tree, mask=mask, temperature=temperature[0], **options)
+    assert_same(wide, ct.Catnat(scores, tree, mask=mask, temperature=temperature[0].expand(2, 3), **options))
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0])
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("heat", [0.1, 0.5, 1.0, 2.0])
-def test_the_gradient_of_a_temperature(heat, dtype, masked, size):
+@pytest.mark.parametrize("value", [0.1, 0.5, 1.0, 2.0])
+def test_the_gradient_of_a_temperature(value, dtype, masked, size):
     """That of softmax(log p / T) over the valid classes alone, written in plain operations."""
     scores = rows.inside(catnat.balanced(5), "natural", 3, dtype=dtype)
     mask = MASK if masked else torch.ones(5, dtype=torch.bool)
     for unimix in (0.0, 0.2):
         found = []
         for build in ("library", "plain"):
-            temperature = torch.full((3,), heat, dtype=dtype, requires_grad=True)
+            temperature = torch.full((3,), value, dtype=dtype, requires_grad=True)
             if build == "library":
-                law = ct.Catnat(scores, mask=mask if masked else None, temperature=temperature, unimix=unimix)
-                probs, entropy = law.probs[:, mask], law.entropy()
-                logits = law.logits[:, mask]
+                dist = ct.Catnat(scores, mask=mask if masked else None, temperature=temperature, unimix=unimix)
+                probs, entropy = dist.probs[:, mask], dist.entropy()
+                logits = dist.logits[:, mask]
             else:
                 logs = ct.Catnat(scores, mask=mask).logits[:, mask]
                 probs = torch.softmax(logs / temperature.unsqueeze(-1), -1) * (1 - unimix) + unimix / mask.sum()
@@ -83,24 +84,24 @@ def test_the_gradient_of_a_temperature(heat, dtype, masked, size):
 @both_modes
 @pytest.mark.parametrize("masked", [True, False])
 def test_extreme_temperatures(dtype, mode, masked):
-    """Laws that sum to one, with finite gradients; a hot one is uniform."""
+    """Distributions that sum to one, with finite gradients; at a high temperature they are uniform."""
     scores = rows.inside(catnat.balanced(5), "natural", 3, dtype=dtype).requires_grad_()
     computing = torch.float64 if dtype == torch.float64 else torch.float32
-    for heat in (1e-30, 1e-6, 1e6, 1e30):
-        for temperature in (heat, torch.full((3,), heat, dtype=computing)):
-            law = ct.Catnat(scores, mask=MASK if masked else None, mask_mode=mode, temperature=temperature)
-            torch.testing.assert_close(law.probs.double().sum(-1), torch.ones(3).double(), rtol=0, atol=0.01)
-            for value in (law.probs, law.logits, law.entropy(), law.log_prob(torch.tensor(0))):
+    for number in (1e-30, 1e-6, 1e6, 1e30):
+        for temperature in (number, torch.full((3,), number, dtype=computing)):
+            dist = ct.Catnat(scores, mask=MASK if masked else None, mask_mode=mode, temperature=temperature)
+            torch.testing.assert_close(dist.probs.double().sum(-1), torch.ones(3).double(), rtol=0, atol=0.01)
+            for value in (dist.probs, dist.logits, dist.entropy(), dist.log_prob(torch.tensor(0))):
                 assert value.isfinite().all()
                 assert gradient(value, scores).isfinite().all()
-            if heat > 1:
-                assert_uniform(law)
+            if number > 1:
+                assert_uniform(dist)
 
 
-def assert_uniform(law: ct.Catnat) -> None:
-    valid = torch.ones_like(law.probs, dtype=torch.bool) if law.mask is None else law.mask
+def assert_uniform(dist: ct.Catnat) -> None:
+    valid = torch.ones_like(dist.probs, dtype=torch.bool) if dist.mask is None else dist.mask
     wanted = valid.float() / valid.sum(-1, keepdim=True)
-    torch.testing.assert_close(law.probs.float(), wanted, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(dist.probs.float(), wanted, rtol=1e-2, atol=1e-3)
 
 
 @all_dtypes
@@ -108,9 +109,9 @@ def assert_uniform(law: ct.Catnat) -> None:
 def test_enormous_temperatures(dtype, mode):
     """Up to the largest number there is, a masked class takes nothing from the others."""
     largest = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).max
-    for heat in (largest / 1000, largest / 10, largest):
-        law = ct.Catnat(torch.randn(3, 4).to(dtype), mask=MASK, mask_mode=mode, temperature=heat)
-        assert_uniform(law)
+    for temperature in (largest / 1000, largest / 10, largest):
+        dist = ct.Catnat(torch.randn(3, 4).to(dtype), mask=MASK, mask_mode=mode, temperature=temperature)
+        assert_uniform(dist)
 
 
 def test_a_temperature_beyond_the_dtype_is_refused():
@@ -124,15 +125,15 @@ def test_a_temperature_beyond_the_dtype_is_refused():
 def test_extreme_learned_temperatures(learned, masked):
     scores = rows.inside(catnat.balanced(5), "natural", 3)
     temperature = torch.full((3,), learned, dtype=torch.float64, requires_grad=True)
-    law = ct.Catnat(scores, mask=MASK if masked else None, temperature=temperature)
-    for value in (law.probs, law.logits, law.entropy()):
+    dist = ct.Catnat(scores, mask=MASK if masked else None, temperature=temperature)
+    for value in (dist.probs, dist.logits, dist.entropy()):
         assert gradient(value, temperature).isfinite().all()
 
 
 @both_modes
 @pytest.mark.parametrize("tree", [catnat.balanced(1000), catnat.huffman(cases.zipf(1000))], ids=["balanced", "huffman"])
 def test_walked_log_prob_of_a_mixture(tree, mode):
-    """A path and the uniform share: the same as reading it from all classes."""
+    """A path and the uniform fraction: the same as reading it from all classes."""
     scores = rows.around(tree, 4).requires_grad_()
     for mask in (masks(tree, 4), None):
         dense, walked = (ct.Catnat(scores, tree, mask=mask, mask_mode=mode, unimix=0.1) for _ in range(2))
@@ -150,22 +151,22 @@ def test_walked_log_prob_of_a_mixture(tree, mode):
 # ---- divergences ----
 
 
-def torch_twin(law: ct.Catnat) -> td.Categorical:
-    return td.Categorical(probs=law.probs.detach())
+def torch_counterpart(dist: ct.Catnat) -> td.Categorical:
+    return td.Categorical(probs=dist.probs.detach())
 
 
 @all_options
 def test_kl_with_the_distributions_of_torch(options):
     tree = catnat.huffman(cases.zipf(20))
-    law = ct.Catnat(rows.inside(tree, "natural", 5), tree, mask=masks(tree, 5), **options)
+    dist = ct.Catnat(rows.inside(tree, "natural", 5), tree, mask=masks(tree, 5), **options)
     other = td.Categorical(logits=torch.randn(5, 20, dtype=torch.float64, generator=rows.seeded(0)))
-    p, q = law.probs.numpy(), other.probs.numpy()
-    got = kl_divergence(law, other)
+    p, q = dist.probs.numpy(), other.probs.numpy()
+    got = kl_divergence(dist, other)
     np.testing.assert_allclose(got, [oracle.categorical_kl(*pair) for pair in zip(p, q, strict=True)], rtol=1e-11)
-    got = kl_divergence(other, law)
-    np.testing.assert_array_equal(got.isinf(), ~law.mask.all(-1).numpy())
+    got = kl_divergence(other, dist)
+    np.testing.assert_array_equal(got.isinf(), ~dist.mask.all(-1).numpy())
     np.testing.assert_allclose(got, [oracle.categorical_kl(*pair) for pair in zip(q, p, strict=True)], rtol=1e-11)
-    assert (kl_divergence(law, torch_twin(law)).abs() < 1e-6).all()  # torch keeps probabilities away from 0
+    assert (kl_divergence(dist, torch_counterpart(dist)).abs() < 1e-6).all()  # torch keeps probabilities away from 0
 
 
 @all_options
@@ -212,18 +213,18 @@ def test_half_precision_saturates_what_is_finite(dtype):
     assert kl_divergence(ct.OneHotCatnat(p.scores), ct.OneHotCatnat(p.scores, mask=forbidden.mask)) == torch.inf
 
 
-def test_kl_of_laws_masked_in_the_way_of_torch():
+def test_kl_of_distributions_masked_in_the_way_of_torch():
     """Users of torch mask by logits of minus infinity: where both forbid a class, nothing is infinite or NaN."""
     scores = rows.inside(catnat.balanced(5), "natural", 3).requires_grad_()
     logits = torch.randn(3, 5, dtype=torch.float64, generator=rows.seeded(0)).requires_grad_()
-    law, other = ct.Catnat(scores, mask=MASK), td.Categorical(logits=logits.masked_fill(~MASK, -torch.inf))
-    p, q = (each.probs[:, MASK] for each in (law, other))
-    for pair, wanted in (((law, other), (p * (p / q).log()).sum(-1)), ((other, law), (q * (q / p).log()).sum(-1))):
+    dist, other = ct.Catnat(scores, mask=MASK), td.Categorical(logits=logits.masked_fill(~MASK, -torch.inf))
+    p, q = (each.probs[:, MASK] for each in (dist, other))
+    for pair, wanted in (((dist, other), (p * (p / q).log()).sum(-1)), ((other, dist), (q * (q / p).log()).sum(-1))):
         got = kl_divergence(*pair)
         rows.assert_close(got, wanted)
         rows.assert_close(gradient(got, scores), torch.autograd.grad(weighted(wanted), scores, retain_graph=True)[0])
     # The gradient of torch's own parameter, where torch can give one: its own KL has NaN there.
-    rows.assert_close(gradient(kl_divergence(law, other), logits), gradient(wanted_kl(p, q), logits))
+    rows.assert_close(gradient(kl_divergence(dist, other), logits), gradient(wanted_kl(p, q), logits))
 
 
 def wanted_kl(p: Tensor, q: Tensor) -> Tensor:
@@ -241,22 +242,21 @@ def test_kl_of_other_numbers_of_classes():
 @all_options
 def test_expand(options):
     tree = catnat.huffman(cases.zipf(80))
-    heat = options["temperature"]
-    tensor_heat = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    of_rows = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
     scores, mask = rows.inside(tree, "natural", 3), masks(tree, 3)
-    for temperature in (heat, tensor_heat):
+    for temperature in (options["temperature"], of_rows):
         given = {**options, "temperature": temperature}
         for kind in (ct.Catnat, ct.OneHotCatnat, ct.OneHotCatnatStraightThrough):
-            law = kind(scores, tree, mask=mask, **given)
-            wide = law.expand((2, 3))
+            dist = kind(scores, tree, mask=mask, **given)
+            wide = dist.expand((2, 3))
             assert type(wide) is kind
             assert wide.batch_shape == (2, 3)
             assert wide.mask.shape == (2, 3, 80)
-            rows.assert_equal(wide.probs, law.probs.expand(2, 3, -1))
-            rows.assert_close(wide.entropy(), law.entropy().expand(2, 3))
+            rows.assert_equal(wide.probs, dist.probs.expand(2, 3, -1))
+            rows.assert_close(wide.entropy(), dist.entropy().expand(2, 3))
             value = wide.sample((4,))
-            rows.assert_close(wide.log_prob(value), law.log_prob(value))
-    if heat == 1:
+            rows.assert_close(wide.log_prob(value), dist.log_prob(value))
+    if options["temperature"] == 1:
         relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, mask=mask, mask_mode=options["mask_mode"]).expand((2, 3))
         assert relaxed.rsample((4,)).shape == (4, 2, 3, 80)
         assert (relaxed.rsample() * ~mask == 0).all()
@@ -264,14 +264,14 @@ def test_expand(options):
 
 def test_independent():
     scores, mask = rows.inside(catnat.balanced(5), "natural", 4, 3), masks(catnat.balanced(5), 3)
-    law = td.Independent(ct.Catnat(scores, mask=mask), 1)
+    dist = td.Independent(ct.Catnat(scores, mask=mask), 1)
     other = td.Independent(ct.Catnat(scores.flip(0), mask=mask), 1)
-    assert law.batch_shape == (4,)
-    assert law.event_shape == (3,)
-    value = law.sample((6,))
-    rows.assert_close(law.log_prob(value), law.base_dist.log_prob(value).sum(-1))
-    rows.assert_close(law.entropy(), law.base_dist.entropy().sum(-1))
-    rows.assert_close(kl_divergence(law, other), kl_divergence(law.base_dist, other.base_dist).sum(-1))
+    assert dist.batch_shape == (4,)
+    assert dist.event_shape == (3,)
+    value = dist.sample((6,))
+    rows.assert_close(dist.log_prob(value), dist.base_dist.log_prob(value).sum(-1))
+    rows.assert_close(dist.entropy(), dist.base_dist.entropy().sum(-1))
+    rows.assert_close(kl_divergence(dist, other), kl_divergence(dist.base_dist, other.base_dist).sum(-1))
 
 
 @all_options
@@ -326,8 +326,8 @@ def test_relaxed(dtype, temperature, mode):
     tree = catnat.balanced(11)
     mask = masks(tree, 5)
     scores = rows.inside(tree, "natural", 5, dtype=dtype).requires_grad_()
-    law = ct.RelaxedOneHotCatnat(temperature, scores, tree, mask=mask, mask_mode=mode, unimix=0.1, validate_args=False)
-    draws = law.rsample((50,), generator=rows.seeded(0))
+    dist = ct.RelaxedOneHotCatnat(temperature, scores, tree, mask=mask, mask_mode=mode, unimix=0.1, validate_args=False)
+    draws = dist.rsample((50,), generator=rows.seeded(0))
     assert draws.dtype == dtype
     assert (draws * ~mask == 0).all()
     assert draws.isfinite().all()
@@ -335,13 +335,13 @@ def test_relaxed(dtype, temperature, mode):
         draws.double().sum(-1), torch.ones(50, 5).double(), rtol=0, atol=16 * torch.finfo(dtype).eps
     )
     assert gradient(draws, scores).isfinite().all()
-    density = law.log_prob(draws.detach())
+    density = dist.log_prob(draws.detach())
     assert density.isfinite().all()
     assert gradient(density, scores).isfinite().all()
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_density_of_a_relaxed_law_integrates_to_one(masked):
+def test_the_density_of_a_relaxed_distribution_integrates_to_one(masked):
     """Over the simplex of the valid classes: one valid class is certain, two make a line, three a triangle."""
     mask = torch.tensor([True, False, True, False]) if masked else None
     tree = catnat.balanced(4) if masked else catnat.balanced(2)
@@ -349,29 +349,29 @@ def test_the_density_of_a_relaxed_law_integrates_to_one(masked):
     grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     value = torch.zeros(len(grid), tree.num_classes, dtype=torch.float64)
     value[:, 0], value[:, 2 if masked else 1] = grid, 1 - grid
-    law = ct.RelaxedOneHotCatnat(0.9, scores, tree, mask=mask)
-    assert law.log_prob(value).exp().mean().item() == pytest.approx(1, abs=1e-3)
+    dist = ct.RelaxedOneHotCatnat(0.9, scores, tree, mask=mask)
+    assert dist.log_prob(value).exp().mean().item() == pytest.approx(1, abs=1e-3)
 
 
-def test_a_relaxed_law_with_one_valid_class_is_certain():
+def test_a_relaxed_distribution_with_one_valid_class_is_certain():
     scores = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
-    law = ct.RelaxedOneHotCatnat(0.5, scores, mask=torch.eye(5, dtype=torch.bool))
-    draw = law.rsample()
+    dist = ct.RelaxedOneHotCatnat(0.5, scores, mask=torch.eye(5, dtype=torch.bool))
+    draw = dist.rsample()
     rows.assert_equal(draw.detach(), torch.eye(5, dtype=torch.float64))
     rows.assert_close(gradient(draw, scores), torch.zeros_like(scores), atol=1e-14)
-    rows.assert_close(law.log_prob(draw.detach()), torch.zeros(5, dtype=torch.float64))
+    rows.assert_close(dist.log_prob(draw.detach()), torch.zeros(5, dtype=torch.float64))
 
 
-def test_a_learned_temperature_of_a_relaxed_law():
+def test_a_learned_temperature_of_a_relaxed_distribution():
     scores = rows.inside(catnat.balanced(5), "natural", 3)
     temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    law = ct.RelaxedOneHotCatnat(temperature, scores, mask=MASK)
-    draw = law.rsample(generator=rows.seeded(0))
-    logs = law.logits[:, MASK]
+    dist = ct.RelaxedOneHotCatnat(temperature, scores, mask=MASK)
+    draw = dist.rsample(generator=rows.seeded(0))
+    logs = dist.logits[:, MASK]
     noise = (draw[:, MASK].detach().log() * temperature).detach() - logs  # up to a constant per row
     wanted = torch.softmax((logs + noise) / temperature, -1)
     rows.assert_close(draw[:, MASK], wanted)
     pick = torch.linspace(-1, 2, 15, dtype=torch.float64).view(3, 5)[:, MASK]
     rows.assert_close(*(torch.autograd.grad((v * pick).sum(), temperature)[0] for v in (draw[:, MASK], wanted)), 1e-8)
     value = draw.detach()
-    assert gradient(law.log_prob(value), temperature).isfinite()
+    assert gradient(dist.log_prob(value), temperature).isfinite()
