@@ -36,6 +36,7 @@ BUILT_IN = {
             "reproduce-short": 0.7,
             "reproduce": 0.7,
             "table-3": 16,
+            "table-3-short": 4,
             "table-4": 8,
             "ablation": 2,
             "ablation-equal": 1,
@@ -44,7 +45,7 @@ BUILT_IN = {
     ),
     "vae_reinforce": BuiltIn(
         "categorical VAE that learns by REINFORCE, Table 5 of the paper",
-        {"quick": 0.1, "collapse": 1, "paper": 230},
+        {"quick": 0.1, "collapse": 1, "table-5": 11, "paper": 230},
     ),
     "world": BuiltIn(
         "world model in the style of DreamerV3 on a ball in a box, beyond the paper",
@@ -52,7 +53,7 @@ BUILT_IN = {
     ),
     "atari": BuiltIn(
         "PPO on Atari games, Table 6 of the paper",
-        {"quick": 0.03, "evidence": 0.9, "paper": 17_000},
+        {"quick": 0.03, "evidence": 0.9, "table-6": 11, "paper": 17_000},
     ),
     "minatar": BuiltIn(
         "PPO on MinAtar in JAX with many seeds, beyond the paper",

@@ -77,6 +77,8 @@ PRESETS = {
     "quick": Preset(("breakout",), ALL[:3], steps=8192, seeds=1, untrained=8192),
     # Breakout clearly above untrained play, in half an hour of one core for each.
     "evidence": Preset(("breakout",), IN_THE_PAPER, steps=250_000, seeds=1, untrained=51_200),
+    # Both games of the paper's table at a sixteenth of its length, without its search.
+    "table-6": Preset(("breakout", "seaquest"), IN_THE_PAPER, steps=500_000, seeds=3, untrained=51_200),
     # The paper's table.
     "paper": Preset(
         ("breakout", "seaquest"), IN_THE_PAPER, PAPER_STEPS, seeds=10, untrained=102_400, trials=160, selected=10

@@ -49,6 +49,18 @@ PRESETS = {
         test_images=5000,
         test_samples=64,
     ),
+    # The cell with the large spread at the paper's length: does natural collapse, and are its nodes saturated?
+    "table-5": Preset(
+        cells=(_SMALL,),
+        parameterizations=IN_THE_PAPER,
+        coarse=(0.0005,),
+        search=False,
+        search_steps=0,
+        seeds=2,
+        steps=500 * EPOCH,
+        test_images=5000,
+        test_samples=64,
+    ),
     # The whole table.
     "paper": Preset(
         cells=tuple(_SMALL._replace(latents=n, classes=k) for n, k in itertools.product((10, 20, 30), (8, 16, 32))),
