@@ -49,15 +49,15 @@ def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def facts_of(options: Any) -> dict[str, Any]:
+def facts_of(distribution: Any) -> dict[str, Any]:
     """What a distribution says about itself, in native arrays."""
-    facts = {"probs": options.probs, "logits": options.logits, "entropy": options.entropy(), "mode": options.mode}
-    return {**facts, "mean": options.mean, "variance": options.variance} if options.event_shape else facts
+    names = ["probs", "logits", "mode", *(["mean", "variance"] if distribution.event_shape else [])]
+    return {"entropy": distribution.entropy(), **{name: getattr(distribution, name) for name in names}}
 
 
-def fact_of(options: Any, name: str, classes: Any) -> Any:
+def fact_of(distribution: Any, name: str, classes: Any) -> Any:
     """One fact; "log_prob" is that of ``classes``."""
-    found = getattr(options, name)
+    found = getattr(distribution, name)
     if classes is not None:
         return found(classes)
     return found() if callable(found) else found

@@ -95,8 +95,8 @@ _facts = jax.jit(backend.facts_of)
 
 
 @functools.partial(jax.jit, static_argnames="name")
-def _gradient(options: Any, name: str, classes: Any, cotangent: jax.Array) -> jax.Array:
+def _gradient(distribution: Any, name: str, classes: Any, cotangent: jax.Array) -> jax.Array:
     def fact(scores: jax.Array) -> Any:
-        return backend.fact_of(dataclasses.replace(options, scores=scores), name, classes)
+        return backend.fact_of(dataclasses.replace(distribution, scores=scores), name, classes)
 
-    return jax.vjp(fact, options.scores)[1](cotangent)[0]
+    return jax.vjp(fact, distribution.scores)[1](cotangent)[0]

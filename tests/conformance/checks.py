@@ -405,13 +405,13 @@ def far_logits_come_back(backend: Any, case: TreeCase, activation: ActivationCas
 # ---- draws ----
 
 
-def chi_square(counts: Mapping[Any, int] | Sequence[int], options: Mapping[Any, float] | Sequence[float]) -> None:
+def chi_square(counts: Mapping[Any, int] | Sequence[int], probabilities: Mapping[Any, float] | Sequence[float]) -> None:
     """Pearson's test of counts against a distribution; cells that expect fewer than 5 are put together."""
-    if isinstance(options, Mapping):
+    if isinstance(probabilities, Mapping):
         assert isinstance(counts, Mapping)
-        assert set(counts) <= set(options), "something impossible was drawn"
-        counts, options = [counts.get(cell, 0) for cell in options], list(options.values())
-    seen, p = np.asarray(counts, dtype=float), np.asarray(options, dtype=float)
+        assert set(counts) <= set(probabilities), "something impossible was drawn"
+        counts, probabilities = [counts.get(cell, 0) for cell in probabilities], list(probabilities.values())
+    seen, p = np.asarray(counts, dtype=float), np.asarray(probabilities, dtype=float)
     assert seen.shape == p.shape
     assert (seen[p == 0] == 0).all(), "something of probability zero was drawn"
     expected = p * seen.sum()
