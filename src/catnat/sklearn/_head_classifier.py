@@ -1,0 +1,5 @@
+from catnat.sklearn._prediction import TreePredictor
+
+
+class HeadClassifier(TreePredictor):
+    pass
