@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 pytest.importorskip("sklearn")
+pytest.importorskip("torch")
 
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -25,7 +26,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
 import catnat
-from catnat.sklearn import TreeClassifier
+from catnat.sklearn import HeadClassifier, TreeClassifier
 from catnat.sklearn._tree_classifier import RowsOfNodes
 
 TAXONOMY = catnat.Taxonomy.from_nested(
@@ -37,7 +38,7 @@ NAMES = np.array(TAXONOMY.classes)
 def animals(rows=300, seed=0):
     """Blobs, one per class of the taxonomy."""
     X, y = make_blobs(rows, n_features=5, centers=len(NAMES), cluster_std=4.0, random_state=seed)
-    return X, NAMES[y]
+    return (X - X.mean(0)) / X.std(0), NAMES[y]
 
 
 def with_groups(y, every=3):
@@ -50,10 +51,10 @@ def fast():
     return LogisticRegression()
 
 
-def check(classifier):
+def check(classifier, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkipTestWarning)  # array API
-        check_estimator(classifier)
+        check_estimator(classifier, **options)
 
 
 # ---- scikit-learn's own checks ----
@@ -63,6 +64,12 @@ def check(classifier):
 @pytest.mark.parametrize("tree", ["centroids", "balanced"])
 def test_passes_check_estimator(estimator, tree):
     check(TreeClassifier(estimator, tree=tree))
+
+
+def test_head_passes_check_estimator():
+    # As scikit-learn says of its own SGDClassifier: batches of repeated rows are not those of weighted ones.
+    weighted = {f"check_sample_weight_equivalence_on_{kind}_data": "trained by batches" for kind in ("dense", "sparse")}
+    check(HeadClassifier(32, max_iter=20), expected_failed_checks=weighted)
 
 
 # ---- probabilities ----
@@ -263,7 +270,8 @@ def test_pipelines_search_and_files():
 
 def test_two_jobs_find_the_same():
     X, y = animals()
-    one, two = (TreeClassifier(fast(), n_jobs=n).fit(X, y).predict_proba(X) for n in (1, 2))
+    with joblib.parallel_config("threading"):  # processes would need seconds to start
+        one, two = (TreeClassifier(fast(), n_jobs=n).fit(X, y).predict_proba(X) for n in (1, 2))
     np.testing.assert_array_equal(one, two)
 
 
@@ -288,6 +296,92 @@ def test_boosters_as_they_are(library):
     file = io.BytesIO()
     joblib.dump(classifier, file)
     np.testing.assert_array_equal(joblib.load(file).predict_proba(X), classifier.predict_proba(X))
+
+
+# ---- heads ----
+
+
+def head(**options):
+    return HeadClassifier(**{"embedding_size": 16, "max_iter": 10, "batch_size": 16, "random_state": 0, **options})
+
+
+def test_head_says_one_distribution_in_all_its_methods():
+    X, y = animals()
+    classifier = head(tree=TAXONOMY).fit(X, y)
+    probs = classifier.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1, rtol=0, atol=1e-12)
+    groups = dict(zip(classifier.groups_, classifier.group_proba(X).T, strict=True))
+    for group, found in groups.items():
+        members = np.isin(classifier.classes_, TAXONOMY.members(group))
+        np.testing.assert_allclose(found, probs[:, members].sum(1), rtol=1e-12)
+    labels, values = classifier.top_k(X, 3)
+    np.testing.assert_allclose(values, np.sort(probs, 1)[:, :-4:-1], rtol=1e-14)
+    assert (labels[:, 0] == classifier.predict(X)).all()
+    assert (classifier.classes_[probs.argmax(1)] == labels[:, 0]).all()
+    assert classifier.score(X, y) > 0.6
+    assert classifier.loss_curve_[-1] < 0.7 * classifier.loss_curve_[0]
+
+
+def test_head_trains_on_the_likelihood_of_partial_labels():
+    X, y = animals()
+    y = with_groups(y, every=2)
+    classifier = head(tree=TAXONOMY).fit(X, y)
+    probs = classifier.predict_proba(X)
+    sums = [row[np.isin(classifier.classes_, TAXONOMY.members(name))].sum() for row, name in zip(probs, y, strict=True)]
+    ids = classifier._labels.ids(y)
+    np.testing.assert_allclose(classifier._network.log_prob(X.astype(np.float32), ids), np.log(sums), atol=1e-4)
+    np.testing.assert_allclose(classifier.log_likelihood(X, y), np.log(sums), rtol=1e-9, atol=1e-12)
+    assert classifier.score(X, animals()[1]) > 0.6
+    groups_alone = head(tree=TAXONOMY).fit(X, [TAXONOMY.path(name)[0] for name in animals()[1]])
+    assert groups_alone.loss_curve_[-1] < 0.7 * groups_alone.loss_curve_[0]
+
+
+def test_head_on_sparse_rows_is_that_on_dense_ones():
+    X, y = animals()
+    dense = np.maximum(X, 0).astype(np.float32)
+    rows = sparse.csr_matrix(dense)
+    by_array, by_rows = (head(tree="huffman").fit(each, y) for each in (dense, rows))
+    np.testing.assert_allclose(by_rows.predict_proba(rows), by_array.predict_proba(dense), atol=1e-3)
+
+
+def test_partial_fit_continues():
+    X, y = animals()
+    whole = head(max_iter=1).fit(X, y)
+    parts = head()
+    for _ in range(10):
+        parts.partial_fit(X, y, classes=NAMES)
+    assert parts.n_iter_ == 10
+    assert parts.loss_curve_[0] == pytest.approx(whole.loss_curve_[0], rel=0.2)
+    assert parts.loss_curve_[-1] < 0.7 * parts.loss_curve_[0]
+    few = head().partial_fit(X[y == "ant"], y[y == "ant"], classes=NAMES)
+    assert np.isfinite(few.partial_fit(X, y).predict_log_proba(X)).all()
+    with pytest.raises(ValueError, match="needs `classes`"):
+        head().partial_fit(X, y)
+
+
+def test_early_stopping_keeps_the_best_weights():
+    X, _ = animals()
+    noise = NAMES[np.random.default_rng(0).integers(len(NAMES), size=len(X))]  # nothing to learn: it overfits
+    classifier = head(early_stopping=True, max_iter=30, learning_rate=1.0, validation_fraction=0.5).fit(X, noise)
+    assert classifier.n_iter_ == len(classifier.validation_curve_) < 30
+    held_out = classifier.validation_curve_
+    again = head(early_stopping=True, max_iter=int(np.argmin(held_out)) + 1, learning_rate=1.0, validation_fraction=0.5)
+    np.testing.assert_allclose(again.fit(X, noise).predict_proba(X), classifier.predict_proba(X), rtol=1e-5)
+
+
+def test_head_shows_its_progress(capsys):
+    pytest.importorskip("tqdm")
+    head(max_iter=2, verbose=True).fit(*animals())
+    assert "pass 2, loss" in capsys.readouterr().err
+
+
+def test_head_survives_files_and_search():
+    X, y = animals()
+    search = GridSearchCV(head(), {"learning_rate": [0.01, 0.1]}, cv=2).fit(X, y)
+    file = io.BytesIO()
+    joblib.dump(search.best_estimator_, file)
+    file.seek(0)
+    np.testing.assert_array_equal(joblib.load(file).predict_proba(X), search.predict_proba(X))
 
 
 # ---- errors ----

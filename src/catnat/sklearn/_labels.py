@@ -53,7 +53,7 @@ class Labels(NamedTuple):
         if not known.all():
             raise ValueError(
                 f"`y` has the label {y[~known].tolist()[0]!r}, which is not among the {len(self.classes)} classes "
-                f"{'and groups of the taxonomy' if self.taxonomy else 'that were there at the first fit'}."
+                f"{'and groups of the taxonomy' if self.taxonomy else 'that were given first'}."
             )
         return ids
 
@@ -63,13 +63,16 @@ class Labels(NamedTuple):
         return self.tree.num_nodes + self.order
 
 
-def labels_for(tree: Any, X: Any, y: NDArray[Any], weights: Floats | None) -> Labels:
-    """The labels and their tree, from what the user calls ``tree``."""
+def labels_for(tree: Any, X: Any, y: NDArray[Any], weights: Floats | None, classes: Any = None) -> Labels:
+    """The labels and their tree, from what the user calls ``tree``; the classes are those of ``y`` unless given."""
     if isinstance(tree, Taxonomy):
         return Labels.from_taxonomy(tree)
     check_classification_targets(y)
-    classes, index = np.unique(y, return_inverse=True)
-    built = _tree_of_kind(tree, X, index, weights, len(classes)) if isinstance(tree, str) else tree
+    classes = np.unique(y if classes is None else classes)
+    built = tree
+    if isinstance(tree, str):
+        index = Labels(classes, balanced(len(classes)), np.arange(len(classes)), None).ids(y) - (len(classes) - 1)
+        built = _tree_of_kind(tree, X, index, weights, len(classes))
     if not isinstance(built, Tree):
         raise TypeError(f"`tree` is {tree!r}, but one of {KINDS}, a catnat.Tree or a catnat.Taxonomy is needed.")
     if built.num_classes != len(classes):
@@ -88,6 +91,7 @@ def _tree_of_kind(kind: str, X: Any, index: Ints, weights: Floats | None, size: 
     masses = np.ones(len(index)) if weights is None else weights
     members = sparse.csr_matrix((masses, (index, np.arange(len(index)))), shape=(size, len(index)))
     counts = np.asarray(members.sum(axis=1)).ravel()
+    counts[counts == 0] = 1.0  # classes that come with a later batch
     features = _numbers(X) if kind == "centroids" else None
     if features is None:
         return huffman(counts)
@@ -113,3 +117,16 @@ def _sums(members: Any, X: Any, weights: Floats) -> NDArray[Any]:
     if sums.shape[1] > _WIDTH:
         sums = SparseRandomProjection(_WIDTH, random_state=0).fit_transform(sums)
     return np.asarray(sums.toarray() if sparse.issparse(sums) else sums)
+
+
+def pre_order(tree: Tree) -> tuple[Ints, Ints]:
+    """The number of every id in pre-order, and that of the first id after everything below it."""
+    sizes = np.ones(tree.num_nodes + tree.num_classes, dtype=np.int64)
+    for level in reversed(tree.levels):
+        sizes[level] += sizes[tree.children[level]].sum(axis=1)
+    number = np.zeros_like(sizes)
+    for level in tree.levels:
+        no, yes = tree.children[level].T
+        number[no] = number[level] + 1
+        number[yes] = number[no] + sizes[no]
+    return number, number + sizes

@@ -37,6 +37,10 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
         """The log-probability of every id, (2K-1, rows), of checked rows."""
         raise NotImplementedError
 
+    def _log_leaves(self, X: Any) -> Floats:
+        """The log-probability of every class, (K, rows), of checked rows."""
+        return self._log_reach(X)[self._labels.leaves]
+
     # ---- fitted attributes ----
 
     @property
@@ -58,8 +62,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
 
     def predict_log_proba(self, X: Any) -> Floats:
         """The log-probability of every class, shape (n_samples, n_classes); always finite."""
-        reached = self._log_reach(self._checked(X))
-        return np.ascontiguousarray(reached[self._labels.leaves].T)
+        return np.ascontiguousarray(self._log_leaves(self._checked(X)).T)
 
     def predict_proba(self, X: Any) -> Floats:
         """The probability of every class, shape (n_samples, n_classes)."""
@@ -67,7 +70,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row."""
-        best = self._by_rows(X, lambda reached: reached[self._labels.leaves].argmax(0))
+        best = self._by_rows(X, self._log_leaves, lambda leaves: leaves.argmax(0))
         return self.classes_[best]
 
     def top_k(self, X: Any, k: int) -> tuple[NDArray[Any], Floats]:
@@ -84,14 +87,14 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
         if not 1 <= k <= len(self.classes_):
             raise ValueError(f"`k` is {k}, but 1 .. {len(self.classes_)} classes can be found.")
 
-        def best(reached: Floats) -> Floats:
-            leaves = reached[self._labels.leaves].T
+        def best(leaves: Floats) -> Floats:
+            leaves = leaves.T
             some = np.argpartition(leaves, -k, axis=1)[:, -k:]
             order = np.argsort(-np.take_along_axis(leaves, some, 1), axis=1, kind="stable")
             found = np.take_along_axis(some, order, 1)
             return np.stack([found, np.take_along_axis(leaves, found, 1)], axis=2)
 
-        places, values = np.moveaxis(self._by_rows(X, best), 2, 0)
+        places, values = np.moveaxis(self._by_rows(X, self._log_leaves, best), 2, 0)
         return self.classes_[places.astype(np.int64)], np.exp(values)
 
     # ---- groups ----
@@ -100,7 +103,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
         """The probability of every group of the taxonomy, shape (n_samples, n_groups), in the order of ``groups_``."""
         check_is_fitted(self)
         ids = [self._taxonomy().ids[group] for group in self.groups_]
-        return np.exp(self._by_rows(X, lambda reached: reached[ids].T))
+        return np.exp(self._by_rows(X, self._log_reach, lambda reached: reached[ids].T))
 
     def predict_group(self, X: Any, confidence: float = 0.9) -> NDArray[Any]:
         """The deepest class or group of every row that is at least this probable, or None if there is none.
@@ -121,7 +124,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
             enough = reached[ids] >= np.log(confidence)
             return np.where(enough, np.arange(1, len(names))[:, None], 0).max(0)
 
-        return names[self._by_rows(X, deepest)]
+        return names[self._by_rows(X, self._log_reach, deepest)]
 
     def log_likelihood(self, X: Any, y: Any) -> Floats:
         """The log-probability of every row's label, which may be a group of the taxonomy."""
@@ -137,10 +140,10 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
 
     # ---- rows ----
 
-    def _by_rows(self, X: Any, of: Callable[[Floats], Any]) -> NDArray[Any]:
-        """``of`` the log-probabilities of all ids, for some rows at a time."""
+    def _by_rows(self, X: Any, logs: Callable[[Any], Floats], of: Callable[[Floats], Any]) -> NDArray[Any]:
+        """``of`` the log-probabilities, for some rows at a time."""
         X = self._checked(X)
-        return np.concatenate([of(self._log_reach(rows)) for rows in self._blocks(X)])
+        return np.concatenate([of(logs(rows)) for rows in self._blocks(X)])
 
     def _blocks(self, X: Any) -> Iterator[Any]:
         size = max(1, _NUMBERS // (2 * len(self.classes_)))

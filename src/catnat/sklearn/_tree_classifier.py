@@ -19,7 +19,7 @@ from sklearn.utils.validation import (
 )
 
 from catnat import Taxonomy, Tree
-from catnat.sklearn._labels import Floats, Ints, labels_for
+from catnat.sklearn._labels import Floats, Ints, labels_for, pre_order
 from catnat.sklearn._prediction import TreePredictor, log_reach
 
 _LEAST = np.finfo(np.float64).eps  # no branch is less probable: a node that is certain may still be wrong
@@ -95,7 +95,7 @@ class TreeClassifier(TreePredictor):
         self._constant = _smoothed(sides, self.tree_)
         self._fitted = np.flatnonzero(sides.all(axis=1))
         found = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_node)(clone(self._estimator()), X, *rows.at(node), weights) for node in self._fitted
+            delayed(_fit_node)(clone(self._estimator()), X, *rows.at(int(node)), weights) for node in self._fitted
         )
         self.estimators_: list[Any] = [None] * self.tree_.num_nodes
         for node, fitted in zip(self._fitted, found, strict=True):
@@ -124,7 +124,7 @@ class TreeClassifier(TreePredictor):
         )
         for node, both in zip(self._fitted, found, strict=True):
             branches[:, node] = both
-        return log_reach(*branches, self.tree_)
+        return log_reach(branches[0], branches[1], self.tree_)
 
     def __sklearn_tags__(self) -> Any:
         tags, inner = super().__sklearn_tags__(), get_tags(self._estimator())
@@ -146,7 +146,7 @@ class RowsOfNodes(NamedTuple):
     @classmethod
     def sorted_by(cls, ids: Ints, tree: Tree) -> RowsOfNodes:
         """The rows with these labels."""
-        number, end = _pre_order(tree)
+        number, end = pre_order(tree)
         order = np.argsort(number[ids], kind="stable")
         # A row whose label is the node itself does not reach its decision: it starts behind it.
         numbers = np.stack([number[: tree.num_nodes] + 1, number[tree.children[:, 1]], end[: tree.num_nodes]], axis=1)
@@ -164,19 +164,6 @@ class RowsOfNodes(NamedTuple):
         sums = np.concatenate([[0.0], np.cumsum(weights[self.order])])
         sides: Floats = np.diff(sums[self.bounds], axis=1)
         return np.where(np.diff(self.bounds, axis=1) > 0, sides, 0.0)
-
-
-def _pre_order(tree: Tree) -> tuple[Ints, Ints]:
-    """The number of every id in pre-order, and that of the first id after everything below it."""
-    sizes = np.ones(tree.num_nodes + tree.num_classes, dtype=np.int64)
-    for level in reversed(tree.levels):
-        sizes[level] += sizes[tree.children[level]].sum(axis=1)
-    number = np.zeros_like(sizes)
-    for level in tree.levels:
-        no, yes = tree.children[level].T
-        number[no] = number[level] + 1
-        number[yes] = number[no] + sizes[no]
-    return number, number + sizes
 
 
 def _smoothed(sides: Floats, tree: Tree) -> Floats:
