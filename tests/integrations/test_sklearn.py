@@ -319,7 +319,7 @@ def test_head_says_one_distribution_in_all_its_methods():
     assert (labels[:, 0] == classifier.predict(X)).all()
     assert (classifier.classes_[probs.argmax(1)] == labels[:, 0]).all()
     assert classifier.score(X, y) > 0.6
-    assert classifier.loss_curve_[-1] < 0.7 * classifier.loss_curve_[0]
+    assert classifier.loss_curve_[-1] < 0.8 * classifier.loss_curve_[0]
 
 
 def test_head_trains_on_the_likelihood_of_partial_labels():

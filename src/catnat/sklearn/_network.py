@@ -36,7 +36,8 @@ class Network:
         loss = -(self._log_prob(X, torch.from_numpy(ids)) * factors).sum()
         self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()
+        with torch.sparse.check_sparse_tensor_invariants(False):  # said, so that torch does not warn of the default
+            self.optimizer.step()
         return loss.item()
 
     @torch.no_grad()
