@@ -29,13 +29,20 @@ class Data(NamedTuple):
     y: dict[str, NDArray[Any]]
     taxonomy: catnat.Taxonomy | None = None
 
+    def groups(self) -> catnat.Taxonomy:
+        """The taxonomy, which must be there."""
+        if self.taxonomy is None:
+            raise ValueError("This method needs labels in a taxonomy: take it for icd10.")
+        return self.taxonomy
+
 
 @functools.lru_cache(maxsize=2)
 def load(name: str, seed: int) -> Data:
     """A data set; the seed decides the split."""
     rng = np.random.default_rng(seed)
     if name == "digits":
-        return _split(*load_digits(return_X_y=True), rng)
+        X, y = load_digits(return_X_y=True)  # noqa: N806
+        return _split(X, y, rng)
     if name == "icd10":
         return _categories(rng)
     kind, classes, rows = name.split("-")

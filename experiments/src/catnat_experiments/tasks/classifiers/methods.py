@@ -100,14 +100,14 @@ def _logistic(first: float, seed: int) -> Any:
 
 
 def _linear_tree(first: float, second: float, seed: int, data: Data) -> Any:
-    return TreeClassifier(_logistic(first, seed), tree=data.taxonomy)
+    return TreeClassifier(_logistic(first, seed), tree=data.groups())
 
 
 def _head(kind: str) -> Make:
     def make(first: float, second: float, seed: int, data: Data) -> Any:
         return HeadClassifier(
             round(dial(second, 32, 256)),
-            tree=data.taxonomy if kind == "taxonomy" else kind,
+            tree=data.groups() if kind == "taxonomy" else kind,
             learning_rate=dial(first, 0.02, 1.0),
             max_iter=PASSES,
             random_state=seed,
@@ -117,23 +117,23 @@ def _head(kind: str) -> Make:
 
 
 def _softmax(first: float, second: float, seed: int, data: Data) -> Any:
-    return Softmax(round(dial(second, 32, 256)), dial(first, 0.02, 1.0), seed, data.taxonomy)
+    return Softmax(round(dial(second, 32, 256)), dial(first, 0.02, 1.0), seed, data.groups())
 
 
 def _hiclass(first: float, second: float, seed: int, data: Data) -> Any:
-    return HiClass(_logistic(first, seed), data.taxonomy)
+    return HiClass(_logistic(first, seed), data.groups())
 
 
 class Softmax(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The network of ``HeadClassifier`` with a softmax over all classes in place of its head."""
 
-    def __init__(self, width: int, rate: float, seed: int, taxonomy: catnat.Taxonomy | None) -> None:
+    def __init__(self, width: int, rate: float, seed: int, taxonomy: catnat.Taxonomy) -> None:
         self.width, self.rate, self.seed, self.taxonomy = width, rate, seed, taxonomy
 
     def fit(self, X: Any, y: NDArray[Any]) -> Softmax:  # noqa: N803
         """Adagrad on batches of 256 rows."""
         torch.manual_seed(self.seed)
-        self.classes_ = np.unique(y if self.taxonomy is None else self.taxonomy.classes)
+        self.classes_ = np.unique(list(map(str, self.taxonomy.classes)))
         norm = float(np.sqrt(X.multiply(X).sum(1).mean()))
         self.embedding = torch.nn.Parameter(torch.randn(X.shape[1], self.width) / norm)
         self.last = torch.nn.Linear(self.width, len(self.classes_))
@@ -144,7 +144,7 @@ class Softmax(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 loss = F.cross_entropy(self._scores(X[rows]), torch.from_numpy(index[rows]))
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
-                with torch.sparse.check_sparse_tensor_invariants(False):
+                with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
                     optimizer.step()
         return self
 
@@ -172,7 +172,7 @@ class HiClass(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """On the levels of the paths."""
         levels = np.array([self.taxonomy.path(label) for label in y.tolist()])
         self.model = LocalClassifierPerParentNode(self.classifier, return_all_probabilities=True).fit(X, levels)
-        self.classes_ = np.unique(self.taxonomy.classes)
+        self.classes_ = np.unique(list(map(str, self.taxonomy.classes)))
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803

@@ -69,7 +69,7 @@ class Classifiers(EveryRunAlone):
     def stages(self, preset: str) -> list[Stage | Search]:
         """Search and final."""
         plan = plan_of(preset, PRESETS, self.name)
-        bases = [
+        bases: list[Config] = [
             {"experiment": self.name, "data": data, "parameterization": method, "seed": SEARCH_SEED}
             for data, methods in plan.methods.items()
             for method in methods
