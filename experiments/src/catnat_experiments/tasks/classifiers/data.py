@@ -18,7 +18,7 @@ with extra("classifiers"):
     from sklearn.pipeline import make_pipeline
 
 SPLITS = ("train", "validation", "test")
-TEXTS_OF_A_CATEGORY = 30
+TEXTS_OF_A_CATEGORY = 10
 """Of ICD's descriptions at most: injuries have thousands that differ in a word."""
 
 
@@ -78,7 +78,7 @@ def _categories(rng: np.random.Generator) -> Data:
     parts = np.split(order, [len(order) // 2, 3 * len(order) // 4])
     rows = [[*described, *(included[i] for i in parts[0])], *([included[i] for i in part] for part in parts[1:])]
     text = make_pipeline(
-        HashingVectorizer(n_features=2**15, ngram_range=(1, 2), norm=None, alternate_sign=False),
+        HashingVectorizer(n_features=2**14, ngram_range=(1, 2), norm=None, alternate_sign=False),
         TfidfTransformer(sublinear_tf=True),
     )
     text.fit([text for text, _ in rows[0]])

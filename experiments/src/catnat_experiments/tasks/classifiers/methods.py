@@ -29,7 +29,7 @@ ROUNDS = 50
 """Of every booster, as in xgboost#2926."""
 PASSES = 10
 """Of every linear model that is trained by batches."""
-Make = Callable[[float, float, int, Data], Any]
+Make = Callable[[float, float, int, Any], Any]
 """A classifier from two dials, a seed and the data, of which it may take the taxonomy and the classes."""
 
 
