@@ -18,8 +18,6 @@ with extra("classifiers"):
     from sklearn.pipeline import make_pipeline
 
 SPLITS = ("train", "validation", "test")
-TEXTS_OF_A_CATEGORY = 10
-"""Of ICD's descriptions at most: injuries have thousands that differ in a word."""
 
 
 class Data(NamedTuple):
@@ -43,12 +41,12 @@ def load(name: str, seed: int) -> Data:
     if name == "digits":
         X, y = load_digits(return_X_y=True)  # noqa: N806
         return _split(X, y, rng)
-    if name == "icd10":
-        return _categories(rng)
-    kind, classes, rows = name.split("-")
+    kind, *sizes = name.split("-")
+    if kind == "icd10":
+        return _categories(int(sizes[0]), rng)
     if kind != "generated":
-        raise ValueError(f"`data` is {name!r}, but digits, icd10 or generated-<classes>-<rows> is needed.")
-    return _split(*generated(int(classes), int(rows)), rng)
+        raise ValueError(f"`data` is {name!r}, but digits, icd10-<texts> or generated-<classes>-<rows> is needed.")
+    return _split(*generated(int(sizes[0]), int(sizes[1])), rng)
 
 
 def generated(classes: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -71,9 +69,12 @@ def _split(X: Any, y: NDArray[Any], rng: np.random.Generator) -> Data:  # noqa: 
 # ---- ICD-10-CM: the text of a code, and its category of three characters ----
 
 
-def _categories(rng: np.random.Generator) -> Data:
-    """Train on descriptions and half of the inclusion terms, which are how physicians say it; judge by the others."""
-    described, included = _texts()
+def _categories(texts: int, rng: np.random.Generator) -> Data:
+    """Train on descriptions and half of the inclusion terms, which are how physicians say it; judge by the others.
+
+    At most so many descriptions of a category: injuries have thousands that differ in a word.
+    """
+    described, included = _texts(texts)
     order = rng.permutation(len(included))
     parts = np.split(order, [len(order) // 2, 3 * len(order) // 4])
     rows = [[*described, *(included[i] for i in parts[0])], *([included[i] for i in part] for part in parts[1:])]
@@ -89,7 +90,7 @@ def _categories(rng: np.random.Generator) -> Data:
 
 
 @functools.cache
-def _texts() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _texts(most: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Texts and their categories: descriptions of codes, some of each category, and inclusion terms."""
     described: dict[str, list[str]] = {}
     included = []
@@ -100,7 +101,7 @@ def _texts() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         described.setdefault(category, []).append(icd.get_description(code))
         included += [(text, category) for text in icd.get_inclusion_term(code)]
     rng = np.random.default_rng(0)
-    some = {key: rng.permutation(texts)[:TEXTS_OF_A_CATEGORY].tolist() for key, texts in described.items()}
+    some = {key: rng.permutation(texts)[:most].tolist() for key, texts in described.items()}
     return [(text, category) for category, texts in some.items() for text in texts], included
 
 

@@ -39,7 +39,7 @@ class Preset:
 
 _FAST = ("LightGBM", "XGBoost", "random forest", "tree, centroids", "tree, random")
 """All classes are equally frequent and in no order there: Huffman's tree and the balanced one are random ones."""
-_EVIDENCE = {"digits": tuple(METHODS), "generated-120-10000": _FAST, "icd10": tuple(TEXT_METHODS)}
+_EVIDENCE = {"digits": tuple(METHODS), "generated-120-10000": _FAST, "icd10-10": tuple(TEXT_METHODS)}
 PRESETS = {
     # A look in a minute.
     "quick": Preset({"digits": ("LightGBM", "random forest", "tree, centroids", "tree, random")}, trials=2, seeds=2),
@@ -53,7 +53,7 @@ PRESETS = {
             "generated-120-20000": tuple(METHODS),
             "generated-500-30000": tuple(METHODS),
             "generated-1000-60000": tuple(METHODS),
-            "icd10": tuple(TEXT_METHODS),
+            "icd10-30": tuple(TEXT_METHODS),
         },
         trials=20,
         seeds=5,
