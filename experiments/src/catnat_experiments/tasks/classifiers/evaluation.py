@@ -95,7 +95,7 @@ def back_off(
 def reliability(probs: Floats, truth: NDArray[np.int64]) -> tuple[list[float], list[float]]:
     """Mean confidence and accuracy of the most probable class in bins of equal numbers of rows."""
     confident, right = probs.max(1), probs.argmax(1) == truth
-    bins = np.array_split(np.argsort(confident, kind="stable"), BINS)
+    bins = np.array_split(np.argsort(confident, kind="stable"), min(BINS, len(truth)))
     return [float(confident[rows].mean()) for rows in bins], [float(right[rows].mean()) for rows in bins]
 
 

@@ -162,8 +162,16 @@ class Softmax(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores
 
 
+_SEPARATOR = "::HiClass::Separator::"
+"""A node of HiClass's is named by the labels on its path."""
+
+
 class HiClass(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """HiClass's local classifier per parent node, a multinomial one at every group, with its product of levels."""
+    """HiClass's local classifier per parent node: a multinomial classifier at every group.
+
+    The product down the hierarchy is ours. HiClass 5.0.8's own follows, for all rows, the group that one of them is in,
+    and with three levels most rows then have no probability at all.
+    """
 
     def __init__(self, classifier: Any, taxonomy: catnat.Taxonomy) -> None:
         self.classifier, self.taxonomy = classifier, taxonomy
@@ -171,16 +179,25 @@ class HiClass(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: NDArray[Any]) -> HiClass:  # noqa: N803
         """On the levels of the paths."""
         levels = np.array([self.taxonomy.path(label) for label in y.tolist()])
-        self.model = LocalClassifierPerParentNode(self.classifier, return_all_probabilities=True).fit(X, levels)
+        self.model = LocalClassifierPerParentNode(self.classifier).fit(X, levels)
         self.classes_ = np.unique(list(map(str, self.taxonomy.classes)))
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Of all classes, in our order."""
-        found = self.model.predict_proba(X)[-1]
-        probs = np.zeros((X.shape[0], len(self.classes_)))
-        probs[:, np.searchsorted(self.classes_, self.model.classes_[-1])] = found
-        return probs
+        """Of all classes; 0 for one without a row to train on."""
+        hierarchy, names = self.model.hierarchy_, [self.model.root_]
+        reached = {self.model.root_: np.ones(X.shape[0])}
+        for group in names:
+            members = list(hierarchy.successors(group))
+            if len(members) == 1:
+                reached[members[0]] = reached[group]
+            elif members:
+                local = hierarchy.nodes[group]["classifier"]
+                columns = zip(local.classes_, local.predict_proba(X).T, strict=True)
+                reached |= {name: reached[group] * column for name, column in columns}
+            names += members
+        by_label = {str(name).split(_SEPARATOR)[-1]: probs for name, probs in reached.items()}
+        return np.stack([by_label.get(name, np.zeros(X.shape[0])) for name in self.classes_.tolist()], axis=1)
 
 
 METHODS: dict[str, Make] = {
