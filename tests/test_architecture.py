@@ -80,6 +80,14 @@ def test_trees_of_classifiers_need_no_framework():
     assert not loaded_by("from catnat.sklearn import HeadClassifier, TreeClassifier") & {"torch", "jax", "matplotlib"}
 
 
+def test_of_the_classifiers_only_the_head_needs_torch():
+    fit = "import catnat.sklearn as cs; cs.{}().fit([[0.0], [1.0]], [0, 1])"
+    done = python(BLOCK.format(name="torch") + fit.format("TreeClassifier"))
+    assert done.returncode == 0, done.stderr
+    done = python(BLOCK.format(name="torch") + fit.format("HeadClassifier"))
+    assert "catnat[sklearn,torch]" in done.stderr.strip().splitlines()[-1], done.stderr
+
+
 def test_missing_matplotlib_says_which_extra_to_install():
     done = python(BLOCK.format(name="matplotlib") + "import catnat; catnat.balanced(3).plot()")
     assert done.returncode != 0

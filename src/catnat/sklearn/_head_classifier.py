@@ -142,8 +142,10 @@ class HeadClassifier(TreePredictor):
 
     def _start(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> tuple[Any, Ints, Floats]:
         """Checked rows, and a network that has not seen them yet."""
-        from catnat.sklearn._network import Network
-
+        try:
+            from catnat.sklearn._network import Network
+        except ImportError as error:
+            raise ImportError('HeadClassifier needs PyTorch: pip install "catnat[sklearn,torch]".') from error
         X, y, weights = self._checked_rows(X, y, sample_weight, reset=True)
         self._labels = labels_for(self.tree, X, y, weights, classes)
         self._random = check_random_state(self.random_state)
