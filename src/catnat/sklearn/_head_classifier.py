@@ -44,12 +44,9 @@ class HeadClassifier(TreePredictor):
     counts as the probability of that group.
 
     Attributes:
-        classes_: The classes, sorted.
-        tree_: The tree.
         n_iter_: The number of passes over the rows.
         loss_curve_: The mean loss of every pass.
         validation_curve_: The mean negative log-likelihood of the rows held out, after every pass.
-        groups_: The groups of the taxonomy.
         n_features_in_: The number of features.
 
     Example:

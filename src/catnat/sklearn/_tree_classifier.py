@@ -46,10 +46,7 @@ class TreeClassifier(TreePredictor):
     and of one more, which is divided as the tree's prior says.
 
     Attributes:
-        classes_: The classes, sorted.
-        tree_: The tree.
         estimators_: The classifier of every node, None where there is none.
-        groups_: The groups of the taxonomy.
         n_features_in_: The number of features.
 
     Example:
