@@ -67,13 +67,25 @@ def test_import_catnat_jax_does_not_load_torch():
     assert not loaded & {"torch", "matplotlib", "optax", "flax"}
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "jax", "sklearn"])
 def test_a_missing_framework_says_which_extra_to_install(framework):
     done = python(BLOCK.format(name=framework) + f"import catnat.{framework}")
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(("ImportError", "ModuleNotFoundError")), done.stderr
     assert f"catnat[{framework}]" in last, done.stderr
+
+
+def test_trees_of_classifiers_need_no_framework():
+    assert not loaded_by("from catnat.sklearn import HeadClassifier, TreeClassifier") & {"torch", "jax", "matplotlib"}
+
+
+def test_of_the_classifiers_only_the_head_needs_torch():
+    fit = "import catnat.sklearn as cs; cs.{}().fit([[0.0], [1.0]], [0, 1])"
+    done = python(BLOCK.format(name="torch") + fit.format("TreeClassifier"))
+    assert done.returncode == 0, done.stderr
+    done = python(BLOCK.format(name="torch") + fit.format("HeadClassifier"))
+    assert "catnat[sklearn,torch]" in done.stderr.strip().splitlines()[-1], done.stderr
 
 
 def test_missing_matplotlib_says_which_extra_to_install():
@@ -137,6 +149,8 @@ def test_import_rules_hold():
         ("_builders.py", "import catnat.integrations"),
         ("integrations/pyro.py", "import catnat.torch._nodes"),
         ("integrations/optax.py", "import catnat._checks"),
+        ("sklearn/_labels.py", "import catnat._checks"),
+        ("_taxonomy.py", "import sklearn"),
         ("jax/__init__.py", "import catnat.torch"),
         ("jax/__init__.py", "import torch"),
         ("jax/_inputs.py", "import catnat.jax._dense"),

@@ -45,7 +45,7 @@ PAGES = {
         catnat.torch.parallel,
     ],
     "api_jax.md": [catnat.jax, catnat.jax.geometry, catnat.jax.estimators],
-    "api_integrations.md": [module for module in map(installed, INTEGRATIONS) if module],
+    "api_integrations.md": [module for module in map(installed, [*INTEGRATIONS, "catnat.sklearn"]) if module],
 }
 MODULES = {module.__name__: module for modules in PAGES.values() for module in modules}
 
@@ -89,7 +89,7 @@ def public_members(cls):
 def listed_on(page):
     """The names on a page, but for adapters whose library is not here."""
     listed = DIRECTIVE.findall((DOCS / page).read_text(encoding="utf-8"))
-    missing = set(INTEGRATIONS) - set(MODULES)
+    missing = {*INTEGRATIONS, "catnat.sklearn"} - set(MODULES)
     return [name for name in listed if name.rpartition(".")[0] not in missing]
 
 

@@ -11,6 +11,7 @@ from catnat._builders import from_clusters as from_clusters
 from catnat._builders import huffman as huffman
 from catnat._clustering import from_embeddings as from_embeddings
 from catnat._forest import Forest as Forest
+from catnat._taxonomy import Taxonomy as Taxonomy
 from catnat._tree import Tree as Tree
 from catnat.activations import Activation as Activation
 from catnat.activations import EdgeWarning as EdgeWarning
@@ -23,6 +24,7 @@ __all__ = [
     "Activation",
     "EdgeWarning",
     "Forest",
+    "Taxonomy",
     "Tree",
     "__version__",
     "balanced",

@@ -174,9 +174,9 @@ class Tree:
         r"""The probability :math:`P(i)` of reaching each node: the sum of ``probs`` over the leaves below it.
 
         Args:
-            probs: Class probabilities, shape (K,). The prior if not given.
+            probs: Class probabilities, shape (..., K). The prior if not given.
         """
-        return self._masses(probs)[: self.num_nodes]
+        return self._masses(probs)[..., : self.num_nodes]
 
     def yes_fraction(self) -> Floats:
         r"""The prior's probability of yes at each node: mass on the yes side over mass below, shape (K-1,)."""
@@ -197,16 +197,18 @@ class Tree:
     def _masses(self, probs: ArrayLike | None) -> Floats:
         """The mass below every id, inner nodes first, then the leaves."""
         leaves = self.prior if probs is None else np.asarray(probs, dtype=np.float64)
-        if leaves.shape != (self.num_classes,):
+        if leaves.shape[-1:] != (self.num_classes,):
             raise ValueError(
-                f"`probs` has shape {leaves.shape}, but one probability per class is needed: {(self.num_classes,)}."
+                f"`probs` has shape {leaves.shape}, but one probability per class is needed on the last axis: "
+                f"{self.num_classes}."
             )
-        masses = np.concatenate([np.zeros(self.num_nodes), leaves])
+        nodes = np.zeros((*leaves.shape[:-1], self.num_nodes))
+        masses = np.concatenate([nodes, leaves], axis=-1)
         if self.kind == "chain":
-            masses[: self.num_nodes] = np.cumsum(leaves[::-1])[::-1][: self.num_nodes]
+            masses[..., : self.num_nodes] = np.cumsum(leaves[..., ::-1], axis=-1)[..., ::-1][..., : self.num_nodes]
             return masses
         for level in reversed(self.levels):
-            masses[level] = masses[self.children[level]].sum(axis=1)
+            masses[..., level] = masses[..., self.children[level]].sum(axis=-1)
         return masses
 
     # ---- identity ----

@@ -63,6 +63,10 @@ BUILT_IN = {
         "next-token modelling of Python sources, heads for 100,000 classes, beyond the paper",
         {"quick": 0.05, "evidence": 4, "full": 50},
     ),
+    "classifiers": BuiltIn(
+        "a tree of binary classifiers beside multiclass boosters, and a taxonomy of texts, beyond the paper",
+        {"quick": 0.02, "evidence": 0.7, "digits": 0.05, "generated-120-10000": 0.3, "icd10-10": 0.4, "full": 60},
+    ),
     "defaults": BuiltIn(
         "six small tasks that decide the library's defaults, beyond the paper",
         {

@@ -1,0 +1,112 @@
+"""The data sets, split into rows to train on, to validate and to test."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import catnat
+from catnat_experiments.engine.extras import extra
+
+with extra("classifiers"):
+    import simple_icd_10_cm as icd
+    from sklearn.datasets import load_digits, make_classification
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+    from sklearn.pipeline import make_pipeline
+
+SPLITS = ("train", "validation", "test")
+
+
+class Data(NamedTuple):
+    """Rows and labels by split, and the taxonomy of the labels if there is one."""
+
+    X: dict[str, Any]
+    y: dict[str, NDArray[Any]]
+    taxonomy: catnat.Taxonomy | None = None
+
+    def groups(self) -> catnat.Taxonomy:
+        """The taxonomy, which must be there."""
+        if self.taxonomy is None:
+            raise ValueError("This method needs labels in a taxonomy: take it for icd10.")
+        return self.taxonomy
+
+
+@functools.lru_cache(maxsize=2)
+def load(name: str, seed: int) -> Data:
+    """A data set; the seed decides the split."""
+    rng = np.random.default_rng(seed)
+    if name == "digits":
+        X, y = load_digits(return_X_y=True)  # noqa: N806
+        return _split(X, y, rng)
+    kind, *sizes = name.split("-")
+    if kind == "icd10":
+        return _categories(int(sizes[0]), rng)
+    if kind != "generated":
+        raise ValueError(f"`data` is {name!r}, but digits, icd10-<texts> or generated-<classes>-<rows> is needed.")
+    return _split(*generated(int(sizes[0]), int(sizes[1])), rng)
+
+
+def generated(classes: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The generator of xgboost#2926: 20 features, of which 10 say something; the same rows for all seeds.
+
+    Every class has two corners of a cube, so more than 512 classes need more dimensions.
+    """
+    informative = max(10, int(np.ceil(np.log2(2 * classes))))
+    found = make_classification(rows, n_informative=informative, n_redundant=0, n_classes=classes, random_state=0)
+    return found[0], found[1]
+
+
+def _split(X: Any, y: NDArray[Any], rng: np.random.Generator) -> Data:  # noqa: N803
+    """Eight tenths, one tenth, one tenth."""
+    order = rng.permutation(len(y))
+    parts = dict(zip(SPLITS, np.split(order, [8 * len(y) // 10, 9 * len(y) // 10]), strict=True))
+    return Data({name: X[at] for name, at in parts.items()}, {name: y[at] for name, at in parts.items()})
+
+
+# ---- ICD-10-CM: the text of a code, and its category of three characters ----
+
+
+def _categories(texts: int, rng: np.random.Generator) -> Data:
+    """Train on descriptions and half of the inclusion terms, which are how physicians say it; judge by the others.
+
+    At most so many descriptions of a category: injuries have thousands that differ in a word.
+    """
+    described, included = _texts(texts)
+    order = rng.permutation(len(included))
+    parts = np.split(order, [len(order) // 2, 3 * len(order) // 4])
+    rows = [[*described, *(included[i] for i in parts[0])], *([included[i] for i in part] for part in parts[1:])]
+    text = make_pipeline(
+        HashingVectorizer(n_features=2**14, ngram_range=(1, 2), norm=None, alternate_sign=False),
+        TfidfTransformer(sublinear_tf=True),
+    )
+    text.fit([text for text, _ in rows[0]])
+    paths = [_path(category) for category in sorted({category for _, category in described})]
+    X = {name: text.transform([text for text, _ in part]) for name, part in zip(SPLITS, rows, strict=True)}  # noqa: N806
+    y = {name: np.array([_path(category) for _, category in part]) for name, part in zip(SPLITS, rows, strict=True)}
+    return Data(X, y, catnat.Taxonomy.from_paths(paths))
+
+
+@functools.cache
+def _texts(most: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Texts and their categories: descriptions of codes, some of each category, and inclusion terms."""
+    described: dict[str, list[str]] = {}
+    included = []
+    for code in icd.get_all_codes(True):
+        if icd.is_chapter(code) or icd.is_block(code):
+            continue
+        category = code[:3]
+        described.setdefault(category, []).append(icd.get_description(code))
+        included += [(text, category) for text in icd.get_inclusion_term(code)]
+    rng = np.random.default_rng(0)
+    some = {key: rng.permutation(texts)[:most].tolist() for key, texts in described.items()}
+    return [(text, category) for category, texts in some.items() for text in texts], included
+
+
+@functools.cache
+def _path(category: str) -> str:
+    """Chapter, block and category."""
+    above = icd.get_ancestors(category)
+    return "/".join([above[-1], above[0], category])

@@ -1,0 +1,140 @@
+"""The comparison of classifiers as the engine knows it: presets, stages, tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pandas as pd
+from optuna.distributions import FloatDistribution
+
+from catnat_experiments.common.selection import SEARCH_SEED
+from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
+from catnat_experiments.engine.search import Search, top
+from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.report.tables import Table
+from catnat_experiments.tasks.classifiers.evaluation import evaluate
+from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
+
+# ---- presets and stages ----------------------------------------------------------------------------------------------
+
+_SPACE = {"first": FloatDistribution(0.0, 1.0), "second": FloatDistribution(0.0, 1.0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """How much to compute.
+
+    Attributes:
+        methods: By data set.
+        trials: Of the search of every method.
+        seeds: Final runs of every method.
+    """
+
+    methods: dict[str, tuple[str, ...]]
+    trials: int
+    seeds: int
+
+
+_FAST = ("LightGBM", "XGBoost", "tree, centroids", "tree, random")
+"""All classes are equally frequent and in no order there: Huffman's tree and the balanced one are random ones."""
+_EVIDENCE = {"digits": tuple(METHODS), "generated-120-10000": _FAST}
+_PARTS = {**_EVIDENCE, "icd10-10": tuple(TEXT_METHODS)}
+PRESETS = {
+    # A look in a minute.
+    "quick": Preset({"digits": ("LightGBM", "random forest", "tree, centroids", "tree, random")}, trials=2, seeds=2),
+    # The page in the documentation, its parts, and the taxonomy.
+    "evidence": Preset(_EVIDENCE, trials=3, seeds=5),
+    **{data: Preset({data: methods}, trials=3, seeds=5) for data, methods in _PARTS.items()},
+    # More classes, and everybody on them: hours.
+    "full": Preset(
+        {
+            "digits": tuple(METHODS),
+            "generated-120-20000": tuple(METHODS),
+            "generated-500-30000": tuple(METHODS),
+            "generated-1000-60000": tuple(METHODS),
+            "icd10-30": tuple(TEXT_METHODS),
+        },
+        trials=20,
+        seeds=5,
+    ),
+}
+
+
+class Classifiers(EveryRunAlone):
+    """The experiment as the engine knows it: a search of every method on every data set, then final seeds."""
+
+    name = "classifiers"
+    packages = ("scikit-learn", "lightgbm", "xgboost-cpu", "hiclass", "simple-icd-10-cm")
+
+    def stages(self, preset: str) -> list[Stage | Search]:
+        """Search and final."""
+        plan = plan_of(preset, PRESETS, self.name)
+        bases: list[Config] = [
+            {"experiment": self.name, "data": data, "parameterization": method, "seed": SEARCH_SEED}
+            for data, methods in plan.methods.items()
+            for method in methods
+        ]
+        search = Search(
+            "search",
+            bases,
+            _SPACE,
+            metric="validation_log_loss",
+            direction="lower",
+            budget=plan.trials,
+            about=f"{plan.trials} trials of Optuna for every method, by validation log loss",
+            at_once=1,
+        )
+
+        def final(records: pd.DataFrame) -> list[Config]:
+            """Seed after seed, so that what is finished when the work is cut off compares all methods."""
+            seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
+            return [{**run, "seed": seed} for seed, run in itertools.product(seeds, top(records, search, 1))]
+
+        return [search, Stage("final", final, f"{plan.seeds} seeds of the best trial", plan.seeds * len(bases))]
+
+    def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
+        """See :func:`evaluate`; a run that is interrupted starts again."""
+        return evaluate(run)
+
+
+# ---- the experiment, its tables and figures --------------------------------------------------------------------------
+
+EXPERIMENT = Classifiers()
+_OURS = "tree, centroids"
+
+
+def _table(title: str, metric: str, *, higher: bool = False, text: bool = False, **options: Any) -> Table:
+    return Table(
+        title=title,
+        metric=metric,
+        better="higher" if higher else "lower",
+        row="data",
+        column="parameterization",
+        columns=tuple(TEXT_METHODS if text else METHODS),
+        listed=True,
+        optional=text,
+        baselines=("head, taxonomy" if text else _OURS,),
+        **options,
+    )
+
+
+def _text_tables(level: int, name: str) -> tuple[Table, ...]:
+    return (
+        _table(f"ICD-10: log loss of the {name}", f"test_log_loss_{level}", text=True, digits=3),
+        _table(f"ICD-10: accuracy of the {name}", f"test_accuracy_{level}", text=True, higher=True),
+        _table(f"ICD-10: calibration error of the {name}", f"test_calibration_error_{level}", text=True),
+    )
+
+
+TABLES = (
+    _table("Log loss", "test_log_loss", digits=3, chosen=("first", "second")),
+    _table("Accuracy", "test_accuracy", higher=True),
+    _table("Processor seconds to fit", "fit_seconds", digits=2),
+    _table("Processor seconds to predict the test rows", "test_seconds", digits=2),
+    *(table for level, name in ((1, "chapter"), (2, "block"), (3, "category")) for table in _text_tables(level, name)),
+    _table("ICD-10: accuracy of predictions at .9 confidence", "test_back_off_accuracy", text=True, higher=True),
+    _table("ICD-10: their mean depth, of 3", "test_back_off_depth", text=True, higher=True, digits=2),
+    _table("ICD-10: processor seconds to fit", "fit_seconds", text=True, digits=1),
+)

@@ -1,0 +1,88 @@
+"""The comparison of classifiers: its data, its measures against known answers, and every method for one small run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import catnat
+from catnat_experiments.engine.search import Search
+
+task = pytest.importorskip("catnat_experiments.tasks.classifiers.task", exc_type=ImportError)
+from catnat_experiments.tasks.classifiers import data, evaluation, methods  # noqa: E402
+
+TAXONOMY = catnat.Taxonomy.from_paths(["a/b/c", "a/b/d", "a/e/f", "g/h/i"])
+CLASSES = np.array(sorted(map(str, TAXONOMY.classes)))
+
+
+def test_splits_have_all_rows_once_and_change_with_the_seed() -> None:
+    one, other = data.load("generated-20-1000", 1), data.load("generated-20-1000", 2)
+    assert [len(one.y[split]) for split in data.SPLITS] == [800, 100, 100]
+    for rows in one, other:
+        everything = np.concatenate([rows.X[split][:, 0] for split in data.SPLITS])
+        np.testing.assert_array_equal(np.sort(everything), np.sort(data.generated(20, 1000)[0][:, 0]))
+    assert not np.array_equal(one.X["test"], other.X["test"])
+
+
+def test_icd_labels_are_chapter_block_and_category() -> None:
+    found = data.load("icd10-2", 0)
+    assert found.groups().num_levels == 3
+    assert {"1/A00-A09/A00", "9/I20-I25/I21"} <= set(found.groups().classes)
+    for split in data.SPLITS:
+        assert found.X[split].shape[0] == len(found.y[split])
+        assert set(found.y[split]) <= set(found.groups().classes)
+
+
+def test_measures_of_levels_are_those_of_summed_probabilities() -> None:
+    probs = np.array([[0.5, 0.3, 0.15, 0.05], [0.02, 0.01, 0.96, 0.01]])  # of c, d, f, i
+    rows = data.Data({}, {"test": np.array(["a/b/d", "a/e/f"])}, TAXONOMY)
+    metrics, history = evaluation.judge(probs, CLASSES, rows, "test")
+    assert metrics["log_loss"] == metrics["log_loss_3"] == pytest.approx(-np.log([0.3, 0.96]).mean())
+    assert metrics["log_loss_2"] == pytest.approx(-np.log([0.8, 0.96]).mean())
+    assert metrics["log_loss_1"] == pytest.approx(-np.log([0.95, 0.99]).mean())
+    assert [metrics[f"accuracy_{level}"] for level in (1, 2, 3)] == [1, 1, 0.5]
+    # The first row is sure of "a" alone, the second of its class; both are right.
+    assert (metrics["back_off_accuracy"], metrics["back_off_depth"]) == (1, 2)
+    assert history["confidence_3"] == pytest.approx([0.5, 0.96])
+
+
+def test_calibration_error_of_a_calibrated_and_of_an_overconfident_model() -> None:
+    rng = np.random.default_rng(0)
+    sure = rng.uniform(0.5, 1, 50_000)
+    truth = (rng.uniform(size=50_000) > sure).astype(np.int64)
+    assert evaluation.calibration_error(np.stack([sure, 1 - sure], 1), truth) < 0.01
+    too_sure = np.full(50_000, 0.99)
+    error = evaluation.calibration_error(np.stack([too_sure, 1 - too_sure], 1), truth)
+    assert error == pytest.approx(0.24, abs=0.02)
+
+
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_method_learns_something(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "ROUNDS", 5)
+    run = {"data": "generated-8-800", "parameterization": method, "seed": 1, "first": 0.7, "second": 0.3}
+    found = evaluation.evaluate(run).metrics
+    assert found["test_log_loss"] < np.log(8)
+    assert found["fit_seconds"] > 0
+
+
+@pytest.mark.parametrize("method", methods.TEXT_METHODS)
+def test_every_method_for_text_has_probabilities_of_all_classes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "PASSES", 2)
+    rng = np.random.default_rng(0)
+    y = np.repeat(CLASSES, 10)
+    X = data.HashingVectorizer(n_features=64).transform(
+        [f"{label} {rng.integers(9)}".replace("/", " x") for label in y]
+    )
+    rows = data.Data({"train": X}, {"train": y}, TAXONOMY)
+    model = methods.TEXT_METHODS[method](0.5, 0.5, 0, rows).fit(X, y)
+    probs = model.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-6)
+    assert (model.classes_ == CLASSES).all()
+    assert (CLASSES[probs.argmax(1)] == y).mean() > 0.5
+
+
+def test_every_method_has_the_same_number_of_trials() -> None:
+    search, final = task.EXPERIMENT.stages("evidence")
+    assert isinstance(search, Search)
+    assert search.budget == 3
+    assert final.expected_runs == 5 * len(search.bases)
