@@ -19,10 +19,7 @@ import catnat.jax as cj
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
-OPTIONS = {
-    name: {"mask_mode": dist.mask_mode, "temperature": dist.temperature, "unimix": dist.unimix}
-    for name, dist in cases.OPTIONS.items()
-}
+OPTIONS = {name: options.arguments for name, options in cases.OPTIONS.items()}
 SOME_OPTIONS = ("prune", "prune-unimix", "renormalize-T3-unimix")
 TREES = {
     "balanced-5": catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]),

@@ -36,13 +36,12 @@ ACTIVATIONS = {
     "reflect-isotropic": ct.natural(boundary="reflect", scaling="isotropic"),
     "reflect-wide-isotropic": ct.natural(width=50.0, boundary="reflect", scaling="isotropic"),
 }
+# One of every kind, scaled and not.
+FEW_ACTIVATIONS = ("sigmoid-isotropic", "natural", "reflect-isotropic")
 OWN = Cauchit()
 
 # What is done to a distribution beside its mask, as a distribution takes it.
-OPTIONS: dict[str, dict[str, Any]] = {
-    dist.name: {"mask_mode": dist.mask_mode, "temperature": dist.temperature, "unimix": dist.unimix}
-    for dist in cases.OPTIONS.values()
-}
+OPTIONS: dict[str, dict[str, Any]] = {name: options.arguments for name, options in cases.OPTIONS.items()}
 
 
 def bounds(tree: catnat.Tree, activation: ct.Activation) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The twin of torch's cross_entropy: equal to it on ``log_catnat(scores)``, for every layout and option."""
+"""The counterpart of torch's cross_entropy: equal to it on ``log_catnat(scores)``, for every layout and option."""
 
 from __future__ import annotations
 

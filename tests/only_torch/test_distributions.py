@@ -27,7 +27,7 @@ DISTRIBUTIONS = {
 }
 
 
-def twin(dist: td.Distribution) -> td.Distribution:
+def counterpart(dist: td.Distribution) -> td.Distribution:
     """torch's own distribution with the same logits."""
     if isinstance(dist, ct.Catnat):
         return td.Categorical(logits=dist.logits)
@@ -54,7 +54,7 @@ def test_shapes_flags_and_support_are_those_of_torch(name):
     for tree in TREES:
         for batch in ((), (3,), (2, 3), (1, 4)):
             dist = DISTRIBUTIONS[name](rows.inside(tree, "natural", *batch), tree)
-            other = twin(dist)
+            other = counterpart(dist)
             assert (dist.batch_shape, dist.event_shape) == (other.batch_shape, other.event_shape)
             assert dist.batch_shape == batch
             assert dist.has_rsample == other.has_rsample
@@ -220,7 +220,7 @@ def test_methods_agree_with_torchs_own(name):
     for tree in TREES:
         for kind in KINDS:
             dist = DISTRIBUTIONS[name](rows.inside(tree, kind, 2, 3, margin=0.2), tree, kind)
-            other = twin(dist)
+            other = counterpart(dist)
             value = other.sample((4,))
             rows.assert_close(dist.log_prob(value), other.log_prob(value))
             rows.assert_close(dist.entropy(), other.entropy())
@@ -256,13 +256,13 @@ def test_enumerate_support():
             dist = ct.Catnat(scores, tree)
             for expand in (True, False):
                 got = dist.enumerate_support(expand=expand)
-                rows.assert_equal(got, twin(dist).enumerate_support(expand=expand))
+                rows.assert_equal(got, counterpart(dist).enumerate_support(expand=expand))
                 rows.assert_close(dist.log_prob(got).movedim(0, -1).expand(*batch, -1), dist.logits)
             for build in ONE_HOT:
                 hot = build(scores, tree)
                 for expand in (True, False):
                     got = hot.enumerate_support(expand=expand)
-                    rows.assert_equal(got, twin(hot).enumerate_support(expand=expand))
+                    rows.assert_equal(got, counterpart(hot).enumerate_support(expand=expand))
                     rows.assert_close(hot.log_prob(got).movedim(0, -1).expand(*batch, -1), hot.logits)
 
 
@@ -466,11 +466,12 @@ def test_relaxed_log_prob_is_torchs():
         for temperature in (0.3, 1.0, 5.0):
             dist = ct.RelaxedOneHotCatnat(temperature, rows.inside(tree, "natural", 4, margin=0.2), tree)
             value = torch.softmax(torch.randn(4, tree.num_classes, dtype=torch.float64, generator=rows.seeded(0)), -1)
-            rows.assert_close(dist.log_prob(value), twin(dist).log_prob(value))
+            rows.assert_close(dist.log_prob(value), counterpart(dist).log_prob(value))
             scores = rows.inside(tree, "natural", 4, margin=0.2).requires_grad_()
             dist = ct.RelaxedOneHotCatnat(temperature, scores, tree)
             got, wanted = (
-                torch.autograd.grad(x.log_prob(value).sum(), scores, retain_graph=True)[0] for x in (dist, twin(dist))
+                torch.autograd.grad(x.log_prob(value).sum(), scores, retain_graph=True)[0]
+                for x in (dist, counterpart(dist))
             )
             rows.assert_close(got, wanted)
 
