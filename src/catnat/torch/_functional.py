@@ -195,13 +195,17 @@ def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator |
         return drawn.reshape((*sample_shape, *drawn.shape[1:]))
     yes = nodes.all().yes()
     if branches <= _BRANCHES_AT_A_TIME:
-        return _answer_all(yes, sample_shape, tree, generator)
+        return _branch_at_every_node(yes, sample_shape, tree, generator)
     at_a_time = max(1, _BRANCHES_AT_A_TIME // yes.numel())
     chunks = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
-    return torch.cat([_answer_all(yes, (chunk,), tree, generator) for chunk in chunks]).reshape((*sample_shape, *batch))
+    return torch.cat([_branch_at_every_node(yes, (chunk,), tree, generator) for chunk in chunks]).reshape(
+        (*sample_shape, *batch)
+    )
 
 
-def _answer_all(yes: Tensor, sample_shape: Sequence[int], tree: Tree, generator: torch.Generator | None) -> Tensor:
+def _branch_at_every_node(
+    yes: Tensor, sample_shape: Sequence[int], tree: Tree, generator: torch.Generator | None
+) -> Tensor:
     """Draw a branch at every node of the tree, and find the one leaf that all branches on its path lead to."""
     uniforms = _paths.rand((*sample_shape, *yes.shape), yes, generator)
     return _dense.chosen_leaf((uniforms < yes).to(yes.dtype), tree)
