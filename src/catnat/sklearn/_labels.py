@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import StandardScaler, normalize
 from sklearn.random_projection import SparseRandomProjection
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -95,7 +95,7 @@ def _tree_of_kind(kind: str, X: Any, index: Ints, weights: Floats | None, size: 
     features = _numbers(X) if kind == "centroids" else None
     if features is None:
         return huffman(counts)
-    return from_embeddings(_sums(members, features, masses) / counts[:, None], counts)
+    return from_embeddings(_class_vectors(members, features, masses), counts)
 
 
 def _numbers(X: Any) -> Any:
@@ -106,17 +106,21 @@ def _numbers(X: Any) -> Any:
     return columns.to_numpy(dtype=np.float64) if columns.shape[1] else None
 
 
-def _sums(members: Any, X: Any, weights: Floats) -> NDArray[Any]:
-    """The standardized features summed over each class's members; a missing value counts as its column's mean."""
-    is_sparse = sparse.issparse(X)
-    with np.errstate(all="ignore"):  # of huge features, which are clipped
-        scaled = StandardScaler(with_mean=not is_sparse).fit_transform(X, sample_weight=weights)
-    if not is_sparse:
-        scaled = np.clip(np.nan_to_num(scaled), -1e6, 1e6)
-    sums = members @ scaled
-    if sums.shape[1] > _WIDTH:
-        sums = SparseRandomProjection(_WIDTH, random_state=0).fit_transform(sums)
-    return np.asarray(sums.toarray() if sparse.issparse(sums) else sums)
+def _class_vectors(members: Any, X: Any, weights: Floats) -> NDArray[Any]:
+    """What the rows of a class are like.
+
+    Of dense rows the mean of their standardized features, where a missing value counts as the mean of its column. Of
+    sparse rows the direction of their sum: scaled, the features that are hardly ever there would count most.
+    """
+    if sparse.issparse(X):
+        vectors = normalize(members @ X)
+    else:
+        with np.errstate(all="ignore"):  # of huge features, which are clipped
+            scaled = StandardScaler().fit_transform(X, sample_weight=weights)
+        vectors = normalize(members, norm="l1") @ np.clip(np.nan_to_num(scaled), -1e6, 1e6)
+    if vectors.shape[1] > _WIDTH:
+        vectors = SparseRandomProjection(_WIDTH, random_state=0).fit_transform(vectors)
+    return np.asarray(vectors.toarray() if sparse.issparse(vectors) else vectors)
 
 
 def pre_order(tree: Tree) -> tuple[Ints, Ints]:

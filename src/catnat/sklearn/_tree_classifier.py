@@ -36,9 +36,10 @@ class TreeClassifier(TreePredictor):
         estimator: A binary classifier with ``predict_proba``; ``HistGradientBoostingClassifier()`` if not given.
             Those of LightGBM and XGBoost will do.
         tree: ``"centroids"``: classes with similar means of the standardized features are told apart late
-            (:func:`catnat.from_embeddings`, with counts). ``"huffman"``: by counts alone. ``"balanced"``: sorted
-            classes, for an order that means something. Or a :class:`catnat.Tree` over the sorted classes. Or a
-            :class:`catnat.Taxonomy`, whose classes are then those of the classifier, and whose groups may be labels.
+            (:func:`catnat.from_embeddings`, with counts); sparse features are not standardized. ``"huffman"``: by
+            counts alone. ``"balanced"``: sorted classes, for an order that means something. Or a :class:`catnat.Tree`
+            over the sorted classes. Or a :class:`catnat.Taxonomy`, whose classes are then those of the classifier, and
+            whose groups may be labels.
         n_jobs: How many nodes are fitted at once, as in scikit-learn.
 
     A row labelled with a group of the taxonomy counts as the probability of that group: it takes part in the nodes
