@@ -40,10 +40,10 @@ TABLES: dict[str, tuple[str, Function, tuple[Any, Any], int, int]] = {
         5,
         11,
     ),
-    "LOG1P": ("log(1 + e) / e", lambda e: mp.log1p(e) / e, (0, 1), 10, 0),
+    "LOG1P": ("log(1 + e) / e", lambda e: mp.log1p(e) / e, (0, 1), 9, 0),
     "LOG": (
-        "(log(1 + f) - f + f^2 / 2) / f^3",
-        lambda f: (mp.log1p(f) - f + f**2 / 2) / f**3,
+        "log(1 + f) / f, 1 + f in sqrt(1/2) .. sqrt(2)",
+        lambda f: mp.log1p(f) / f,
         (mp.sqrt(mpf(1) / 2) - 1, mp.sqrt(2) - 1),
         9,
         0,

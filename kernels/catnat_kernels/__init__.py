@@ -22,15 +22,15 @@ def instruction_set() -> str:
 
 
 @torch.library.register_fake("catnat::log_probs")
-def _(scores, constants, schedule, classes, activation, floored):  # type: ignore[no-untyped-def]
+def _(scores, constants, table, classes, depth, activation, floored):  # type: ignore[no-untyped-def]
     return scores.new_empty((scores.shape[0], classes))
 
 
 @torch.library.register_fake("catnat::log_probs_backward")
-def _(grad, scores, constants, schedule, activation, floored):  # type: ignore[no-untyped-def]
+def _(grad, scores, constants, table, depth, activation, floored):  # type: ignore[no-untyped-def]
     return torch.empty_like(scores)
 
 
 @torch.library.register_fake("catnat::draw")
-def _(scores, constants, children, uniforms, first_leaf, activation, drawn):  # type: ignore[no-untyped-def]
+def _(scores, constants, table, uniforms, activation, drawn):  # type: ignore[no-untyped-def]
     return None

@@ -1,10 +1,16 @@
 // Compiled once for each instruction set: CATNAT_SET is its name, CATNAT_BYTES the width of its vectors.
 //
-// A block of W rows is computed at a time, one row in each lane of a vector. So the sums along the paths of any tree are
-// plain additions of vectors, and no operation crosses lanes but the transposition of tiles of W x W numbers on the way
-// in and out. Nothing is inline outside of this namespace: the linker must not mix code of two instruction sets.
+// There are two ways through a tree. For a table of children, a block of W rows is computed at a time, one row in each
+// lane of a vector: sums along paths are then additions of vectors, whatever the tree, and only the tiles of W x W numbers
+// that come and go are transposed. A large balanced tree is computed row by row, W nodes of a level at a time: the sums of
+// their branches alternate in the level below, so that rows are read and written as they are.
+//
+// Nothing is inline outside of this namespace: the linker must not mix code of two instruction sets.
 
-#include <cmath>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <limits>
 #include <utility>
 
@@ -47,18 +53,60 @@ inline Vec<T> fill(T value) {
 }
 
 template <class T>
+inline Vec<T> load(const T* from, int64_t count = W<T>) {
+  Vec<T> values{};
+  if (count == W<T>) __builtin_memcpy(&values, from, CATNAT_BYTES);
+  else __builtin_memcpy(&values, from, count * sizeof(T));
+  return values;
+}
+
+template <class T>
+inline void store(T* to, Vec<T> values, int64_t count = W<T>) {
+  if (count == W<T>) __builtin_memcpy(to, &values, CATNAT_BYTES);
+  else __builtin_memcpy(to, &values, count * sizeof(T));
+}
+
+// The larger and the smaller of two, and `x` where one of them is NaN: one instruction on x86, which the compiler does not
+// find.
+#if defined(__x86_64__)
+#define CATNAT_LIMIT(name, operation)                                                          \
+  inline Vec<float> name(Vec<float> limit, Vec<float> x) { return CATNAT_X86(operation##_ps)(limit, x); }   \
+  inline Vec<double> name(Vec<double> limit, Vec<double> x) { return CATNAT_X86(operation##_pd)(limit, x); }
+#if CATNAT_BYTES == 64
+#define CATNAT_X86(name) _mm512_##name
+#elif CATNAT_BYTES == 32
+#define CATNAT_X86(name) _mm256_##name
+#else
+#define CATNAT_X86(name) _mm_##name
+#endif
+CATNAT_LIMIT(larger, max)
+CATNAT_LIMIT(smaller, min)
+#undef CATNAT_LIMIT
+#undef CATNAT_X86
+#else
+template <class V>
+inline V larger(V limit, V x) {
+  return limit > x ? limit : x;
+}
+template <class V>
+inline V smaller(V limit, V x) {
+  return limit < x ? limit : x;
+}
+#endif
+
+template <class T>
 inline Vec<T> at_least(Vec<T> x, T limit) {
-  return x < limit ? fill<T>(limit) : x;
+  return larger(fill<T>(limit), x);
 }
 
 template <class T>
 inline Vec<T> at_most(Vec<T> x, T limit) {
-  return x > limit ? fill<T>(limit) : x;
+  return smaller(fill<T>(limit), x);
 }
 
 template <class T>
-inline Vec<T> abs(Vec<T> x) {
-  return (Vec<T>)((Ints<T>)x & std::numeric_limits<Int<T>>::max());
+inline Vec<T> minus_abs(Vec<T> x) {
+  return (Vec<T>)((Ints<T>)x | std::numeric_limits<Int<T>>::min());
 }
 
 template <class T, int N>
@@ -96,7 +144,7 @@ inline Vec<T> exp(Vec<T> x) {
   Vec<T> shifted = x * T(1.4426950408889634) + ROUNDER<T>;
   Vec<T> n = shifted - ROUNDER<T>;
   Vec<T> f = (x - n * high) - n * low;
-  Vec<T> value = (exp_rest(f) * (f * f) + f) + T(1);
+  Vec<T> value = (exp_rest(f) * f + T(1)) * f + T(1);
   Ints<T> exponent = (Ints<T>)shifted - (Ints<T>)fill<T>(ROUNDER<T>) + (Lanes<T>::bias + up);
   return value * (Vec<T>)(exponent << Lanes<T>::mantissa) * (single ? T(0x1p-64) : T(0x1p-128));
 }
@@ -110,17 +158,14 @@ inline Vec<double> log1p(Vec<double> e) {
 }
 
 // log(1 + f) for 1 + f in sqrt(1/2) .. sqrt(2).
-inline Vec<float> log_near_one(Vec<float> f) {
-  Vec<float> square = f * f;
-  return (square * f * polynomial<float>(f, LOG_FLOAT) - 0.5f * square) + f;
-}
+inline Vec<float> log_near_one(Vec<float> f) { return f * polynomial<float>(f, LOG_FLOAT); }
 
 inline Vec<double> log_near_one(Vec<double> f) {
   Vec<double> s = f / (f + 2), q = s * s;
   return s * (q * polynomial<double>(q, ATANH_SMALL_DOUBLE)) + 2 * s;
 }
 
-// log(x) for normal x > 0.
+// log(x) for normal x > 0 that is not near 1: the error is relative to log 2.
 template <class T>
 inline Vec<T> log(Vec<T> x) {
   constexpr int mantissa = Lanes<T>::mantissa;
@@ -129,14 +174,12 @@ inline Vec<T> log(Vec<T> x) {
   Ints<T> exponent = bits >> mantissa;
   Vec<T> m = (Vec<T>)((bits & ((Int<T>(1) << mantissa) - 1)) + root);
   Vec<T> n = __builtin_convertvector(exponent, Vec<T>);
-  constexpr bool single = sizeof(T) == 4;
-  constexpr T high = single ? T(0.693359375) : T(6.93147180369123816490e-01);
-  constexpr T low = single ? T(-2.12194440e-4) : T(1.90821492927058770002e-10);
-  return (n * low + log_near_one(m - 1)) + n * high;
+  return n * T(0.6931471805599453) + log_near_one(m - 1);
 }
 
 // ---- activations: what a node makes of its score ----
 
+// The sums along the paths to both branches.
 template <class T>
 struct Branches {
   Vec<T> no, yes;
@@ -155,6 +198,10 @@ struct Constants {
     for (int i = 0; i < kinds; ++i) of[i] = fill<T>(p.constants[i * p.constants_stride + node * p.constants_step]);
   }
 
+  void from(const Problem<T>& p, int64_t node, int64_t count) {  // one node in each lane
+    for (int i = 0; i < kinds; ++i) of[i] = load<T>(p.constants + i * p.constants_stride + node, count);
+  }
+
   void at(const Problem<T>& p, int64_t node, int lane) {
     for (int i = 0; i < kinds; ++i) of[i][lane] = p.constants[i * p.constants_stride + node * p.constants_step];
   }
@@ -167,28 +214,25 @@ struct Sigmoid {
 
   explicit Sigmoid(const Problem<T>&) {}
 
-  static Vec<T> logit(Vec<T> score, const Node& node) {
-    const auto& [scale, offset] = node.of;
-    return at_most<T>(at_least<T>(score, -limit), limit) * scale + offset;
-  }
+  static Vec<T> logit(Vec<T> score, const Node& node) { return score * node.of[0] + node.of[1]; }
 
-  Branches<T> log_probs(Vec<T> score, const Node& node) const {
-    Vec<T> x = logit(score, node), shared = log1p(exp<T>(-abs<T>(x)));
-    Vec<T> up = at_most<T>(at_least<T>(x, T(0)), limit), down = at_least<T>(at_most<T>(x, T(0)), -limit);
-    return {-(up + shared), down - shared};
+  Branches<T> log_probs(Vec<T> above, Vec<T> score, const Node& node) const {
+    Vec<T> x = at_most<T>(at_least<T>(logit(score, node), -limit), limit);
+    Vec<T> shared = above - log1p(exp<T>(minus_abs<T>(x)));
+    return {shared - at_least<T>(x, T(0)), shared + at_most<T>(x, T(0))};
   }
 
   Vec<T> backward(Vec<T> score, const Node& node, Vec<T> grad_no, Vec<T> grad_yes) const {
-    Vec<T> x = logit(score, node), e = exp<T>(-abs<T>(x)), likely = T(1) / (e + 1), rare = e * likely;
+    Vec<T> x = logit(score, node), e = exp<T>(minus_abs<T>(x)), one = fill<T>(1);
     auto positive = x > 0;
-    Vec<T> grad = grad_yes * (positive ? rare : likely) - grad_no * (positive ? likely : rare);
-    auto flat = (abs<T>(score) > limit) | (abs<T>(x) > limit);
-    return flat ? Vec<T>{} : grad * node.of[0];
+    Vec<T> grad = grad_yes * (positive ? e : one) - grad_no * (positive ? one : e);
+    grad = grad * (node.of[0] / (e + 1));
+    return minus_abs<T>(x) < -limit ? Vec<T>{} : grad;
   }
 
   Vec<T> yes(Vec<T> score, const Node& node) const {
-    Vec<T> x = logit(score, node), e = exp<T>(-abs<T>(x)), likely = T(1) / (e + 1);
-    return x > 0 ? likely : e * likely;
+    Vec<T> x = logit(score, node), e = exp<T>(minus_abs<T>(x));
+    return (x > 0 ? fill<T>(1) : e) / (e + 1);
   }
 };
 
@@ -228,15 +272,14 @@ struct Natural {
       turned = above | under;
     }
     Vec<T> from_upper = (upper - score) + upper_rest, from_lower = (score - lower) - lower_rest;
-    Ints<T> upper_half = from_upper <= from_lower;
-    return {(upper_half ? from_upper : from_lower) * rate, upper_half, turned};
+    return {smaller(from_upper, from_lower) * rate, from_upper <= from_lower, turned};
   }
 
-  Branches<T> log_probs(Vec<T> score, const Node& node) const {
+  Branches<T> log_probs(Vec<T> above, Vec<T> score, const Node& node) const {
     Place at = place(score, node);
     Vec<T> r = at_least<T>(at.angle, smallest), t = r * r;
-    Vec<T> likely = t * log_cos_over_t(t), rare = log<T>(t) + t * log_sinc_over_t(t);
-    rare = at.angle <= smallest ? rare - saturated : rare;
+    Vec<T> likely = above + t * log_cos_over_t(t), rare = above + (log<T>(t) + t * log_sinc_over_t(t));
+    if (saturated != 0) rare = at.angle <= smallest ? rare - saturated : rare;
     return {at.upper_half ? rare : likely, at.upper_half ? likely : rare};
   }
 
@@ -244,7 +287,7 @@ struct Natural {
     Place at = place(score, node);
     Vec<T> r = at_least<T>(at.angle, smallest), tan = r * tan_over_r(r * r), cot = T(1) / tan;
     // Of the branches: -2 rate tan z and 2 rate cot z, with z the angle from the lower edge.
-    Vec<T> grad = at.upper_half ? grad_yes * tan - grad_no * cot : grad_yes * cot - grad_no * tan;
+    Vec<T> grad = grad_yes * (at.upper_half ? tan : cot) - grad_no * (at.upper_half ? cot : tan);
     grad = grad * (2 * node.of[5]);
     if constexpr (reflects) grad = at.turned ? -grad : grad;
     return at.angle <= smallest ? Vec<T>{} : grad;
@@ -282,40 +325,34 @@ template <class T, class Pointer>
 struct Rows {
   Pointer row[W<T>];
 
-  Rows(Pointer first, int64_t block, int64_t rows, int64_t width) {
-    for (int lane = 0; lane < W<T>; ++lane) {
-      int64_t index = block * W<T> + lane;
-      row[lane] = first + (index < rows ? index : rows - 1) * width;
-    }
-  }
-
-  void load(Vec<T> (&tile)[W<T>], int64_t column) const {
-#pragma GCC unroll 16
-    for (int lane = 0; lane < W<T>; ++lane) __builtin_memcpy(&tile[lane], row[lane] + column, CATNAT_BYTES);
-    transpose<T>(tile);
+  Rows(Pointer matrix, int64_t first, int64_t end, int64_t width) {
+    for (int lane = 0; lane < W<T>; ++lane) row[lane] = matrix + (first + lane < end ? first + lane : end - 1) * width;
   }
 
   void load(Vec<T> (&tile)[W<T>], int64_t column, int64_t count) const {
-    if (count == W<T>) return load(tile, column);
+    if (count == W<T>) {
+#pragma GCC unroll 16
+      for (int lane = 0; lane < W<T>; ++lane) __builtin_memcpy(&tile[lane], row[lane] + column, CATNAT_BYTES);
+      return transpose<T>(tile);
+    }
     for (int64_t i = 0; i < count; ++i)
       for (int lane = 0; lane < W<T>; ++lane) tile[i][lane] = row[lane][column + i];
   }
 
-  void store(Vec<T> (&tile)[W<T>], int64_t column) const {
-    transpose<T>(tile);
-#pragma GCC unroll 16
-    for (int lane = 0; lane < W<T>; ++lane) __builtin_memcpy(row[lane] + column, &tile[lane], CATNAT_BYTES);
-  }
-
   void store(Vec<T> (&tile)[W<T>], int64_t column, int64_t count) const {
-    if (count == W<T>) return store(tile, column);
+    if (count == W<T>) {
+      transpose<T>(tile);
+#pragma GCC unroll 16
+      for (int lane = 0; lane < W<T>; ++lane) __builtin_memcpy(row[lane] + column, &tile[lane], CATNAT_BYTES);
+      return;
+    }
     for (int64_t i = 0; i < count; ++i)
       for (int lane = 0; lane < W<T>; ++lane) row[lane][column + i] = tile[i][lane];
   }
 };
 
-// A range in tiles of W: where it does not divide, the last tile overlaps the one before. What is done twice must not
-// mind it. `count` is less than W only if the whole range is.
+// A range in tiles of W, the last first if `backwards`. Where W does not divide it, the last tile overlaps the one before:
+// nothing may depend on what it itself has written. `count` is less than W only if the whole range is.
 template <class T, class F>
 inline void for_tiles(int64_t first, int64_t end, bool backwards, const F& body) {
   const int64_t size = end - first;
@@ -330,85 +367,178 @@ inline void for_tiles(int64_t first, int64_t end, bool backwards, const F& body)
   }
 }
 
-// ---- sums down and up the tree ----
+// ---- any tree, by its table of children: W rows at a time, with one vector of sums for every id ----
 
 template <class T, class A>
-void log_probs_with(const Problem<T>& p, const Schedule& plan, T* leaves, int64_t first_block, int64_t end_block,
-                    T* buffer) {
+void log_probs_by_table(const Problem<T>& p, const Tree& tree, T* leaves, int64_t first_row, int64_t end_row,
+                        T* buffer) {
   auto* sums = reinterpret_cast<Vec<T>*>(buffer);
   const A activation(p);
   typename A::Node node;
   node.at(p, 0);
-  for (int32_t i = 0; i < plan.num_roots; ++i) sums[plan.roots[i]] = Vec<T>{};
-  for (int64_t block = first_block; block < end_block; ++block) {
-    Rows<T, const T*> scores(p.scores, block, p.rows, p.nodes);
-    Rows<T, T*> out(leaves, block, p.rows, p.classes);
-    for (int32_t i = 0; i < plan.num_runs; ++i) {
-      const Run& run = plan.runs[i];
-      for_tiles<T>(run.first_node, run.end_node, false, [&](int64_t first, int64_t count) {
-        Vec<T> tile[W<T>];
-        scores.load(tile, first, count);
-        for (int64_t j = 0; j < count; ++j) {
-          const Slots& slots = plan.slots[first + j];
-          if (p.constants_step) node.at(p, first + j);
-          Branches<T> branches = activation.log_probs(tile[j], node);
-          Vec<T> above = sums[slots.above];
-          sums[slots.no] = above + branches.no;
-          sums[slots.yes] = above + branches.yes;
-        }
-      });
-      const Vec<T>* reached = sums + run.first_slot - run.first_class;
-      for_tiles<T>(run.first_class, run.end_class, false, [&](int64_t first, int64_t count) {
-        Vec<T> tile[W<T>];
-        for (int64_t j = 0; j < count; ++j) tile[j] = reached[first + j];
-        out.store(tile, first, count);
-      });
-    }
+  for (int32_t i = 0; i < tree.num_roots; ++i) sums[tree.roots[i]] = Vec<T>{};
+  for (int64_t row = first_row; row < end_row; row += W<T>) {
+    Rows<T, const T*> scores(p.scores, row, end_row, p.nodes);
+    Rows<T, T*> out(leaves, row, end_row, p.classes);
+    for_tiles<T>(0, p.nodes, false, [&](int64_t first, int64_t count) {
+      Vec<T> tile[W<T>];
+      scores.load(tile, first, count);
+      for (int64_t j = 0; j < count; ++j) {
+        if (p.constants_step) node.at(p, first + j);
+        Branches<T> branches = activation.log_probs(sums[first + j], tile[j], node);
+        sums[tree.children[2 * (first + j)]] = branches.no;
+        sums[tree.children[2 * (first + j) + 1]] = branches.yes;
+      }
+    });
+    for_tiles<T>(0, p.classes, false, [&](int64_t first, int64_t count) {
+      Vec<T> tile[W<T>];
+      for (int64_t j = 0; j < count; ++j) tile[j] = sums[p.nodes + first + j];
+      out.store(tile, first, count);
+    });
   }
 }
 
 template <class T, class A>
-void backward_with(const Problem<T>& p, const Schedule& plan, const T* grad_leaves, T* grad_scores,
-                   int64_t first_block, int64_t end_block, T* buffer) {
+void backward_by_table(const Problem<T>& p, const Tree& tree, const T* grad_leaves, T* grad_scores, int64_t first_row,
+                       int64_t end_row, T* buffer) {
   auto* sums = reinterpret_cast<Vec<T>*>(buffer);
   const A activation(p);
   typename A::Node node;
   node.at(p, 0);
-  for (int64_t block = first_block; block < end_block; ++block) {
-    Rows<T, const T*> scores(p.scores, block, p.rows, p.nodes), in(grad_leaves, block, p.rows, p.classes);
-    Rows<T, T*> out(grad_scores, block, p.rows, p.nodes);
-    for (int32_t i = plan.num_runs - 1; i >= 0; --i) {
-      const Run& run = plan.runs[i];
-      Vec<T>* reached = sums + run.first_slot - run.first_class;
-      for_tiles<T>(run.first_class, run.end_class, false, [&](int64_t first, int64_t count) {
-        Vec<T> tile[W<T>];
-        in.load(tile, first, count);
-        for (int64_t j = 0; j < count; ++j) reached[first + j] = tile[j];
-      });
-      for_tiles<T>(run.first_node, run.end_node, true, [&](int64_t first, int64_t count) {
-        Vec<T> tile[W<T>];
-        scores.load(tile, first, count);
-        for (int64_t j = count - 1; j >= 0; --j) {
-          const Slots& slots = plan.slots[first + j];
-          Vec<T> no = sums[slots.no], yes = sums[slots.yes];
-          sums[slots.above] = no + yes;
-          if (p.constants_step) node.at(p, first + j);
-          tile[j] = activation.backward(tile[j], node, no, yes);
-        }
-        out.store(tile, first, count);
+  for (int64_t row = first_row; row < end_row; row += W<T>) {
+    Rows<T, const T*> scores(p.scores, row, end_row, p.nodes), in(grad_leaves, row, end_row, p.classes);
+    Rows<T, T*> out(grad_scores, row, end_row, p.nodes);
+    for_tiles<T>(0, p.classes, false, [&](int64_t first, int64_t count) {
+      Vec<T> tile[W<T>];
+      in.load(tile, first, count);
+      for (int64_t j = 0; j < count; ++j) sums[p.nodes + first + j] = tile[j];
+    });
+    for_tiles<T>(0, p.nodes, true, [&](int64_t first, int64_t count) {
+      Vec<T> tile[W<T>];
+      scores.load(tile, first, count);
+      for (int64_t j = count - 1; j >= 0; --j) {
+        Vec<T> no = sums[tree.children[2 * (first + j)]], yes = sums[tree.children[2 * (first + j) + 1]];
+        sums[first + j] = no + yes;
+        if (p.constants_step) node.at(p, first + j);
+        tile[j] = activation.backward(tile[j], node, no, yes);
+      }
+      out.store(tile, first, count);
+    });
+  }
+}
+
+// ---- a balanced tree of more than 4 W classes, level by level: row by row, with one sum for every heap number ----
+//
+// The root is 1, the children of i are 2 i and 2 i + 1, and a level is a range. The deepest leaves, from `first_leaf` on,
+// are the first classes in their order, those of the level above, from K on, the others.
+
+template <class T, int... lane>
+inline void store_alternating(T* to, Vec<T> even, Vec<T> odd, int64_t count, std::integer_sequence<int, lane...>) {
+  constexpr int w = W<T>;
+  Vec<T> first = __builtin_shufflevector(even, odd, (lane / 2 + (lane & 1) * w)...);
+  Vec<T> second = __builtin_shufflevector(even, odd, (w / 2 + lane / 2 + (lane & 1) * w)...);
+  store<T>(to, first, 2 * count < w ? 2 * count : w);
+  if (2 * count > w) store<T>(to + w, second, 2 * count - w);
+}
+
+template <class T, int... lane>
+inline Branches<T> load_alternating(const T* from, int64_t count, std::integer_sequence<int, lane...>) {
+  constexpr int w = W<T>;
+  Vec<T> first = load<T>(from, 2 * count < w ? 2 * count : w), second{};
+  if (2 * count > w) second = load<T>(from + w, 2 * count - w);
+  return {__builtin_shufflevector(first, second, (2 * lane)...),
+          __builtin_shufflevector(first, second, (2 * lane + 1)...)};
+}
+
+template <class T, class A>
+void log_probs_by_level(const Problem<T>& p, const Tree& tree, T* leaves, int64_t first_row, int64_t end_row,
+                        T* sums) {
+  constexpr int w = W<T>;
+  constexpr auto lanes = std::make_integer_sequence<int, w>();
+  const A activation(p);
+  typename A::Node node;
+  node.at(p, 0);
+  for (int64_t row = first_row; row < end_row; ++row) {
+    const T* scores = p.scores + row * p.nodes;
+    T* out = leaves + row * p.classes;
+    // Levels of fewer than W nodes are added up one by one.
+    if (p.constants_step) node.from(p, 0, w);
+    const Branches<T> top = activation.log_probs(Vec<T>{}, load<T>(scores), node);
+    sums[1] = 0;
+    for (int heap = 1; heap < w; ++heap) {
+      sums[2 * heap] = sums[heap] + top.no[heap - 1];
+      sums[2 * heap + 1] = sums[heap] + top.yes[heap - 1];
+    }
+    for (int64_t level = w; level < p.classes; level *= 2) {
+      const int64_t end = 2 * level < p.classes ? 2 * level : p.classes;
+      T* below = 2 * level == tree.first_leaf ? out : sums + 2 * level;
+      for_tiles<T>(level, end, false, [&](int64_t heap, int64_t count) {
+        if (p.constants_step) node.from(p, heap - 1, count);
+        const Branches<T> branches =
+            activation.log_probs(load<T>(sums + heap), load<T>(scores + heap - 1, count), node);
+        store_alternating<T>(below + 2 * (heap - level), branches.no, branches.yes, count, lanes);
       });
     }
+    const int64_t deepest = 2 * int64_t(p.classes) - tree.first_leaf;
+    __builtin_memcpy(out + deepest, sums + p.classes, (p.classes - deepest) * sizeof(T));
   }
+}
+
+template <class T, class A>
+void backward_by_level(const Problem<T>& p, const Tree& tree, const T* grad_leaves, T* grad_scores, int64_t first_row,
+                       int64_t end_row, T* sums) {
+  constexpr int w = W<T>;
+  constexpr auto lanes = std::make_integer_sequence<int, w>();
+  const A activation(p);
+  typename A::Node node;
+  node.at(p, 0);
+  for (int64_t row = first_row; row < end_row; ++row) {
+    const T *scores = p.scores + row * p.nodes, *in = grad_leaves + row * p.classes;
+    T* out = grad_scores + row * p.nodes;
+    const int64_t deepest = 2 * int64_t(p.classes) - tree.first_leaf;
+    __builtin_memcpy(sums + p.classes, in + deepest, (p.classes - deepest) * sizeof(T));
+    for (int64_t level = tree.first_leaf / 2; level >= w; level /= 2) {
+      const int64_t end = 2 * level < p.classes ? 2 * level : p.classes;
+      const T* below = 2 * level == tree.first_leaf ? in : sums + 2 * level;
+      for_tiles<T>(level, end, false, [&](int64_t heap, int64_t count) {
+        if (p.constants_step) node.from(p, heap - 1, count);
+        const Branches<T> grad = load_alternating<T>(below + 2 * (heap - level), count, lanes);
+        store<T>(sums + heap, grad.no + grad.yes, count);
+        store<T>(out + heap - 1, activation.backward(load<T>(scores + heap - 1, count), node, grad.no, grad.yes), count);
+      });
+    }
+    Branches<T> top{};
+    for (int heap = w - 1; heap >= 1; --heap) {
+      top.no[heap - 1] = sums[2 * heap];
+      top.yes[heap - 1] = sums[2 * heap + 1];
+      sums[heap] = sums[2 * heap] + sums[2 * heap + 1];
+    }
+    if (p.constants_step) node.from(p, 0, w);
+    store<T>(out, activation.backward(load<T>(scores), node, top.no, top.yes), w - 1);
+  }
+}
+
+template <class T, class A>
+void log_probs_with(const Problem<T>& p, const Tree& tree, T* leaves, int64_t first, int64_t end, T* buffer) {
+  const auto by = tree.children ? log_probs_by_table<T, A> : log_probs_by_level<T, A>;
+  by(p, tree, leaves, first, end, buffer);
+}
+
+template <class T, class A>
+void backward_with(const Problem<T>& p, const Tree& tree, const T* grad_leaves, T* grad_scores, int64_t first,
+                   int64_t end, T* buffer) {
+  const auto by = tree.children ? backward_by_table<T, A> : backward_by_level<T, A>;
+  by(p, tree, grad_leaves, grad_scores, first, end, buffer);
 }
 
 // ---- walks ----
 
-// W draws at a time, each at its own node. A balanced tree is walked by heap numbers, from 1; any other by ids, from 0.
+// W draws at a time, each at its own node: by ids, from 0, where there is a table, otherwise by heap numbers, from 1.
 template <class T, class A>
-void draw_with(const Problem<T>& p, const Walk& walk, const T* uniforms, int64_t* drawn, int64_t first_draw,
+void draw_with(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t* drawn, int64_t first_draw,
                int64_t end_draw) {
   const A activation(p);
-  const bool heap = walk.children == nullptr;
+  const bool heap = tree.children == nullptr;
   const int64_t start = heap ? 1 : 0, first_leaf = heap ? p.classes : p.nodes;
   typename A::Node node;
   node.at(p, 0);
@@ -420,22 +550,22 @@ void draw_with(const Problem<T>& p, const Walk& walk, const T* uniforms, int64_t
       at[lane] = start;
       row[lane] = p.scores + (draw + lane) % p.rows * p.nodes - start;
     }
-    for (int32_t level = 0; level < walk.depth; ++level) {
+    for (int32_t level = 0; level < tree.depth; ++level) {
       Vec<T> score{}, uniform{};
       for (int lane = 0; lane < lanes; ++lane) {
         if (at[lane] >= first_leaf) continue;
         score[lane] = row[lane][at[lane]];
-        uniform[lane] = uniforms[(draw + lane) * walk.depth + level];
+        uniform[lane] = uniforms[(draw + lane) * tree.depth + level];
         if (p.constants_step) node.at(p, at[lane] - start, lane);
       }
       const Ints<T> yes = uniform < activation.yes(score, node);  // NaN takes the branch no
       for (int lane = 0; lane < lanes; ++lane) {
         if (at[lane] >= first_leaf) continue;
-        at[lane] = heap ? 2 * at[lane] - yes[lane] : walk.children[2 * at[lane] - yes[lane]];
+        at[lane] = heap ? 2 * at[lane] - yes[lane] : tree.children[2 * at[lane] - yes[lane]];
       }
     }
     for (int lane = 0; lane < lanes; ++lane) {
-      int64_t leaf = at[lane] - (heap ? walk.first_leaf : p.nodes);
+      int64_t leaf = at[lane] - (heap ? tree.first_leaf : p.nodes);
       drawn[draw + lane] = leaf < 0 ? leaf + p.classes : leaf;
     }
   }
@@ -451,19 +581,19 @@ void draw_with(const Problem<T>& p, const Walk& walk, const T* uniforms, int64_t
   }
 
 template <class T>
-void log_probs(const Problem<T>& p, const Schedule& plan, T* leaves, int64_t first, int64_t end, T* buffer) {
-  CATNAT_CHOOSE(log_probs_with, p, plan, leaves, first, end, buffer)
+void log_probs(const Problem<T>& p, const Tree& tree, T* leaves, int64_t first, int64_t end, T* buffer) {
+  CATNAT_CHOOSE(log_probs_with, p, tree, leaves, first, end, buffer)
 }
 
 template <class T>
-void backward(const Problem<T>& p, const Schedule& plan, const T* grad_leaves, T* grad_scores, int64_t first,
+void backward(const Problem<T>& p, const Tree& tree, const T* grad_leaves, T* grad_scores, int64_t first,
               int64_t end, T* buffer) {
-  CATNAT_CHOOSE(backward_with, p, plan, grad_leaves, grad_scores, first, end, buffer)
+  CATNAT_CHOOSE(backward_with, p, tree, grad_leaves, grad_scores, first, end, buffer)
 }
 
 template <class T>
-void draw(const Problem<T>& p, const Walk& walk, const T* uniforms, int64_t* drawn, int64_t first, int64_t end) {
-  CATNAT_CHOOSE(draw_with, p, walk, uniforms, drawn, first, end)
+void draw(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t* drawn, int64_t first, int64_t end) {
+  CATNAT_CHOOSE(draw_with, p, tree, uniforms, drawn, first, end)
 }
 
 #define CATNAT_NAME_(set) #set

@@ -81,69 +81,73 @@ void for_dtype(const Tensor& scores, const F& body) {
   }
 }
 
-template <class T, class F>
-void for_blocks(const catnat::Problem<T>& p, const catnat::Schedule& plan, const F& body) {
-  const int64_t lanes = catnat::functions<T>().lanes, blocks = (p.rows + lanes - 1) / lanes;
-  const int64_t grain = GRAIN / (lanes * p.classes) + 1;
-  auto run = [&](int64_t first, int64_t end) { body(first, end, buffer<T>(plan.num_slots * lanes)); };
-  if (blocks <= grain) return run(0, blocks);
-  torch::stable::parallel_for(0, blocks, grain, run);
+catnat::Tree tree_of(const Tensor& table, int64_t depth) {
+  return catnat::Tree::from(static_cast<const int32_t*>(table.const_data_ptr()), table.numel(), depth);
 }
 
-Tensor log_probs(const Tensor& scores, const Tensor& constants, const Tensor& schedule, int64_t classes,
+// Rows in parallel, each thread with its own buffer.
+template <class T, class F>
+void for_rows(const catnat::Problem<T>& p, const F& body) {
+  const int64_t lanes = catnat::functions<T>().lanes;
+  auto run = [&](int64_t first, int64_t end) { body(first, end, buffer<T>(2 * int64_t(p.classes) * lanes)); };
+  const int64_t grain = (GRAIN / (lanes * p.classes) + 1) * lanes;
+  if (p.rows <= grain) return p.rows > 0 ? run(0, p.rows) : void();
+  torch::stable::parallel_for(0, p.rows, grain, run);
+}
+
+Tensor log_probs(const Tensor& scores, const Tensor& constants, const Tensor& table, int64_t classes, int64_t depth,
                  int64_t activation, bool floored) {
-  check(scores, constants, schedule, activation);
+  check(scores, constants, table, activation);
   Tensor leaves = empty(scores, scores.size(0), classes);
-  const auto plan = catnat::Schedule::from(static_cast<const int32_t*>(schedule.const_data_ptr()));
+  const auto tree = tree_of(table, depth);
   for_dtype(scores, [&](auto zero) {
     using T = decltype(zero);
     const auto p = problem<T>(scores, constants, classes, activation, floored);
     auto* out = static_cast<T*>(leaves.mutable_data_ptr());
-    for_blocks(p, plan, [&](int64_t first, int64_t end, T* memory) {
-      catnat::functions<T>().log_probs(p, plan, out, first, end, memory);
+    for_rows(p, [&](int64_t first, int64_t end, T* memory) {
+      catnat::functions<T>().log_probs(p, tree, out, first, end, memory);
     });
   });
   return leaves;
 }
 
-Tensor log_probs_backward(const Tensor& grad, const Tensor& scores, const Tensor& constants, const Tensor& schedule,
-                          int64_t activation, bool floored) {
-  check(scores, constants, schedule, activation);
+Tensor log_probs_backward(const Tensor& grad, const Tensor& scores, const Tensor& constants, const Tensor& table,
+                          int64_t depth, int64_t activation, bool floored) {
+  check(scores, constants, table, activation);
   STD_TORCH_CHECK(
       grad.dim() == 2 && grad.is_contiguous() && grad.size(0) == scores.size(0) &&
           grad.scalar_type() == scores.scalar_type(),
       "grad must be a contiguous matrix with the rows and the dtype of the scores");
   Tensor grad_scores = empty(scores, scores.size(0), scores.size(1));
-  const auto plan = catnat::Schedule::from(static_cast<const int32_t*>(schedule.const_data_ptr()));
+  const auto tree = tree_of(table, depth);
   for_dtype(scores, [&](auto zero) {
     using T = decltype(zero);
     const auto p = problem<T>(scores, constants, grad.size(1), activation, floored);
     const auto* in = static_cast<const T*>(grad.const_data_ptr());
     auto* out = static_cast<T*>(grad_scores.mutable_data_ptr());
-    for_blocks(p, plan, [&](int64_t first, int64_t end, T* memory) {
-      catnat::functions<T>().backward(p, plan, in, out, first, end, memory);
+    for_rows(p, [&](int64_t first, int64_t end, T* memory) {
+      catnat::functions<T>().backward(p, tree, in, out, first, end, memory);
     });
   });
   return grad_scores;
 }
 
 // One draw for each row of `uniforms`, which has a column for every level: draw i is from row i % rows of the scores.
-void draw(const Tensor& scores, const Tensor& constants, const Tensor& children, const Tensor& uniforms,
-          int64_t first_leaf, int64_t activation, Tensor drawn) {
-  check(scores, constants, children, activation);
+void draw(const Tensor& scores, const Tensor& constants, const Tensor& table, const Tensor& uniforms,
+          int64_t activation, Tensor drawn) {
+  check(scores, constants, table, activation);
   STD_TORCH_CHECK(uniforms.dim() == 2 && uniforms.is_contiguous() && uniforms.scalar_type() == scores.scalar_type() &&
                       drawn.is_contiguous() && drawn.scalar_type() == ScalarType::Long &&
                       drawn.numel() == uniforms.size(0),
                   "uniforms must be a contiguous matrix in the dtype of the scores, drawn one int64 for each row of it");
-  const auto* table = static_cast<const int32_t*>(children.const_data_ptr());
-  const catnat::Walk walk{children.numel() ? table : nullptr, int32_t(uniforms.size(1)), int32_t(first_leaf)};
+  const auto tree = tree_of(table, uniforms.size(1));
   for_dtype(scores, [&](auto zero) {
     using T = decltype(zero);
     const auto p = problem<T>(scores, constants, scores.size(1) + 1, activation, false);
     const auto* in = static_cast<const T*>(uniforms.const_data_ptr());
     auto* out = static_cast<int64_t*>(drawn.mutable_data_ptr());
-    auto run = [&](int64_t first, int64_t end) { catnat::functions<T>().draw(p, walk, in, out, first, end); };
-    const int64_t grain = GRAIN / 4 / (walk.depth + 1) + 1;
+    auto run = [&](int64_t first, int64_t end) { catnat::functions<T>().draw(p, tree, in, out, first, end); };
+    const int64_t grain = GRAIN / 4 / (tree.depth + 1) + 1;
     if (drawn.numel() <= grain) return run(0, drawn.numel());
     torch::stable::parallel_for(0, drawn.numel(), grain, run);
   });
@@ -152,13 +156,14 @@ void draw(const Tensor& scores, const Tensor& constants, const Tensor& children,
 }  // namespace
 
 STABLE_TORCH_LIBRARY(catnat, m) {
-  m.def("log_probs(Tensor scores, Tensor constants, Tensor schedule, int classes, int activation, bool floored) -> Tensor");
   m.def(
-      "log_probs_backward(Tensor grad, Tensor scores, Tensor constants, Tensor schedule, int activation, bool floored) "
+      "log_probs(Tensor scores, Tensor constants, Tensor table, int classes, int depth, int activation, bool floored) "
       "-> Tensor");
   m.def(
-      "draw(Tensor scores, Tensor constants, Tensor children, Tensor uniforms, int first_leaf, int activation, "
-      "Tensor(a!) drawn) -> ()");
+      "log_probs_backward(Tensor grad, Tensor scores, Tensor constants, Tensor table, int depth, int activation, "
+      "bool floored) -> Tensor");
+  m.def(
+      "draw(Tensor scores, Tensor constants, Tensor table, Tensor uniforms, int activation, Tensor(a!) drawn) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(catnat, CPU, m) {

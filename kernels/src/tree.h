@@ -1,4 +1,4 @@
-// What is computed, without a framework: a problem, its schedule, and one table of functions for each instruction set.
+// What is computed, without a framework: a problem, its tree, and one table of functions for each instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,29 +7,19 @@ namespace catnat {
 
 enum Activation : int64_t { SIGMOID = 0, CLAMPED = 1, REFLECTED = 2 };
 
-// A tree as a list of steps. Sums along paths live in slots, W rows side by side in each. A run takes consecutive nodes,
-// reads the sum above every node from its slot and writes those of its two branches; then the classes that it has
-// reached, consecutive ones in consecutive slots, leave. A slot may be used again, so that all of a large balanced tree
-// fits in cache.
-struct Run {
-  int32_t first_node, end_node, first_class, end_class, first_slot;
-};
+// Ids are 0 .. nodes - 1 for nodes, breadth first, then leaves in the order of their classes.
+struct Tree {
+  int32_t depth;
+  const int32_t* children;  // the ids of no and yes of every node; null for a balanced tree that is known by its size
+  const int32_t* roots;     // of the table: one for a tree, more for a forest
+  int32_t num_roots;
+  int64_t first_leaf;  // the heap number 2^depth of class 0 in a balanced tree
 
-struct Slots {
-  int32_t above, no, yes;
-};
-
-struct Schedule {
-  int32_t num_slots, num_roots, num_runs;
-  const int32_t* roots;  // slots that are 0
-  const Run* runs;
-  const Slots* slots;  // of every node
-
-  // From one array of integers: the three sizes, roots, runs, slots.
-  static Schedule from(const int32_t* numbers) {
-    const int32_t* roots = numbers + 3;
-    const auto* runs = reinterpret_cast<const Run*>(roots + numbers[1]);
-    return {numbers[0], numbers[1], numbers[2], roots, runs, reinterpret_cast<const Slots*>(runs + numbers[2])};
+  // From one array of integers: the number of roots, the roots, the children; or none of them.
+  static Tree from(const int32_t* table, int64_t size, int64_t depth) {
+    const int64_t first_leaf = int64_t(1) << (depth < 62 ? depth : 62);
+    if (size == 0) return {int32_t(depth), nullptr, nullptr, 0, first_leaf};
+    return {int32_t(depth), table + 1 + table[0], table + 1, table[0], first_leaf};
   }
 };
 
@@ -47,21 +37,15 @@ struct Problem {
   bool floored;
 };
 
-// Walks from the root of a balanced tree, by heap numbers, or of any other, by its children.
-struct Walk {
-  const int32_t* children;  // nodes x 2 ids, or null for a balanced tree
-  int32_t depth, first_leaf;
-};
-
-// Blocks are of `lanes` rows; the last one may be shorter. A buffer holds num_slots x lanes numbers, aligned to 64 bytes.
+// A buffer holds 2 classes x lanes numbers, aligned to 64 bytes.
 template <class T>
 struct Functions {
   int64_t lanes;
-  void (*log_probs)(const Problem<T>&, const Schedule&, T* leaves, int64_t first_block, int64_t end_block, T* buffer);
-  void (*backward)(const Problem<T>&, const Schedule&, const T* grad_leaves, T* grad_scores, int64_t first_block,
-                   int64_t end_block, T* buffer);
+  void (*log_probs)(const Problem<T>&, const Tree&, T* leaves, int64_t first_row, int64_t end_row, T* buffer);
+  void (*backward)(const Problem<T>&, const Tree&, const T* grad_leaves, T* grad_scores, int64_t first_row,
+                   int64_t end_row, T* buffer);
   // Draw i belongs to row i % rows and has `depth` uniform numbers.
-  void (*draw)(const Problem<T>&, const Walk&, const T* uniforms, int64_t* drawn, int64_t first_draw,
+  void (*draw)(const Problem<T>&, const Tree&, const T* uniforms, int64_t* drawn, int64_t first_draw,
                int64_t end_draw);
 };
 

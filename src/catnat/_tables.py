@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat._forest import Forest
-from catnat._tree import Ints, Tree, first_leaf
+from catnat._tree import Ints, Tree
 from catnat.activations import Activation, Constants
 
 
@@ -44,61 +44,6 @@ def stacking(forest: Forest) -> tuple[Ints, NDArray[np.bool_]]:
 def unstacking(forest: Forest) -> Ints:
     """Where every class of a row of all classes stands in the flattened stack."""
     return np.flatnonzero(~stacking(forest)[1])
-
-
-# ---- the order in which a fused kernel goes through a tree ----
-
-# A balanced tree larger than two of these is computed subtree by subtree, so that what it computes with stays in cache.
-_SUBTREE = 512
-
-
-def schedule(tree: Tree | Forest) -> NDArray[np.int32]:
-    """The order in which a fused kernel goes through a tree, with the slots in which it keeps sums along paths.
-
-    A flat array: the numbers of slots, roots and runs; the slots of the roots, whose sums are 0; runs of five numbers;
-    three slots for every node: that of the sum above it, and those of its no and yes branch. A run takes the nodes
-    ``first_node .. end_node - 1``, after which the classes ``first_class .. end_class - 1`` stand in the slots from
-    ``first_slot`` on.
-    """
-    large = tree.kind == "balanced" and tree.num_classes > 2 * _SUBTREE
-    roots, runs, slots = _runs_by_subtree(tree) if large else _one_run(tree)
-    return np.concatenate(
-        [[slots.max() + 1, len(roots), len(runs)], roots, np.ravel(runs), slots.ravel()], dtype=np.int32
-    )
-
-
-Runs = list[tuple[int, int, int, int, int]]
-
-
-def _one_run(tree: Tree | Forest) -> tuple[Ints, Runs, Ints]:
-    """Every id has its own slot."""
-    roots = tree.roots if isinstance(tree, Forest) else np.zeros(1, np.int64)
-    slots = np.column_stack([np.arange(tree.num_nodes), tree.children])
-    return roots, [(0, tree.num_nodes, 0, tree.num_classes, tree.num_nodes)], slots
-
-
-def _runs_by_subtree(tree: Tree) -> tuple[Ints, Runs, Ints]:
-    """The top of a balanced tree, then one subtree after the other in the same slots, each level by level."""
-    height = _SUBTREE.bit_length() - 1
-    top, num_classes = tree.depth - height, tree.num_classes
-    runs: Runs = [(0, (1 << top) - 1, 0, 0, 0)]
-    for root in range(1 << top, 2 << top):
-        for level in range(height):
-            first, end = root << level, min((root + 1) << level, num_classes)
-            leaf = max(2 * first, num_classes)
-            first_class = leaf - first_leaf(tree) + (num_classes if leaf < first_leaf(tree) else 0)
-            if first < end:
-                leaves = max(2 * end - leaf, 0)
-                runs.append((first - 1, end - 1, first_class, first_class + leaves, int(_slot(np.array(leaf), top))))
-    heap = np.arange(1, num_classes)
-    return np.ones(1, np.int64), runs, np.column_stack([_slot(at, top) for at in (heap, 2 * heap, 2 * heap + 1)])
-
-
-def _slot(heap: Ints, top: int) -> Ints:
-    """Of a heap number: itself down to the subtrees' roots, below them its number in its own subtree, from 2 on."""
-    level = np.maximum(np.frexp(heap.astype(np.float64))[1] - 1 - top, 0)
-    in_subtree = (1 << level) + heap - (heap >> level << level)
-    return np.where(level == 0, heap, (2 << top) - 2 + in_subtree)
 
 
 @functools.cache

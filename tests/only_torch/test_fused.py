@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from only_torch import rows
@@ -15,17 +14,16 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
-from catnat import _tables
 from catnat.torch import _fused
 from catnat.torch._nodes import Nodes
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 installed = pytest.mark.skipif(_fused._implementation("cpu") is None, reason="no kernels are installed")
 
-# The sizes around every tile of the kernels, and trees that are computed by subtrees, complete and not.
+# The sizes around every tile of the kernels, and of its levels, full and not.
 TREES: dict[str, catnat.Tree | catnat.Forest] = {
     **{name: tree for name, tree in rows.TREES.items() if tree.num_nodes},
-    **{f"balanced-{k}": catnat.balanced(k) for k in (16, 17, 33, 1024, 1025, 2048, 3000)},
+    **{f"balanced-{k}": catnat.balanced(k) for k in (16, 17, 33, 64, 65, 70, 127, 128, 1024, 3000)},
     "forest": catnat.Forest([3, 1, catnat.chain(5), 40]),
 }
 
@@ -112,25 +110,6 @@ def test_who_is_served():
     assert _fused.log_probs(nodes._replace(activation=rows.OWN), floored=True) is None
     served = torch.func.vmap(lambda s: torch.tensor(_fused.log_probs(Nodes(s, *nodes[1:]), floored=True) is not None))
     assert not served(scores).any()
-
-
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_a_schedule_sums_every_path(tree):
-    """Run in NumPy, word by word, it finds every class's number of yes branches."""
-    numbers = _tables.schedule(tree)
-    (num_slots, num_roots, num_runs), rest = numbers[:3], numbers[3:]
-    roots, rest = rest[:num_roots], rest[num_roots:]
-    runs, slots = rest[: 5 * num_runs].reshape(-1, 5), rest[5 * num_runs :].reshape(-1, 3)
-    sums, found = np.full(num_slots, -(10**6)), np.full(tree.num_classes, -1)
-    sums[roots] = 0
-    for first, end, first_class, end_class, first_slot in runs:
-        for above, no, yes in slots[first:end]:
-            sums[no], sums[yes] = sums[above], sums[above] + 1
-        found[first_class:end_class] = sums[first_slot : first_slot + end_class - first_class]
-    wanted = np.zeros(tree.num_nodes + tree.num_classes, np.int64)
-    for node, (no, yes) in enumerate(tree.children):
-        wanted[no], wanted[yes] = wanted[node], wanted[node] + 1
-    assert (found == wanted[tree.num_nodes :]).all()
 
 
 def test_they_can_be_switched_off():

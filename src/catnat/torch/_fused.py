@@ -13,17 +13,21 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from catnat import _tables, activations
+from catnat import activations
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.torch import _constants, _dense, _paths
 from catnat.torch._autograd import apply
 from catnat.torch._nodes import Nodes
+
+# A balanced tree of more classes than this is computed level by level, not by a table of children.
+MOST_TABLE_CLASSES = 64
 
 # What an implementation computes: the sigmoid of the scores, and the natural activation in its two boundaries.
 SIGMOID, CLAMPED, REFLECTED = range(3)
@@ -38,8 +42,9 @@ class Plan(NamedTuple):
     # Rows of one kind, with a column for every node, or one if all nodes are alike: `Affine`'s scale and offset, or
     # `Band`'s six and the period of its reflections.
     constants: Tensor
-    schedule: Tensor  # see `catnat._tables.schedule`
-    children: Tensor  # (nodes, 2) ids, int32; empty for a balanced tree, whose heap numbers need no table
+    # The number of roots, the roots, then the ids of both children of every node, int32. Empty for a large balanced
+    # tree, which is known by its size.
+    table: Tensor
 
 
 class Implementation(Protocol):
@@ -71,14 +76,16 @@ class Processor:
         return f"catnat-kernels {self._package.__version__} ({self._package.instruction_set()})"
 
     def log_probs(self, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
-        return self._log_probs(scores, plan.constants, plan.schedule, plan.tree.num_classes, plan.code, floored)
+        return self._log_probs(
+            scores, plan.constants, plan.table, plan.tree.num_classes, plan.tree.depth, plan.code, floored
+        )
 
     def log_probs_backward(self, grad: Tensor, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
-        return self._log_probs_backward(grad, scores, plan.constants, plan.schedule, plan.code, floored)
+        return self._log_probs_backward(grad, scores, plan.constants, plan.table, plan.tree.depth, plan.code, floored)
 
     def draw(self, scores: Tensor, plan: Plan, uniforms: Tensor) -> Tensor:
         drawn = torch.empty(len(uniforms), dtype=torch.int64)
-        self._draw(scores, plan.constants, plan.children, uniforms, 1 << uniforms.shape[-1], plan.code, drawn)
+        self._draw(scores, plan.constants, plan.table, uniforms, plan.code, drawn)
         return drawn
 
 
@@ -146,11 +153,15 @@ def _plan(tree: Tree | Forest, activation: Activation, device: torch.device, dty
         constants.append(torch.pi / constants[5])
         code = REFLECTED if activation.boundary == "reflect" else CLAMPED
     columns = [torch.as_tensor(row, dtype=dtype, device=device).reshape(-1) for row in constants]
-    children = torch.empty(0, dtype=torch.int32, device=device)
-    if tree.kind != "balanced":
-        children = torch.as_tensor(tree.children.astype(np.int32), device=device)
-    schedule = torch.as_tensor(_tables.schedule(tree), device=device)
-    return Plan(tree, activation, code, torch.stack(columns), schedule, children)
+    table = torch.as_tensor(_table(tree), device=device)
+    return Plan(tree, activation, code, torch.stack(columns), table)
+
+
+def _table(tree: Tree | Forest) -> NDArray[np.int32]:
+    if tree.kind == "balanced" and tree.num_classes > MOST_TABLE_CLASSES:
+        return np.empty(0, np.int32)
+    roots = tree.roots if isinstance(tree, Forest) else [0]
+    return np.concatenate([[len(roots)], roots, tree.children.ravel()]).astype(np.int32)
 
 
 def log_probs(nodes: Nodes, *, floored: bool) -> Tensor | None:
