@@ -31,6 +31,19 @@ def _(grad, scores, constants, table, depth, activation, floored):  # type: igno
     return torch.empty_like(scores)
 
 
+def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    scores, constants, table, _, ctx.depth, ctx.activation, ctx.floored = inputs
+    ctx.save_for_backward(scores, constants, table)
+
+
+def _backward(ctx, grad):  # type: ignore[no-untyped-def]
+    rest = ctx.depth, ctx.activation, ctx.floored
+    return torch.ops.catnat.log_probs_backward(grad.contiguous(), *ctx.saved_tensors, *rest), *(6 * [None])
+
+
+torch.library.register_autograd("catnat::log_probs", _backward, setup_context=_save)
+
+
 @torch.library.register_fake("catnat::draw")
 def _(scores, constants, table, uniforms, activation, drawn):  # type: ignore[no-untyped-def]
     return None
