@@ -24,6 +24,7 @@ from catnat.torch._functional import log_prob as log_prob
 from catnat.torch._functional import mode as mode
 from catnat.torch._functional import sample as sample
 from catnat.torch._functional import sample_without_replacement as sample_without_replacement
+from catnat.torch._fused import kernels as kernels
 from catnat.torch._heads import CatnatHead as CatnatHead
 from catnat.torch._heads import HeadOutput as HeadOutput
 from catnat.torch._inverse import scores_from_logits as scores_from_logits
@@ -53,6 +54,7 @@ __all__ = [
     "entropy",
     "estimators",
     "geometry",
+    "kernels",
     "kl_divergence",
     "log_catnat",
     "log_prob",

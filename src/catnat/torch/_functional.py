@@ -14,7 +14,7 @@ from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.activations import Activation
-from catnat.torch import _constants, _dense, _inputs, _paths
+from catnat.torch import _constants, _dense, _fused, _inputs, _paths
 from catnat.torch._kernels import FEW
 from catnat.torch._nodes import Nodes, prepare
 
@@ -99,7 +99,8 @@ def log_catnat(
 
 def log_probs(nodes: Nodes, *, floored: bool = True) -> Tensor:
     """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
-    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
+    found = _fused.log_probs(nodes, floored=floored)
+    return _fused.plain_log_probs(nodes, floored=floored) if found is None else found
 
 
 def log_prob(
@@ -187,6 +188,9 @@ def sample(
 def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """:func:`sample` of prepared arguments."""
     nodes, tree, batch, count = nodes.detach(), nodes.tree, nodes.scores.shape[:-1], math.prod(sample_shape)
+    fused = _fused.draw(nodes, count, generator)
+    if fused is not None:
+        return fused.view(*sample_shape, *batch)
     branches = batch.numel() * count * tree.num_nodes
     if isinstance(tree, Forest) or walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and branches > FEW):
         at_once = isinstance(tree, Forest) and branches <= _BRANCHES_AT_ONCE

@@ -1,0 +1,250 @@
+"""Fused kernels: in one call what the other files do in some thirty, where an implementation is installed.
+
+The plain operations are the definition, the fallback and, in tests, the oracle. An implementation serves one kind of
+device; :func:`kernels` says which are in use, and the environment variable ``CATNAT_KERNELS=0`` switches all off.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from catnat import activations
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.activations import Activation
+from catnat.torch import _constants, _dense, _paths
+from catnat.torch._autograd import apply
+from catnat.torch._nodes import Nodes
+
+# A balanced tree of more classes than this is computed level by level, not by a table of children.
+MOST_TABLE_CLASSES = 64
+
+# What an implementation computes: the sigmoid of the scores, and the natural activation in its two boundaries.
+SIGMOID, CLAMPED, REFLECTED = range(3)
+
+
+class Plan(NamedTuple):
+    """A tree and an activation as the tensors of a kernel, on one device and in one dtype."""
+
+    tree: Tree | Forest
+    activation: Activation
+    code: int  # SIGMOID, CLAMPED or REFLECTED
+    # Rows of one kind, with a column for every node, or one if all nodes are alike: `Affine`'s scale and offset, or
+    # `Band`'s six and the period of its reflections.
+    constants: Tensor
+    # The number of roots, the roots, then the ids of both children of every node, int32. Empty for a large balanced
+    # tree, which is known by its size.
+    table: Tensor
+
+
+class Implementation(Protocol):
+    """The kernels of one kind of device. Matrices are contiguous, in float32 or float64."""
+
+    def describe(self) -> str:
+        """What is in use, in words."""
+
+    def log_probs(self, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
+        """From scores (rows, nodes) the log-probabilities of all classes (rows, classes)."""
+
+    def log_probs_backward(self, grad: Tensor, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
+        """The gradient of the scores, from that of the log-probabilities."""
+
+    def draw(self, scores: Tensor, plan: Plan, uniforms: Tensor) -> Tensor:
+        """A class for every row of ``uniforms`` (draws, depth): draw i from row i modulo their number of the scores."""
+
+
+class Processor:
+    """The package catnat-kernels: C++ for the CPU."""
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+        self._log_probs = torch.ops.catnat.log_probs.default
+        self._log_probs_backward = torch.ops.catnat.log_probs_backward.default
+        self._draw = torch.ops.catnat.draw.default
+
+    def describe(self) -> str:
+        return f"catnat-kernels {self._package.__version__} ({self._package.instruction_set()})"
+
+    # Below autograd: `_LogProbs` records, and the operators' own rule, made for the compiler, would take longer.
+
+    def log_probs(self, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._log_probs(
+                scores, plan.constants, plan.table, plan.tree.num_classes, plan.tree.depth, plan.code, floored
+            )
+
+    def log_probs_backward(self, grad: Tensor, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
+        return self._log_probs_backward(grad, scores, plan.constants, plan.table, plan.tree.depth, plan.code, floored)
+
+    def draw(self, scores: Tensor, plan: Plan, uniforms: Tensor) -> Tensor:
+        drawn = torch.empty(len(uniforms), dtype=torch.int64)
+        self._draw(scores, plan.constants, plan.table, uniforms, plan.code, drawn)
+        return drawn
+
+
+def _processor() -> Implementation | None:
+    try:
+        return Processor(importlib.import_module("catnat_kernels"))
+    except ImportError:
+        return None
+
+
+# Device types, and where to look for their kernels.
+_SOURCES = {"cpu": _processor}
+
+
+@functools.cache
+def _implementation(device_type: str) -> Implementation | None:
+    """Looked for once, when a tensor of its device first comes by."""
+    if os.environ.get("CATNAT_KERNELS", "1") == "0" or device_type not in _SOURCES:
+        return None
+    return _SOURCES[device_type]()
+
+
+def kernels() -> dict[str, str]:
+    """Which fused kernels are in use, by the type of device: their names, or why there are none.
+
+    They change the time that a call takes, and nothing else but the last digits, and which draws belong to a seed.
+
+    Example:
+        >>> from catnat.torch import kernels
+        >>> sorted(kernels())
+        ['cpu']
+    """
+    if os.environ.get("CATNAT_KERNELS", "1") == "0":
+        return dict.fromkeys(_SOURCES, "none: switched off by CATNAT_KERNELS=0")
+    found = {device: _implementation(device) for device in _SOURCES}
+    missing = 'none: pip install "catnat[kernels]"'
+    return {device: missing if each is None else each.describe() for device, each in found.items()}
+
+
+# ---- which calls they serve ----
+
+
+def _serving(nodes: Nodes) -> Implementation | None:
+    """The implementation for these nodes: none for pruned trees, transforms, and tensors that are more than data."""
+    scores = nodes.scores
+    if nodes.masses is not None or type(scores) not in (Tensor, Parameter) or scores.ndim == 0:
+        return None
+    if scores.dtype not in (torch.float32, torch.float64) or nodes.tree.num_nodes == 0:
+        return None
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return None
+    if type(nodes.activation) not in _CODES:
+        return None
+    return _implementation(scores.device.type)
+
+
+_CODES = {activations.sigmoid: SIGMOID, activations.natural: CLAMPED}
+
+
+@_constants.constant
+def _plan(tree: Tree | Forest, activation: Activation, device: torch.device, dtype: torch.dtype) -> Plan:
+    code = _CODES[type(activation)]
+    constants = list(_constants.node_constants(tree, activation, device, dtype))
+    if isinstance(activation, activations.natural):
+        constants.append(torch.pi / constants[5])
+        code = REFLECTED if activation.boundary == "reflect" else CLAMPED
+    columns = [torch.as_tensor(row, dtype=dtype, device=device).reshape(-1) for row in constants]
+    table = torch.as_tensor(_table(tree), device=device)
+    return Plan(tree, activation, code, torch.stack(columns), table)
+
+
+def _table(tree: Tree | Forest) -> NDArray[np.int32]:
+    if tree.kind == "balanced" and tree.num_classes > MOST_TABLE_CLASSES:
+        return np.empty(0, np.int32)
+    roots = tree.roots if isinstance(tree, Forest) else [0]
+    return np.concatenate([[len(roots)], roots, tree.children.ravel()]).astype(np.int32)
+
+
+def log_probs(nodes: Nodes, *, floored: bool) -> Tensor | None:
+    """The log-probability of every class, (..., K), or None where no kernel serves."""
+    if torch.compiler.is_compiling():
+        return _compiled_log_probs(nodes, floored)
+    implementation = _serving(nodes)
+    if implementation is None:
+        return None
+    scores, tree = nodes.scores, nodes.tree
+    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
+    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    leaves: Tensor = apply(_LogProbs, rows, plan, floored, implementation)
+    return leaves if scores.ndim == 2 else leaves.view(*scores.shape[:-1], tree.num_classes)
+
+
+def draw(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor | None:
+    """``count`` classes for every row, (count, ...), or None where no kernel serves."""
+    tree, scores = nodes.tree, nodes.scores
+    if isinstance(tree, Forest) or tree.depth > _paths.MOST_WALKED_LEVELS or torch.compiler.is_compiling():
+        return None
+    implementation = _serving(nodes)
+    if implementation is None:
+        return None
+    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
+    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    uniforms = _paths.rand((count * len(rows), tree.depth), scores, generator)
+    return implementation.draw(rows, plan, uniforms).view(count, *scores.shape[:-1])
+
+
+# ---- inside the compiler ----
+#
+# It takes the operator as it is, with its own autograd: a quarter of the time of the plain operations that it would
+# fuse. What is exported keeps to plain operations, so that it runs where there are no kernels.
+
+
+def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
+    scores, tree = nodes.scores, nodes.tree
+    if torch.compiler.is_exporting() or not _is_compiled_with(scores.device.type):
+        return None
+    if nodes.masses is not None or type(nodes.activation) not in _CODES or tree.num_nodes == 0:
+        return None
+    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
+    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    leaves: Tensor = torch.ops.catnat.log_probs(
+        rows, plan.constants, plan.table, tree.num_classes, tree.depth, plan.code, floored
+    )
+    return leaves.view(*scores.shape[:-1], tree.num_classes)
+
+
+@torch.compiler.assume_constant_result
+def _is_compiled_with(device_type: str) -> bool:
+    return isinstance(_implementation(device_type), Processor)
+
+
+def plain_log_probs(nodes: Nodes, *, floored: bool) -> Tensor:
+    """The same as plain operations, for every tensor, transform and compiler."""
+    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
+
+
+class _LogProbs(torch.autograd.Function):
+    """Only the scores are stored. Second derivatives are those of the plain operations."""
+
+    @staticmethod
+    def forward(scores: Tensor, plan: Plan, floored: bool, implementation: Implementation) -> Tensor:
+        return implementation.log_probs(scores, plan, floored)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, ctx.plan, ctx.floored, ctx.implementation = inputs
+        ctx.save_for_backward(scores)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (scores,) = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return ctx.implementation.log_probs_backward(grad.contiguous(), scores, ctx.plan, ctx.floored), *(
+                3 * [None]
+            )
+        nodes = Nodes(scores, ctx.plan.tree, ctx.plan.activation)
+        return *torch.autograd.grad(plain_log_probs(nodes, floored=ctx.floored), scores, grad, create_graph=True), *(
+            3 * [None]
+        )
