@@ -2,9 +2,9 @@
 
     python benchmarks/kernels.py
 
-Each row of the table is one process, in which the rivals alternate; figures are ratios of least times, by processor
-time on one thread and by the clock on two. The last column is a policy's step, build, draw and log-probability, of 8 rows
-and 18 classes, beside torch's Categorical.
+Each row of the table is one process, in which the rivals alternate. Figures are ratios of least times: of processor
+time on one thread, by the clock on two. The last column is a policy's step (build, draw, log-probability) of 8 rows and
+18 classes, beside torch's Categorical.
 """
 
 from __future__ import annotations

@@ -197,8 +197,8 @@ def draw(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor 
 
 # ---- inside the compiler ----
 #
-# It takes the operator as it is, with its own autograd: a quarter of the time of the plain operations that it would fuse.
-# What is exported keeps to plain operations, so that it runs where there are no kernels.
+# It takes the operator as it is, with its own autograd: a quarter of the time of the plain operations that it would
+# fuse. What is exported keeps to plain operations, so that it runs where there are no kernels.
 
 
 def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
