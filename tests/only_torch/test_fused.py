@@ -117,3 +117,15 @@ def test_they_can_be_switched_off():
     off = {**os.environ, "CATNAT_KERNELS": "0"}
     printed = subprocess.run([sys.executable, "-c", code], env=off, capture_output=True, text=True, check=True).stdout
     assert printed.split("\n")[:2] == ["none: switched off by CATNAT_KERNELS=0", "[0.5, 0.5]"]
+
+
+@installed
+def test_the_operators_are_what_the_compiler_needs():
+    scores = torch.randn(3, 17, requires_grad=True)
+    plan = _fused._plan(catnat.balanced(18), ct.natural(), scores.device, scores.dtype)
+    rest = plan.constants, plan.table, 18, plan.tree.depth, plan.code, True
+    torch.library.opcheck(torch.ops.catnat.log_probs.default, (scores, *rest))
+    uniforms, drawn = torch.rand(3, plan.tree.depth), torch.empty(3, dtype=torch.int64)
+    torch.library.opcheck(
+        torch.ops.catnat.draw.default, (scores.detach(), plan.constants, plan.table, uniforms, plan.code, drawn)
+    )
