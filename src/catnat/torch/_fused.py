@@ -89,8 +89,17 @@ def _processor() -> Implementation | None:
         return None
 
 
+def _graphics() -> Implementation | None:
+    try:
+        return importlib.import_module("catnat.torch._triton").Triton()
+    except ImportError:
+        return None
+
+
 # Device types, and where to look for their kernels.
-_SOURCES = {"cpu": _processor}
+_SOURCES = {"cpu": _processor, "cuda": _graphics}
+# What to install for them.
+_EXTRAS = {"cpu": "kernels", "cuda": "triton"}
 
 
 @functools.cache
@@ -109,13 +118,15 @@ def kernels() -> dict[str, str]:
     Example:
         >>> from catnat.torch import kernels
         >>> sorted(kernels())
-        ['cpu']
+        ['cpu', 'cuda']
     """
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return dict.fromkeys(_SOURCES, "none: switched off by CATNAT_KERNELS=0")
     found = {device: _implementation(device) for device in _SOURCES}
-    missing = 'none: pip install "catnat[kernels]"'
-    return {device: missing if each is None else each.describe() for device, each in found.items()}
+    return {
+        device: f'none: pip install "catnat[{_EXTRAS[device]}]"' if each is None else each.describe()
+        for device, each in found.items()
+    }
 
 
 # ---- which calls they serve ----
