@@ -45,7 +45,8 @@ def _exp(x: tl.tensor) -> tl.tensor:
     low: tl.constexpr = 1.90821492927058770002e-10 if is_double else -2.12194440e-4
     x = _at_least(x, -746.0 if is_double else -104.0)  # below, the result is 0
     exponent = tl.floor(x * 1.4426950408889634 + 0.5)
-    return tl.exp((x - exponent * high) - exponent * low) * tl.exp2(exponent)
+    rest = tl.exp((x - exponent * high) - exponent * low)
+    return rest * tl.exp2(exponent + 64.0) * 2.0**-64  # `tl.exp2` may flush a subnormal number to 0
 
 
 @triton.jit
@@ -58,6 +59,29 @@ def _log1p(x: tl.tensor) -> tl.tensor:
     for i in tl.static_range(1, terms + 1):
         series = series * square + 1.0 / (2 * (terms - i) + 1)
     return 2.0 * s * series
+
+
+@triton.jit
+def _tan(x: tl.tensor) -> tl.tensor:
+    return _sin(x) / _alternating(x * x, 1)
+
+
+@triton.jit
+def _sin(x: tl.tensor) -> tl.tensor:
+    return x * _alternating(x * x, 2)
+
+
+@triton.jit
+def _alternating(square: tl.tensor, first: tl.constexpr) -> tl.tensor:
+    """1 - t/(n (n + 1)) (1 - t/((n + 2) (n + 3)) (1 - ...)): cos x from n = 1 and sin(x)/x from n = 2, up to pi/4.
+
+    `tl.sin` and `tl.cos` would bring the code that reduces the largest arguments, once for every level of a tree.
+    """
+    terms: tl.constexpr = 9 if square.dtype == tl.float64 else 6
+    series = tl.full(square.shape, 1.0, square.dtype)
+    for i in tl.static_range(terms - 1, -1, -1):
+        series = 1.0 - square * (1.0 / ((first + 2 * i) * (first + 2 * i + 1))) * series
+    return series
 
 
 # ---- activations: what a node makes of its score ----
@@ -78,10 +102,11 @@ def _constants(
         node, used, columns = 0, True, 1
     if kind == IS_SIGMOID:
         return _row(table, 0, columns, node, used), _row(table, 1, columns, node, used)
-    lower, lower_rest = _row(table, 0, columns, node, used), _row(table, 1, columns, node, used)
-    upper, upper_rest = _row(table, 2, columns, node, used), _row(table, 3, columns, node, used)
-    centre, rate = _row(table, 4, columns, node, used), _row(table, 5, columns, node, used)
-    return lower, lower_rest, upper, upper_rest, centre, rate, _row(table, 6, columns, node, used)
+    else:
+        lower, lower_rest = _row(table, 0, columns, node, used), _row(table, 1, columns, node, used)
+        upper, upper_rest = _row(table, 2, columns, node, used), _row(table, 3, columns, node, used)
+        centre, rate = _row(table, 4, columns, node, used), _row(table, 5, columns, node, used)
+        return lower, lower_rest, upper, upper_rest, centre, rate, _row(table, 6, columns, node, used)
 
 
 @triton.jit
@@ -122,11 +147,6 @@ def _angle(score: tl.tensor, constants: tl.tensor, kind: tl.constexpr) -> tl.ten
 
 
 @triton.jit
-def _tan(angle: tl.tensor) -> tl.tensor:
-    return tl.sin(angle) / tl.cos(angle)
-
-
-@triton.jit
 def _branch_log_probs(
     score: tl.tensor, constants: tl.tensor, kind: tl.constexpr, bound: tl.constexpr, lost: tl.constexpr
 ) -> tl.tensor:
@@ -135,13 +155,14 @@ def _branch_log_probs(
         logit, _ = _logit(score, constants, bound)
         both = _log1p(_exp(-tl.abs(logit)))
         return -(_at_most(_at_least(logit, 0.0), bound) + both), _at_least(_at_most(logit, 0.0), -bound) - both
-    angle, in_upper_half, _ = _angle(score, constants, kind)
-    tan = _tan(_at_least(angle, bound))
-    odds = tan * tan
-    likely = -_log1p(odds)
-    rare = tl.log(odds) + likely
-    rare = tl.where(angle <= bound, rare - lost, rare)
-    return tl.where(in_upper_half, rare, likely), tl.where(in_upper_half, likely, rare)
+    else:
+        angle, in_upper_half, _ = _angle(score, constants, kind)
+        tan = _tan(_at_least(angle, bound))
+        odds = tan * tan
+        likely = -_log1p(odds)
+        rare = tl.log(odds) + likely
+        rare = tl.where(angle <= bound, rare - lost, rare)
+        return tl.where(in_upper_half, rare, likely), tl.where(in_upper_half, likely, rare)
 
 
 @triton.jit
@@ -152,12 +173,13 @@ def _score_gradient(
     if kind == IS_SIGMOID:
         logit, slope = _logit(score, constants, bound)
         return (yes * _sigmoid(-logit) - no * _sigmoid(logit)) * slope
-    # The derivatives of the branches are -2 rate tan z and 2 rate cot z.
-    angle, in_upper_half, slope = _angle(score, constants, kind)
-    tan = _tan(_at_least(angle, bound))
-    cot = 1.0 / tan
-    grad = tl.where(in_upper_half, yes * tan - no * cot, yes * cot - no * tan) * (2.0 * slope)
-    return tl.where(angle <= bound, 0.0, grad)
+    else:
+        # The derivatives of the branches are -2 rate tan z and 2 rate cot z.
+        angle, in_upper_half, slope = _angle(score, constants, kind)
+        tan = _tan(_at_least(angle, bound))
+        cot = 1.0 / tan
+        grad = tl.where(in_upper_half, yes * tan - no * cot, yes * cot - no * tan) * (2.0 * slope)
+        return tl.where(angle <= bound, 0.0, grad)
 
 
 @triton.jit
@@ -166,9 +188,10 @@ def _yes_prob(score: tl.tensor, constants: tl.tensor, kind: tl.constexpr, bound:
     if kind == IS_SIGMOID:
         logit, _ = _logit(score, constants, bound)
         return _sigmoid(logit)
-    angle, in_upper_half, _ = _angle(score, constants, kind)
-    sine = tl.sin(_at_least(angle, 0.0))
-    return tl.where(in_upper_half, 1.0 - sine * sine, sine * sine)
+    else:
+        angle, in_upper_half, _ = _angle(score, constants, kind)
+        sine = _sin(_at_least(angle, 0.0))
+        return tl.where(in_upper_half, 1.0 - sine * sine, sine * sine)
 
 
 # ---- balanced trees: a subtree of up to ten levels, in some rows ----
