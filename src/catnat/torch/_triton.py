@@ -507,4 +507,5 @@ def _options(plan: Plan, floored: bool) -> dict[str, Any]:
     """What all kernels are told about the nodes."""
     dtype, columns = plan.constants.dtype, plan.constants.shape[1]
     bound = _kernels.largest_logit(dtype) if plan.code == SIGMOID else _kernels.smallest_angle(dtype, floored)
-    return {"columns": columns, "shared": columns == 1, "kind": plan.code, "bound": bound}
+    # a * b + c in one step; without the last entry, Triton warns that its default will change.
+    return {"columns": columns, "shared": columns == 1, "kind": plan.code, "bound": bound, "enable_fp_fusion": True}
