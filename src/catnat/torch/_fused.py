@@ -99,8 +99,22 @@ def _processor() -> Implementation | None:
         return None
 
 
+def _graphics() -> Implementation | None:
+    if os.environ.get("CATNAT_TRITON", "0") != "1":  # nobody has run them on a GPU yet, and torch's wheels bring Triton
+        return None
+    try:
+        return importlib.import_module("catnat.torch._triton").Triton()
+    except ImportError:
+        return None
+
+
 # Device types, and where to look for their kernels.
-_SOURCES = {"cpu": _processor}
+_SOURCES = {"cpu": _processor, "cuda": _graphics}
+# How to have them.
+_REMEDIES = {
+    "cpu": 'pip install "catnat[kernels]"',
+    "cuda": 'pip install "catnat[triton]" and CATNAT_TRITON=1; they have not run on a GPU yet',
+}
 
 
 @functools.cache
@@ -119,13 +133,12 @@ def kernels() -> dict[str, str]:
     Example:
         >>> from catnat.torch import kernels
         >>> sorted(kernels())
-        ['cpu']
+        ['cpu', 'cuda']
     """
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return dict.fromkeys(_SOURCES, "none: switched off by CATNAT_KERNELS=0")
     found = {device: _implementation(device) for device in _SOURCES}
-    missing = 'none: pip install "catnat[kernels]"'
-    return {device: missing if each is None else each.describe() for device, each in found.items()}
+    return {device: f"none: {_REMEDIES[device]}" if each is None else each.describe() for device, each in found.items()}
 
 
 # ---- which calls they serve ----

@@ -131,7 +131,7 @@ class NaturalKernel(Kernel):
     def branch_log_probs(self, scores: Tensor, constants: Any, *, floored: bool) -> Branches:
         if self.activation.boundary == "reflect":
             scores = _fold(scores, constants)
-        smallest = _smallest_angle(scores.dtype, floored)
+        smallest = smallest_angle(scores.dtype, floored)
         if torch.compiler.is_compiling():
             return _plain_branches(_natural_logit(scores, smallest, floored, constants))
         branches: Branches = apply(_NaturalBranches, scores, smallest, floored, *constants)
@@ -167,7 +167,7 @@ def _affine(scores: Tensor, scale: Any, offset: Any) -> Tensor:
     """``scale * scores + offset``, finite for every finite score."""
     if isinstance(scale, float) and (scale, offset) == (1.0, 0.0):
         return scores
-    limit = _largest_logit(scores.dtype)
+    limit = largest_logit(scores.dtype)
     return scores.clamp(-limit, limit) * scale + offset
 
 
@@ -177,13 +177,13 @@ def _affine(scores: Tensor, scale: Any, offset: Any) -> Tensor:
 FEW = 1 << 14
 
 
-def _largest_logit(dtype: torch.dtype) -> float:
+def largest_logit(dtype: torch.dtype) -> float:
     """Where a logit saturates: beyond any probability, and small enough for sums, products and second derivatives."""
     return torch.finfo(dtype).max ** (1 / 3)
 
 
 def _plain_branches(logit: Tensor) -> Branches:
-    limit = _largest_logit(logit.dtype)
+    limit = largest_logit(logit.dtype)
     logit = logit.clamp(-limit, limit)
     if torch.compiler.is_compiling():  # ONNX has logsigmoid only as log(sigmoid), which overflows; it has softplus
         return -F.softplus(logit, threshold=50), -F.softplus(-logit, threshold=50)
@@ -197,7 +197,7 @@ class _SigmoidBranches(torch.autograd.Function):
 
     @staticmethod
     def forward(logit: Tensor) -> Branches:
-        limit = _largest_logit(logit.dtype)
+        limit = largest_logit(logit.dtype)
         shared = logit.abs().neg_().exp_().log1p_()
         return logit.clamp(0, limit).add_(shared).neg_(), logit.clamp(-limit, 0).sub_(shared)
 
@@ -224,7 +224,7 @@ class _SigmoidBranches(torch.autograd.Function):
 # relative precision: the odds of the less likely branch are tan^2 r.
 
 
-def _smallest_angle(dtype: torch.dtype, floored: bool) -> float:
+def smallest_angle(dtype: torch.dtype, floored: bool) -> float:
     """The angle below which a node is flat: where its probability is eps, or a second derivative would overflow."""
     if floored:
         return math.atan(math.sqrt(torch.finfo(dtype).eps))
