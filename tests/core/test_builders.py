@@ -270,7 +270,7 @@ def test_path_of_an_unknown_class(tree, k):
         tree.path(k)
 
 
-@pytest.mark.parametrize("shape", [(4,), (6,), (1, 5), ()])
+@pytest.mark.parametrize("shape", [(4,), (6,), (5, 1), ()])
 def test_reach_needs_one_probability_per_class(shape):
     with pytest.raises(ValueError, match="probs"):
         catnat.balanced(5).reach(np.ones(shape))

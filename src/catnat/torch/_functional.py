@@ -190,7 +190,7 @@ def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator |
     nodes, tree, batch, count = nodes.detach(), nodes.tree, nodes.scores.shape[:-1], math.prod(sample_shape)
     fused = _fused.draw(nodes, count, generator)
     if fused is not None:
-        return fused.view(*sample_shape, *batch)
+        return fused.view((*sample_shape, *batch))
     branches = batch.numel() * count * tree.num_nodes
     if isinstance(tree, Forest) or walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and branches > FEW):
         at_once = isinstance(tree, Forest) and branches <= _BRANCHES_AT_ONCE

@@ -87,7 +87,7 @@ class Processor:
         return self._log_probs_backward(grad, scores, plan.constants, plan.table, plan.tree.depth, plan.code, floored)
 
     def draw(self, scores: Tensor, plan: Plan, uniforms: Tensor) -> Tensor:
-        drawn = torch.empty(len(uniforms), dtype=torch.int64)
+        drawn = torch.empty(len(uniforms), dtype=torch.int64, device=scores.device)
         self._draw(scores, plan.constants, plan.table, uniforms, plan.code, drawn)
         return drawn
 
