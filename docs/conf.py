@@ -124,6 +124,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("minatar", "evidence"),
     ("atari", "evidence"),
     ("defaults", "evidence"),
+    ("classifiers", "evidence"),
 )
 
 

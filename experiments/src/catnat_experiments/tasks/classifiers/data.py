@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ import catnat
 from catnat_experiments.engine.extras import extra
 
 with extra("classifiers"):
-    import simple_icd_10_cm as icd
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of how it opens its files
+        import simple_icd_10_cm as icd
     from sklearn.datasets import load_digits, make_classification
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.pipeline import make_pipeline
