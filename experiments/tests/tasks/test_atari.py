@@ -369,13 +369,13 @@ def test_training_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_presets_list_every_run_once() -> None:
-    for preset in ("quick", "evidence"):
+    for preset in ("quick", "evidence", "table-6"):
         [stage] = atari.EXPERIMENT.stages(preset)
         assert not isinstance(stage, Search)
         runs = stage.runs(pd.DataFrame())
         assert len({run_id(run) for run in runs}) == len(runs) == stage.expected_runs
         assert {run["seed"] for run in runs}.isdisjoint({atari.SEARCH_SEED})
-    with pytest.raises(ValueError, match="atari has these: quick, evidence, paper"):
+    with pytest.raises(ValueError, match="atari has these: quick, evidence, table-6, paper"):
         atari.EXPERIMENT.stages("full")
 
 
