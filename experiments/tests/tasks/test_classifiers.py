@@ -84,5 +84,5 @@ def test_every_method_for_text_has_probabilities_of_all_classes(method: str, mon
 def test_every_method_has_the_same_number_of_trials() -> None:
     search, final = task.EXPERIMENT.stages("evidence")
     assert isinstance(search, Search)
-    assert search.budget == 3
+    assert search.budget == 8
     assert final.expected_runs == 5 * len(search.bases)

@@ -45,8 +45,8 @@ PRESETS = {
     # A look in a minute.
     "quick": Preset({"digits": ("LightGBM", "random forest", "tree, centroids", "tree, random")}, trials=2, seeds=2),
     # The page in the documentation, its parts, and the taxonomy.
-    "evidence": Preset(_EVIDENCE, trials=3, seeds=5),
-    **{data: Preset({data: methods}, trials=3, seeds=5) for data, methods in _PARTS.items()},
+    "evidence": Preset(_EVIDENCE, trials=8, seeds=5),
+    **{data: Preset({data: methods}, trials=8, seeds=5) for data, methods in _PARTS.items()},
     # More classes, and everybody on them: hours.
     "full": Preset(
         {
