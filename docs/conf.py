@@ -57,7 +57,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!catnat(\.|$)).*"),
     (
         r"py:class",
-        r"catnat\.jax\.(_distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Affine|Band)",
+        r"catnat\.jax\.(_distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Affine|Band|TreeWithPrior)",
     ),  # protocols, bases and constants in signatures: the pages say what
 ]
 
