@@ -66,6 +66,17 @@ inline void store(T* to, Vec<T> values, int64_t count = W<T>) {
   else __builtin_memcpy(to, &values, count * sizeof(T));
 }
 
+// A product that the compiler must not contract with a sum: far out, plain operations round it too, and so do exported ones.
+template <class T>
+inline Vec<T> rounded(Vec<T> product) {
+#if defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#endif
+  return product;
+}
+
 // The larger and the smaller of two, and `x` where one of them is NaN: one instruction on x86, which the compiler does not
 // find.
 #if defined(__x86_64__)
@@ -266,9 +277,9 @@ struct Natural {
       const Vec<T> limit = period * T(1 << 18);  // further out a float no longer resolves the band
       score = score < -limit ? -limit : score > limit ? limit : score;
       Vec<T> turns = ((score - centre) / period + ROUNDER<T>) - ROUNDER<T>;
-      score = score - turns * period;
+      score = score - rounded<T>(turns * period);
       auto above = score > upper, under = score < lower;
-      score = above ? 2 * upper - score : under ? 2 * lower - score : score;
+      score = above ? score + 2 * (upper - score) : under ? score + 2 * (lower - score) : score;
       turned = above | under;
     }
     Vec<T> from_upper = (upper - score) + upper_rest, from_lower = (score - lower) - lower_rest;
