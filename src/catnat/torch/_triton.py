@@ -395,7 +395,7 @@ def _walk(
 # ---- what the seam calls ----
 
 # How many levels of a subtree one program takes, how many numbers it has at once, and how many draws.
-_MOST_LEVELS, _BLOCK, _DRAWS = 10, 2048, 256
+_MOST_LEVELS, _BLOCK, _DRAWS = 10, 1024, 256
 
 
 class _Slab(NamedTuple):
