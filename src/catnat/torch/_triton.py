@@ -17,7 +17,7 @@ import triton.language as tl  # type: ignore[import-untyped, import-not-found, u
 from torch import Tensor
 
 from catnat.activations import MOST_FOLDS, SATURATED_LOGIT
-from catnat.torch import _dense, _kernels
+from catnat.torch import _constants, _dense, _kernels
 from catnat.torch._fused import REFLECTED, SIGMOID, Plan
 
 # ---- elementary functions ----
@@ -94,7 +94,7 @@ FARTHEST_FOLD = tl.constexpr(MOST_FOLDS)
 
 
 @triton.jit
-def _constants(
+def _node_constants(
     table: tl.tensor, node: tl.tensor, used: tl.tensor, columns: tl.tensor, shared: tl.constexpr, kind: tl.constexpr
 ) -> tl.tensor:
     """Those of ``node``, from the rows of ``table``, one column for each node or one that they have ``shared``."""
@@ -255,7 +255,7 @@ def _sums_down(
         if first + level == depth - 1:
             tl.store(below + row * num_classes + as_class, sums, mask=is_row & ~is_node)
         score = tl.load(scores + row * (num_classes - 1) + node, mask=is_row & is_node, other=0.0)
-        constants = _constants(table, node, is_node, columns, shared, kind)
+        constants = _node_constants(table, node, is_node, columns, shared, kind)
         no, yes = _branch_log_probs(score, constants, kind, bound, lost)
         sums = tl.reshape(tl.join(sums + no, sums + yes), (rows, 2 << level))
     place, exists, width = _lowest(root, num_classes, first + height, height, depth)
@@ -288,7 +288,7 @@ def _sums_up(
         node, is_node, as_class = _level(root, num_classes, first, level, depth)
         no, yes = tl.split(tl.reshape(sums, (rows, 1 << level, 2)))
         score = tl.load(scores + row * (num_classes - 1) + node, mask=is_row & is_node, other=0.0)
-        constants = _constants(table, node, is_node, columns, shared, kind)
+        constants = _node_constants(table, node, is_node, columns, shared, kind)
         slope = _score_gradient(no, yes, score, constants, kind, bound)
         tl.store(grad + row * (num_classes - 1) + node, slope, mask=is_row & is_node)
         sums = no + yes
@@ -318,7 +318,7 @@ def _nodes_forward(
 ) -> None:
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     used = at < num_scores
-    constants = _constants(table, at % num_nodes, used, columns, shared, kind)
+    constants = _node_constants(table, at % num_nodes, used, columns, shared, kind)
     branches = _branch_log_probs(tl.load(scores + at, mask=used, other=0.0), constants, kind, bound, lost)
     tl.store(no + at, branches[0], mask=used)
     tl.store(yes + at, branches[1], mask=used)
@@ -341,7 +341,7 @@ def _nodes_backward(
 ) -> None:
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     used = at < num_scores
-    constants = _constants(table, at % num_nodes, used, columns, shared, kind)
+    constants = _node_constants(table, at % num_nodes, used, columns, shared, kind)
     sides = tl.load(no + at, mask=used, other=0.0), tl.load(yes + at, mask=used, other=0.0)
     score = tl.load(scores + at, mask=used, other=0.0)
     tl.store(grad + at, _score_gradient(sides[0], sides[1], score, constants, kind, bound), mask=used)
@@ -378,11 +378,11 @@ def _walk(
         used = is_draw & (node < num_classes - 1)
         score = tl.load(scores + draw % num_rows * (num_classes - 1) + node, mask=used, other=0.0)
         uniform = tl.load(uniforms + draw * depth + level, mask=used, other=0.0)
-        constants = _constants(table, node, used, columns, shared, kind)
+        constants = _node_constants(table, node, used, columns, shared, kind)
         is_yes = uniform < _yes_prob(score, constants, kind, bound)  # NaN takes the branch no
         child = 2 * at + is_yes.to(tl.int64)
         if not is_heap:
-            child = tl.load(children + child, mask=used, other=0).to(tl.int64)
+            child = tl.load(children + child, mask=used, other=0)
         at = tl.where(used, child, at)
     if is_heap:
         leaf = at - (1 << depth)
@@ -395,7 +395,7 @@ def _walk(
 # ---- what the seam calls ----
 
 # How many levels of a subtree one program takes, how many numbers it has at once, and how many draws.
-_MOST_LEVELS, _BLOCK, _DRAWS = 10, 2048, 256
+_MOST_LEVELS, _BLOCK, _DRAWS = 10, 1024, 256
 
 
 class _Slab(NamedTuple):
@@ -485,11 +485,13 @@ class Triton:
         """A class for every row of ``uniforms`` (draws, depth): draw i from row i modulo their number of the scores."""
         draws, depth = uniforms.shape
         drawn = torch.empty(draws, dtype=torch.int64, device=scores.device)
+        is_heap = plan.tree.kind == "balanced"
+        children = drawn if is_heap else _constants.index_table(plan.tree, "children", scores.device)
         with torch.cuda.device_of(scores):
             _walk[(triton.cdiv(draws, _DRAWS),)](
                 scores,
                 plan.constants,
-                plan.table[2:],  # behind the number of roots and the one root; read only where `is_heap` is false
+                children,
                 uniforms,
                 drawn,
                 draws,
@@ -497,7 +499,7 @@ class Triton:
                 plan.tree.num_classes,
                 **_options(plan, floored=False),
                 depth=depth,
-                is_heap=plan.tree.kind == "balanced",
+                is_heap=is_heap,
                 block=_DRAWS,
             )
         return drawn
