@@ -49,6 +49,11 @@ def quietly(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def signs(shape: tuple[int, ...]) -> Array:
+    """Every third is -1, the others are 1: a cotangent under which nothing cancels."""
+    return np.where(np.arange(math.prod(shape)).reshape(shape) % 3 == 0, -1.0, 1.0)
+
+
 def facts_of(distribution: Any) -> dict[str, Any]:
     """What a distribution says about itself, in native arrays."""
     names = ["probs", "logits", "mode", *(["mean", "variance"] if distribution.event_shape else [])]
@@ -115,6 +120,10 @@ class Backend(abc.ABC):
     def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
         """The Hessian of a function of native arrays, at ``x``."""
 
+    @abc.abstractmethod
+    def first_and_second(self, function: Callable[[Any], Any], x: Array) -> tuple[Array, Array, Array]:
+        """The value of a function of native arrays, its gradient and the gradient's: of sums with both signs."""
+
     def facts(self, build: Callable[[Any], Any], scores: Array) -> dict[str, Any]:
         """The facts about the distribution that ``build`` makes of its scores."""
         return self.run(lambda leaf: facts_of(build(leaf)), self.array(scores))
@@ -123,6 +132,14 @@ class Backend(abc.ABC):
         self, build: Callable[[Any], Any], scores: Array, name: str, classes: Any, cotangent: Array
     ) -> Array:
         return self.value_and_gradient(lambda leaf: fact_of(build(leaf), name, classes), scores, cotangent)[1]
+
+    @abc.abstractmethod
+    def detached(self, value: Any) -> Any:
+        """Without what autograd has recorded, where it records anything."""
+
+    @abc.abstractmethod
+    def head(self, tree: Any, activation: Any, weight: Any, bias: Any, **options: Any) -> Any:
+        """A ``CatnatHead`` with these rows, native arrays that may be differentiated."""
 
     @abc.abstractmethod
     def kl(self, p: Any, q: Any) -> Any:

@@ -74,6 +74,27 @@ class Backend(backend.Backend):
     def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
         return np.asarray(jax.hessian(function)(self.array(x)))
 
+    def first_and_second(self, function: Callable[[Any], Any], x: Array) -> tuple[Array, Array, Array]:
+        def weighted(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+            value = function(at)
+            return (value * backend.signs(value.shape)).sum(), value
+
+        @jax.jit
+        def both(at: jax.Array) -> tuple[jax.Array, ...]:
+            first, pull_back, value = jax.vjp(jax.grad(weighted, has_aux=True), at, has_aux=True)
+            return value, first, pull_back(jnp.asarray(backend.signs(at.shape)))[0]
+
+        value, first, second = map(np.asarray, both(self.array(x)))
+        return value, first, second
+
+    def detached(self, value: Any) -> jax.Array:
+        return jax.lax.stop_gradient(value)
+
+    def head(self, tree: Any, activation: Any, weight: Any, bias: Any, **options: Any) -> Any:
+        found = lib.CatnatHead(weight.shape[1], tree, activation, dtype=weight.dtype, key=jax.random.key(0), **options)
+        found.weight, found.bias = weight, bias
+        return found
+
     def kl(self, p: Any, q: Any) -> jax.Array:
         return p.kl_divergence(q)
 

@@ -58,6 +58,26 @@ class Backend(backend.Backend):
     def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
         return torch.autograd.functional.hessian(function, self.array(x)).numpy()
 
+    def first_and_second(self, function: Callable[[Any], Any], x: Array) -> tuple[Array, Array, Array]:
+        leaf = self.array(x).requires_grad_()
+        value = function(leaf)
+        (first,) = torch.autograd.grad(value, leaf, self.array(backend.signs(value.shape)), create_graph=True)
+        second = torch.zeros_like(leaf)
+        if first.requires_grad:  # otherwise the function is linear
+            cotangent = self.array(backend.signs(first.shape))
+            (second,) = torch.autograd.grad(first, leaf, cotangent, materialize_grads=True)
+        return value.detach().numpy(), first.detach().numpy(), second.numpy()
+
+    def detached(self, value: Any) -> torch.Tensor:
+        return value.detach()
+
+    def head(self, tree: Any, activation: Any, weight: Any, bias: Any, **options: Any) -> Any:
+        found = lib.CatnatHead(weight.shape[1], tree, activation, dtype=weight.dtype, **options)
+        for name, rows in (("weight", weight), ("bias", bias)):
+            delattr(found, name)  # a parameter would be a leaf of its own
+            setattr(found, name, rows)
+        return found
+
     def kl(self, p: Any, q: Any) -> torch.Tensor:
         return td.kl_divergence(p, q)
 

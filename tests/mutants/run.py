@@ -40,7 +40,8 @@ def tested(mutant: Mutant, tree: pathlib.Path) -> subprocess.CompletedProcess[st
     tests = [tree / test for test in mutant.tests.split()]
     paths = os.pathsep.join([str(tree / "src"), str(tree / "experiments/src")])
     # Without bytecode: a mutant of the same length, written in the same second, would be taken for its predecessor.
-    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    # Without kernels: they stand in for the Python code that the mutants are in.
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "CATNAT_KERNELS": "0"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, tests)]
     return subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, check=False)
 

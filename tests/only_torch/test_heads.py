@@ -1,14 +1,11 @@
-"""CatnatHead: what it says of paths is what the dense functions say of all classes."""
+"""CatnatHead in torch: sparse gradients and their optimizers, autocast, compilation, training, files."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 from only_torch import rows
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import catnat
 import catnat.torch as ct
@@ -38,50 +35,19 @@ def targets(tree: catnat.Tree, *batch: int) -> Tensor:
     return torch.randint(tree.num_classes, batch, generator=rows.seeded(4))
 
 
-# ---- paths against all classes ----
+# ---- sparse gradients ----
 
 
-def gradients(loss: Tensor, head: ct.CatnatHead, input: Tensor) -> list[Tensor]:
-    """Of the input and of all rows, dense."""
-    sought = [input, *head.parameters()]
-    found = torch.autograd.grad(loss, sought, allow_unused=True)
-    return [torch.zeros_like(at) if grad is None else grad.to_dense() for at, grad in zip(sought, found, strict=True)]
-
-
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("activation", [*rows.ACTIVATIONS.values(), rows.OWN], ids=[*rows.ACTIVATIONS, "own"])
+@pytest.mark.parametrize("activation", [*rows.FEW_ACTIVATIONS, "own"])
 @pytest.mark.parametrize("tree", rows.TREES.values(), ids=rows.TREES)
-def test_loss_and_gradients_are_those_of_the_dense_loss(tree, activation, sparse):
+def test_sparse_gradients_are_the_dense_ones(tree, activation):
+    kind = rows.OWN if activation == "own" else rows.ACTIVATIONS[activation]
     weights = torch.linspace(0.5, 2, tree.num_classes, dtype=torch.float64)
-    head = make(tree, activation, sparse=sparse, class_weights=weights, ignore_index=-1)
-    input, target = features(7).requires_grad_(), targets(tree, 7)
-    target[2] = -1
-    output, loss = head(input, target)
-    every = head.log_prob(input)
-    wanted = F.nll_loss(every, target, weight=weights, ignore_index=-1)
-    torch.testing.assert_close(loss, wanted, rtol=1e-9, atol=1e-9)
-    counted = target != -1
-    torch.testing.assert_close(output[counted], every[counted].gather(-1, target[counted].unsqueeze(-1)).squeeze(-1))
-    assert output[2] == 0
-    for got, want in zip(gradients(loss, head, input), gradients(wanted, head, input), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)], ids=str)
-def test_any_batch_shape(batch):
-    head, input = make(rows.TREES["huffman-100"]), features(*batch)
-    target = targets(head.tree, *batch)
-    output, loss = head(input, target)
-    assert output.shape == batch
-    assert loss.shape == ()
-    assert loss.isfinite()
-    classes = targets(head.tree, *batch, 4, 5)
-    every = head.log_prob(input)
-    picked = every.unsqueeze(-2).unsqueeze(-2).expand(*classes.shape, -1).gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(head.log_prob_of(input, classes), picked)
-    assert head.predict(input).shape == batch
-    assert head.sample(input, (2, 1)).shape == (2, 1, *batch)
-    assert head.distribution(input).batch_shape == batch
+    heads = [make(tree, kind, sparse=sparse, class_weights=weights) for sparse in (False, True)]
+    for head in heads:
+        head(features(7), targets(tree, 7)).loss.backward()
+    for dense, sparse in zip(*(head.parameters() for head in heads), strict=True):
+        rows.assert_close(sparse.grad.to_dense(), dense.grad)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch's own Adagrad
@@ -112,54 +78,6 @@ def test_sparse_adam_moves_only_rows_on_paths():
 
 # ---- the most probable classes ----
 
-SEARCHED = {
-    **{f"balanced-{k}": catnat.balanced(k) for k in (1, 2, 5, 64, 1000, 4096)},
-    "huffman-3000": catnat.huffman([1 / (k + 1) for k in range(3000)]),
-    "chain-40": catnat.chain(40),
-}
-
-
-@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
-@pytest.mark.parametrize("spread", [0.1, 4.0], ids=["near-prior", "certain"])
-@pytest.mark.parametrize("tree", SEARCHED.values(), ids=SEARCHED)
-def test_topk_is_that_of_all_classes(tree, spread, activation):
-    head = make(tree, activation)
-    with torch.no_grad():
-        head.weight.mul_(spread)
-        head.bias.mul_(spread)
-    input = features(6)
-    every = head.log_prob(input).detach()
-    for k in sorted({1, min(5, tree.num_classes), min(40, tree.num_classes)}):
-        found = head.topk(input, k)
-        assert found.proven.all()
-        torch.testing.assert_close(found.values, every.topk(k).values)
-        torch.testing.assert_close(found.values, every.gather(-1, found.indices))  # they are what they say
-        assert all(len(set(row)) == k for row in found.indices.tolist())
-        assert (found.visited <= tree.num_nodes).all()
-    torch.testing.assert_close(every.gather(-1, head.predict(input).unsqueeze(-1)), every.amax(-1, keepdim=True))
-
-
-def test_a_certain_head_is_searched_by_few_nodes():
-    tree = catnat.balanced(4096)
-    head = make(tree, "sigmoid", bias=False)
-    with torch.no_grad():
-        head.weight.mul_(8)
-    found = head.topk(features(64), 5)
-    assert found.visited.double().mean() < 0.1 * tree.num_nodes
-
-
-def test_a_limited_search_says_what_it_has_not_proven():
-    head = make(catnat.balanced(4096), "sigmoid")
-    input = features(200)
-    best = head.log_prob(input).detach().topk(3).values
-    limited = head.topk(input, 3, max_nodes=60)
-    right = torch.isclose(limited.values, best).all(-1)
-    assert right[limited.proven].all()
-    assert 0 < limited.proven.sum() < 200
-    assert not right.all()
-    assert (limited.visited <= 60 + 32).all()  # a pass more
-    torch.testing.assert_close(limited.values, head.log_prob_of(input, limited.indices))
-
 
 def test_a_wide_search_in_pieces_finds_the_same(monkeypatch):
     head, input = make(catnat.balanced(1000)), features(9)
@@ -170,14 +88,6 @@ def test_a_wide_search_in_pieces_finds_the_same(monkeypatch):
 
 
 # ---- draws ----
-
-
-@pytest.mark.parametrize("name", ["balanced-18", "huffman-20"])
-def test_draws_have_the_heads_probabilities(name):
-    head, input = make(rows.TREES[name], "sigmoid"), features(2)
-    drawn = head.sample(input, (20_000,), generator=rows.seeded(5))
-    for row, probs in enumerate(head.distribution(input).probs.detach()):
-        rows.chi_square(drawn[:, row], probs)
 
 
 def test_draws_can_be_repeated():
@@ -203,19 +113,6 @@ def test_it_starts_near_the_prior(scaling):
     torch.testing.assert_close(none.log_prob(torch.zeros(64)).exp(), torch.tensor(tree.prior).float())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_hostile_inputs_give_finite_losses_and_gradients(dtype):
-    for activation in ("sigmoid", "natural"):
-        head = make(rows.TREES["balanced-100"], activation, dtype=dtype)
-        largest = math.sqrt(torch.finfo(dtype).max) / 100
-        input = (features(6, dtype=torch.float32) * largest).to(dtype).requires_grad_()
-        output, loss = head(input, targets(head.tree, 6))
-        loss.backward()
-        assert output.dtype == loss.dtype == dtype
-        for value in (output, loss, input.grad, head.weight.grad, head.bias.grad):
-            assert value.isfinite().all()
-
-
 def test_autocast_returns_single_precision():
     head, input = make(rows.TREES["balanced-100"], dtype=torch.float32), features(5, dtype=torch.float32)
     target = targets(head.tree, 5)
@@ -234,15 +131,6 @@ def test_compiled_whole_it_gives_the_same(name, fresh_compiler):
     torch.testing.assert_close(*losses)
     grads = [torch.autograd.grad(loss, head.weight)[0] for loss in losses]
     torch.testing.assert_close(*grads)
-
-
-def test_all_targets_ignored_cost_nothing():
-    head = make(rows.TREES["balanced-18"])
-    output, loss = head(features(3), torch.full((3,), -100))
-    loss.backward()
-    assert loss == 0
-    assert (output == 0).all()
-    assert (head.weight.grad == 0).all()
 
 
 def test_a_model_with_a_head_learns():
@@ -295,19 +183,3 @@ def test_a_head_without_bias_comes_back_and_learns(tmp_path):
 def test_an_activation_of_ones_own_is_not_saved(tmp_path):
     with pytest.raises(TypeError, match="none of the library's own"):
         make(rows.TREES["balanced-18"], rows.OWN).save(tmp_path)
-
-
-def test_errors_say_what_is_needed():
-    head = make(rows.TREES["balanced-18"])
-    with pytest.raises(ValueError, match=r"`input` has shape \(3, 5\).* 6 floating-point features"):
-        head(torch.zeros(3, 5), torch.zeros(3, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"`target` has shape \(4,\).*one class per row"):
-        head(features(3), torch.zeros(4, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"holds 18, but this tree has the classes 0 \.\. 17"):
-        head(features(1), torch.tensor([18]))
-    with pytest.raises(ValueError, match="`k` is 19"):
-        head.topk(features(1), 19)
-    with pytest.raises(ValueError, match="leading axes of the classes"):
-        head.log_prob_of(features(3), torch.zeros(2, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match="`class_weights` has shape"):
-        ct.CatnatHead(FEATURES, 4, class_weights=torch.ones(3))

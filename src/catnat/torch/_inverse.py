@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -124,11 +125,29 @@ def _inverse(activation: Activation, logit: Tensor) -> Tensor:
     x = kernel_for(activation).inverse(logit)
     if x.requires_grad or not logit.requires_grad:
         return x
-    # One's own activation was inverted in NumPy: the slope of its logit gives the gradient.
-    slope = torch.func.jvp(lambda x: activation.logit(x, torch), (x,), (torch.ones_like(x),))[1]
-    moves = logit.isfinite() & (slope > 0)
-    change = torch.where(moves, logit - logit.detach(), torch.zeros_like(logit))
-    return x + change / torch.where(moves, slope, torch.ones_like(slope))
+    inverted: Tensor = _InvertedInNumpy.apply(logit, x, activation)
+    return inverted
+
+
+class _InvertedInNumpy(torch.autograd.Function):
+    """One's own activation was inverted in NumPy: the slope of its logit gives the gradient, and so on."""
+
+    @staticmethod
+    def forward(logit: Tensor, x: Tensor, activation: Activation) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Activation], output: Tensor) -> None:
+        logit, x, ctx.activation = inputs
+        ctx.save_for_backward(logit, x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        logit, x = ctx.saved_tensors
+        at = _InvertedInNumpy.apply(logit, x, ctx.activation)
+        slope = torch.func.jvp(lambda x: ctx.activation.logit(x, torch), (at,), (torch.ones_like(at),))[1]
+        moves = logit.isfinite() & (slope > 0)
+        return gradients[0].masked_fill(~moves, 0.0) / slope.masked_fill(~moves, 1.0), None, None
 
 
 @_constants.constant

@@ -191,7 +191,8 @@ def kl_step(
             f"`gradient` has shape {tuple(gradient.shape)}, but that of `scores` is needed, {tuple(computed.shape)}: "
             "the gradient of a loss in the scores."
         )
-    wanted = _checked_kl(kl, computed)
+    limit = math.sqrt(torch.finfo(computed.dtype).max)
+    wanted = _checked_kl(kl, computed).clamp(max=limit)  # no two distributions are that far apart
     if nodes.tree.num_nodes == 0:
         return torch.zeros_like(scores)
     inverse = _inverse(information(nodes), 0.0)
@@ -200,7 +201,7 @@ def kl_step(
     gradient = living / largest.masked_fill(largest == 0, 1.0)  # so that no square overflows or vanishes
     natural = gradient * inverse
     square = (gradient * natural).sum(-1)
-    length = (2 * wanted / square.masked_fill(square == 0, math.inf)).sqrt()
+    length = (2 * wanted / square.masked_fill(square == 0, math.inf)).sqrt().clamp(max=limit / 8)
     shortest, longest = torch.zeros_like(length), 4 * length
     # Below this a divergence is mostly rounding error, and the length stays as it is.
     noise = 512 * torch.finfo(computed.dtype).eps
@@ -222,7 +223,7 @@ def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
         if not 0 < kl < math.inf:
             raise ValueError(f"`kl` is {kl}, but a positive, finite divergence is needed, such as 0.01.")
         return torch.full(batch, kl, dtype=scores.dtype, device=scores.device)
-    if kl.shape != batch:
+    if kl.shape not in ((), batch):
         raise ValueError(
             f"`kl` has shape {tuple(kl.shape)}, but a number or one divergence per row is needed, the batch shape "
             f"{tuple(batch)} of `scores`."
@@ -230,7 +231,7 @@ def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
     wanted = kl.detach().to(scores.dtype)
     if not torch.compiler.is_compiling() and _inputs.is_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
         raise ValueError("`kl` must be positive and finite in every row.")
-    return wanted
+    return wanted.expand(batch)
 
 
 # ---- distance ----

@@ -1,0 +1,248 @@
+"""CatnatHead: what it says of paths is what the dense functions say of all classes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+from conformance import checks
+from conformance.backend import built
+
+import catnat
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+FEATURES = 6
+TREES = {
+    name: cases.tree_case(name).tree
+    for name in (
+        *("balanced-1", "balanced-2", "balanced-18", "balanced-100", "chain-7"),
+        *("chain-75", "huffman-zipf-50", "balanced-5-uneven"),
+    )
+}
+SEARCHED = {
+    **{f"balanced-{k}": catnat.balanced(k) for k in (1, 2, 5, 64, 1000, 4096)},
+    "huffman-3000": catnat.huffman(cases.zipf(3000)),
+    "chain-40": catnat.chain(40),
+}
+
+
+def names_of(trees: dict[str, catnat.Tree]) -> list[Any]:
+    """For `parametrize`: where only some rows run, none of a tree that is too small to tell much."""
+    rare = pytest.mark.expensive_compile
+    return [pytest.param(name, marks=[rare] if tree.num_classes < 20 else []) for name, tree in trees.items()]
+
+
+def rows_of(tree: catnat.Tree, activation: Any = "natural", spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Weights and biases whose scores spread over the bands, some beyond them."""
+    rng = np.random.default_rng(0)
+    deviation = spread / np.broadcast_to(catnat.activations.resolve(activation).scale(tree), tree.num_nodes)
+    weight = rng.normal(size=(tree.num_nodes, FEATURES)) * deviation[:, None] * 2 / FEATURES**0.5
+    return weight, rng.normal(size=tree.num_nodes) * deviation
+
+
+def make(framework: Any, tree: catnat.Tree, activation: Any = "natural", spread: float = 1.0, **options: Any) -> Any:
+    weight, bias = map(framework.array, rows_of(tree, activation, spread))
+    return framework.head(tree, activation, weight, bias, **options)
+
+
+def features(*batch: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(*batch, FEATURES))
+
+
+def targets(tree: catnat.Tree, *batch: int) -> np.ndarray:
+    return np.random.default_rng(4).integers(tree.num_classes, size=batch)
+
+
+# ---- paths against all classes ----
+
+
+@pytest.mark.parametrize("activation", cases.ACTIVATIONS)
+@pytest.mark.parametrize("name", names_of(TREES))
+def test_loss_and_gradients_are_those_of_the_dense_loss(framework, name, activation):
+    """With class weights and an ignored row: values, and gradients in rows, biases and inputs."""
+    tree, kind = TREES[name], built(cases.ACTIVATIONS[activation])
+    factors, target = np.linspace(0.5, 2, tree.num_classes), targets(tree, 7)
+    counted = np.arange(7) != 2
+    options = {"class_weights": framework.array(factors), "ignore_index": -1}
+    weights = framework.array(factors[target] * counted / (factors[target] * counted).sum())
+    every = {
+        **dict(zip(("weight", "bias"), rows_of(tree, kind), strict=True)),
+        "input": features(7),
+    }
+
+    def by_paths(given):
+        head = framework.head(tree, kind, given["weight"], given["bias"], **options)
+        return head(given["input"], framework.array(np.where(counted, target, -1))).loss
+
+    def by_classes(given):
+        head = framework.head(tree, kind, given["weight"], given["bias"])
+        return -(head.log_prob(given["input"])[np.arange(7), target] * weights).sum()
+
+    for name in every:
+        found, wanted = (
+            framework.value_and_gradient(functools.partial(with_one, framework, loss, every, name), every[name])
+            for loss in (by_paths, by_classes)
+        )
+        checks.close(found[0], wanted[0], rtol=1e-9, atol=1e-11)
+        checks.close(found[1], wanted[1], rtol=1e-6, atol=1e-9)
+    output = make(framework, tree, kind, **options)(
+        framework.array(features(7)), framework.array(np.where(counted, target, -1))
+    ).output
+    dense = framework.numpy(framework.detached(make(framework, tree, kind).log_prob(framework.array(features(7)))))
+    found = framework.numpy(framework.detached(output))
+    checks.close(found, dense[np.arange(7), target] * counted, rtol=1e-9, atol=1e-11)
+
+
+def with_one(framework: Any, loss: Any, every: dict[str, np.ndarray], name: str, value: Any) -> Any:
+    """The loss as a function of one of its arguments."""
+    return loss({**{other: framework.array(given) for other, given in every.items()}, name: value})
+
+
+@pytest.mark.expensive_compile
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)], ids=str)
+def test_any_batch_shape(framework, batch):
+    tree = TREES["huffman-zipf-50"]
+    head, input = make(framework, tree), framework.array(features(*batch))
+    output, loss = head(input, framework.array(targets(tree, *batch)))
+    assert (tuple(output.shape), tuple(loss.shape)) == (batch, ())
+    assert np.isfinite(framework.numpy(framework.detached(loss)))
+    classes = targets(tree, *batch, 4, 5)
+    every = framework.numpy(framework.detached(head.log_prob(input)))[..., None, None, :]
+    wanted = np.take_along_axis(np.broadcast_to(every, (*classes.shape, tree.num_classes)), classes[..., None], -1)
+    found = framework.numpy(framework.detached(head.log_prob_of(input, framework.array(classes))))
+    checks.close(found, wanted[..., 0], rtol=1e-9, atol=1e-11)
+    assert tuple(head.predict(input).shape) == batch
+    assert tuple(head.sample(input, (2, 1), **framework.randomness(0)).shape) == (2, 1, *batch)
+    assert tuple(head.distribution(input).batch_shape) == batch
+
+
+# ---- the most probable classes ----
+
+
+def search(framework: Any, head: Any, input: np.ndarray, k: int, **options: Any) -> tuple[Any, np.ndarray]:
+    """What is found, checked against what the head says of all classes; and the best of those."""
+    native = framework.array(input)
+    every = framework.numpy(framework.detached(head.log_prob(native)))
+    found = head.topk(native, k, **options)
+    found = type(found)(*(framework.numpy(framework.detached(part)) for part in found))
+    checks.close(found.values, np.take_along_axis(every, found.indices, -1), rtol=1e-9, atol=1e-11)
+    assert all(len(set(row)) == k for row in found.indices.tolist())
+    assert (found.visited <= head.tree.num_nodes).all()
+    best = -np.sort(-every, -1)[..., :k]
+    return found, best
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+@pytest.mark.parametrize("spread", [0.1, 4.0], ids=["near-prior", "certain"])
+@pytest.mark.parametrize("name", names_of(SEARCHED))
+def test_topk_is_that_of_all_classes(framework, name, spread, activation):
+    tree = SEARCHED[name]
+    head = make(framework, tree, activation, spread)
+    for k in sorted({1, min(5, tree.num_classes), min(40, tree.num_classes)}):
+        found, best = search(framework, head, features(6), k)
+        checks.close(found.values, best, rtol=1e-9, atol=1e-11)
+        assert found.proven.all()
+
+
+@pytest.mark.expensive_compile
+def test_a_certain_head_is_searched_by_few_nodes(framework):
+    head = make(framework, catnat.balanced(4096), "sigmoid", 8.0)
+    found, _ = search(framework, head, features(200), 3)
+    assert found.visited.mean() < 200  # of 4095
+
+
+@pytest.mark.expensive_compile
+def test_a_limited_search_says_what_it_has_not_proven(framework):
+    head = make(framework, catnat.balanced(4096), "sigmoid")
+    found, best = search(framework, head, features(200), 3, max_nodes=80)
+    right = np.isclose(found.values, best).all(-1)
+    assert right[found.proven].all()
+    assert 0 < found.proven.sum() < 200
+    assert not right.all()
+    assert (found.visited <= 80 + 32).all()  # a step more
+
+
+# ---- draws ----
+
+
+@pytest.mark.parametrize("name", ["balanced-18", "huffman-zipf-50"])
+def test_draws_have_the_heads_probabilities(framework, name):
+    tree = TREES[name]
+    head, input = make(framework, tree, "sigmoid", 0.3), framework.array(features(2))
+    drawn = framework.numpy(head.sample(input, (20_000,), **framework.randomness(5)))
+    probs = framework.numpy(framework.detached(head.distribution(input).probs))
+    for row in range(2):
+        checks.chi_square(np.bincount(drawn[:, row], minlength=tree.num_classes), probs[row] / probs[row].sum())
+
+
+# ---- hostile inputs, errors ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+def test_hostile_inputs_give_finite_losses_and_gradients(framework, activation, dtype):
+    """And half precision gives what single precision says of the same numbers: it computes in that."""
+    tree, limits = TREES["balanced-100"], framework.numpy_like.finfo(getattr(framework.numpy_like, dtype))
+    given = {
+        **dict(zip(("weight", "bias"), rows_of(tree, activation), strict=True)),
+        "input": np.abs(features(6)).clip(0.1) * (float(limits.max) / 100),
+    }
+    # Rounded once, so that every dtype sees the same numbers.
+    rounded = {
+        name: framework.numpy(framework.cast(framework.cast(framework.array(value), dtype), "float32"))
+        for name, value in given.items()
+    }
+
+    def loss(every, computed):
+        narrow = {name: framework.cast(value, computed) for name, value in every.items()}
+        head = framework.head(tree, activation, narrow["weight"], narrow["bias"])
+        found = head(narrow["input"], framework.array(targets(tree, 6))).loss
+        assert found.dtype == narrow["weight"].dtype
+        return framework.cast(found, "float32")
+
+    for name in rounded:
+        half, single = (
+            framework.value_and_gradient(
+                functools.partial(with_one, framework, functools.partial(loss, computed=computed), rounded, name),
+                rounded[name],
+            )
+            for computed in (dtype, "float32")
+        )
+        checks.close(half[0], single[0], rtol=0.03)
+        assert np.isfinite(half[0])
+        assert np.isfinite(half[1]).all(), name
+
+
+def test_all_targets_ignored_cost_nothing(framework):
+    tree = TREES["balanced-18"]
+    weight, bias = rows_of(tree)
+
+    def loss(rows):
+        head = framework.head(tree, "natural", rows, framework.array(bias))
+        output, found = head(framework.array(features(3)), framework.array(np.full(3, -100)))
+        assert (framework.numpy(framework.detached(output)) == 0).all()
+        return found
+
+    value, gradient = framework.value_and_gradient(loss, weight)
+    assert value == 0
+    assert (gradient == 0).all()
+
+
+def test_errors_say_what_is_needed(framework):
+    head, array = make(framework, TREES["balanced-18"]), framework.array
+    with pytest.raises(ValueError, match=r"`input` has shape \(3, 5\).* 6 floating-point features"):
+        head(array(np.zeros((3, 5))), array(np.zeros(3, np.int64)))
+    with pytest.raises(ValueError, match=r"`target` has shape \(4,\).*one class per row"):
+        head(array(features(3)), array(np.zeros(4, np.int64)))
+    with pytest.raises(ValueError, match=r"holds 18, but this tree has the classes 0 \.\. 17"):
+        head(array(features(1)), array(np.array([18])))
+    with pytest.raises(ValueError, match="`k` is 19"):
+        head.topk(array(features(1)), 19)
+    with pytest.raises(ValueError, match="leading axes of the classes"):
+        head.log_prob_of(array(features(3)), array(np.zeros((2, 3), np.int64)))
+    with pytest.raises(ValueError, match="`class_weights` has shape"):
+        make(framework, catnat.balanced(4), class_weights=array(np.ones(3)))
