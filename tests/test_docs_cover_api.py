@@ -43,8 +43,9 @@ PAGES = {
         catnat.torch.geometry,
         catnat.torch.estimators,
         catnat.torch.parallel,
+        catnat.torch.targets,
     ],
-    "api_jax.md": [catnat.jax, catnat.jax.geometry, catnat.jax.estimators],
+    "api_jax.md": [catnat.jax, catnat.jax.geometry, catnat.jax.estimators, catnat.jax.targets],
     "api_integrations.md": [module for module in map(installed, [*INTEGRATIONS, "catnat.sklearn"]) if module],
 }
 MODULES = {module.__name__: module for modules in PAGES.values() for module in modules}
