@@ -67,13 +67,14 @@ def test_import_catnat_jax_does_not_load_torch():
     assert not loaded & {"torch", "matplotlib", "optax", "flax"}
 
 
-@pytest.mark.parametrize("framework", ["torch", "jax", "sklearn"])
+@pytest.mark.parametrize("framework", ["torch", "jax", "sklearn", "constriction"])
 def test_a_missing_framework_says_which_extra_to_install(framework):
-    done = python(BLOCK.format(name=framework) + f"import catnat.{framework}")
+    extra = {"constriction": "coding"}.get(framework, framework)
+    done = python(BLOCK.format(name=framework) + f"import catnat.{extra}")
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(("ImportError", "ModuleNotFoundError")), done.stderr
-    assert f"catnat[{framework}]" in last, done.stderr
+    assert f"catnat[{extra}]" in last, done.stderr
 
 
 def test_trees_of_classifiers_need_no_framework():

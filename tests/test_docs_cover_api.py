@@ -23,6 +23,7 @@ INTEGRATIONS = [
     for module in pkgutil.iter_modules(catnat.integrations.__path__)
     if not module.name.startswith("_")
 ]
+EXTRAS = ["catnat.sklearn", "catnat.coding"]  # of an extra, but no adapters
 
 
 def installed(name):
@@ -43,9 +44,12 @@ PAGES = {
         catnat.torch.geometry,
         catnat.torch.estimators,
         catnat.torch.parallel,
+        catnat.torch.targets,
     ],
-    "api_jax.md": [catnat.jax, catnat.jax.geometry, catnat.jax.estimators],
-    "api_integrations.md": [module for module in map(installed, [*INTEGRATIONS, "catnat.sklearn"]) if module],
+    "api_jax.md": [catnat.jax, catnat.jax.geometry, catnat.jax.estimators, catnat.jax.targets],
+    "api_integrations.md": [
+        module for module in map(installed, [*INTEGRATIONS, "catnat.sklearn", "catnat.coding"]) if module
+    ],
 }
 MODULES = {module.__name__: module for modules in PAGES.values() for module in modules}
 
@@ -89,7 +93,7 @@ def public_members(cls):
 def listed_on(page):
     """The names on a page, but for adapters whose library is not here."""
     listed = DIRECTIVE.findall((DOCS / page).read_text(encoding="utf-8"))
-    missing = {*INTEGRATIONS, "catnat.sklearn"} - set(MODULES)
+    missing = {*INTEGRATIONS, *EXTRAS} - set(MODULES)
     return [name for name in listed if name.rpartition(".")[0] not in missing]
 
 

@@ -41,7 +41,7 @@ def parameters(function):
     return found
 
 
-MODULES = ("", ".estimators", ".geometry")
+MODULES = ("", ".estimators", ".geometry", ".targets")
 
 
 def names_of(library):

@@ -4,6 +4,7 @@ This top level holds what needs no framework: trees and activations. ``catnat.to
 functions, distributions and layers; importing ``catnat`` alone loads NumPy only.
 """
 
+from catnat._bins import Bins as Bins
 from catnat._builders import balanced as balanced
 from catnat._builders import chain as chain
 from catnat._builders import from_children as from_children
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activation",
+    "Bins",
     "EdgeWarning",
     "Forest",
     "Taxonomy",

@@ -343,3 +343,9 @@ def distinct(k: int, classes: int) -> None:
             f"never more than {MOST_DISTINCT}, because the work grows with 2^k. For more evaluations take "
             'score_function(..., num_samples=n, baseline="leave-one-out"), or enumerate_exactly for all classes.'
         )
+
+
+def positive(value: float, name: str) -> None:
+    """Raise unless it is a positive, finite number."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"`{name}` is {value}, but a positive, finite number is needed.")

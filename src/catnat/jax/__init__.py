@@ -10,6 +10,8 @@ from catnat.activations import natural as natural
 from catnat.activations import sigmoid as sigmoid
 from catnat.jax import estimators as estimators
 from catnat.jax import geometry as geometry
+from catnat.jax import targets as targets
+from catnat.jax._binned import BinnedCatnat as BinnedCatnat
 from catnat.jax._distributions import Catnat as Catnat
 from catnat.jax._distributions import OneHotCatnat as OneHotCatnat
 from catnat.jax._distributions import OneHotCatnatStraightThrough as OneHotCatnatStraightThrough
@@ -36,6 +38,7 @@ from catnat.jax._topk import TopK as TopK
 
 __all__ = [
     "Activation",
+    "BinnedCatnat",
     "Catnat",
     "CatnatHead",
     "HeadOutput",
@@ -62,5 +65,6 @@ __all__ = [
     "scores_from_logits",
     "scores_from_probs",
     "sigmoid",
+    "targets",
     "validate_mask",
 ]

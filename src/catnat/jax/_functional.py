@@ -140,20 +140,13 @@ def log_prob(
 def log_prob_unchecked(nodes: Nodes, classes: Array) -> Array:
     """:func:`log_prob` of prepared arguments."""
     event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
-    shape = jnp.broadcast_shapes(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
-    extra = len(shape) - (nodes.scores.ndim - 1)
-    # Axes before the batch go behind it: repeated reads of a row are then one gather, and no row is copied.
-    batch, before = shape[extra:], tuple(range(extra))
-    behind = tuple(range(len(batch), len(shape)))
-    queries = jnp.moveaxis(jnp.broadcast_to(classes, (*shape, *event)), before, behind)
-    queries = queries.reshape((*batch, math.prod(shape[:extra]), *event))
+    queries, back = _inputs.behind_batch(classes, nodes.batch, event)
+    batch = queries.shape[: queries.ndim - 1 - len(event)]
     if walks(nodes.tree):
-        found = _paths.path_log_prob(nodes.expand(batch), queries)
-    else:
-        every = log_probs(nodes)
-        every = jnp.broadcast_to(every, (*batch, every.shape[-1]))
-        found = jnp.take_along_axis(every, queries, -1, mode="promise_in_bounds")
-    return jnp.moveaxis(found.reshape((*batch, *shape[:extra], *event)), behind, before)
+        return back(_paths.path_log_prob(nodes.expand(batch), queries))
+    every = log_probs(nodes)
+    every = jnp.broadcast_to(every, (*batch, every.shape[-1]))
+    return back(jnp.take_along_axis(every, queries, -1, mode="promise_in_bounds"))
 
 
 @_inputs.takes_key

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -79,6 +81,25 @@ def check_key(key: Any) -> None:
 def is_true(condition: Array) -> bool:
     """Whether ``condition`` holds, as far as can be told: not while a function is traced."""
     return not isinstance(condition, jax.core.Tracer) and bool(condition)
+
+
+def behind_batch(
+    values: Array, batch: Sequence[int], event: Sequence[int] = ()
+) -> tuple[Array, Callable[[Array], Array]]:
+    """Values whose sample axes stand behind the batch, batch + (n,) + event, and how to bring results back.
+
+    Repeated reads of a row are then one gather, and no row is copied.
+    """
+    shape = jnp.broadcast_shapes(values.shape[: values.ndim - len(event)], tuple(batch))
+    extra = len(shape) - len(batch)
+    wide, before = shape[extra:], tuple(range(extra))
+    behind = tuple(range(len(wide), len(shape)))
+
+    def back(found: Array) -> Array:
+        return jnp.moveaxis(found.reshape((*wide, *shape[:extra], *event)), behind, before)
+
+    values = jnp.moveaxis(jnp.broadcast_to(values, (*shape, *event)), before, behind)
+    return values.reshape((*wide, math.prod(shape[:extra]), *event)), back
 
 
 def to_computing_dtype(values: Array) -> Array:

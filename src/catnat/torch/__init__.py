@@ -11,6 +11,8 @@ from catnat.activations import sigmoid as sigmoid
 from catnat.torch import _kl as _kl  # registers the divergences with torch
 from catnat.torch import estimators as estimators
 from catnat.torch import geometry as geometry
+from catnat.torch import targets as targets
+from catnat.torch._binned import BinnedCatnat as BinnedCatnat
 from catnat.torch._distributions import Catnat as Catnat
 from catnat.torch._distributions import OneHotCatnat as OneHotCatnat
 from catnat.torch._distributions import OneHotCatnatStraightThrough as OneHotCatnatStraightThrough
@@ -38,6 +40,7 @@ from catnat.torch._topk import TopK as TopK
 
 __all__ = [
     "Activation",
+    "BinnedCatnat",
     "Catnat",
     "CatnatHead",
     "HeadOutput",
@@ -65,5 +68,6 @@ __all__ = [
     "scores_from_logits",
     "scores_from_probs",
     "sigmoid",
+    "targets",
     "validate_mask",
 ]

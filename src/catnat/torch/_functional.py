@@ -138,20 +138,11 @@ def log_prob(
 def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
     """:func:`log_prob` of prepared arguments."""
     event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
-    shape = _inputs.broadcast(classes.shape[: classes.ndim - len(event)], nodes.scores.shape[:-1])
-    extra = len(shape) - (nodes.scores.ndim - 1)
-    # Axes before the batch go behind it: repeated reads of a row are then one gather, and no row is copied.
-    batch, before = shape[extra:], tuple(range(extra))
-    behind = tuple(range(len(batch), len(shape)))
-    queries = classes.expand((*shape, *event))
-    queries = queries.movedim(before, behind) if extra else queries
-    queries = queries.reshape((*batch, math.prod(shape[:extra]), *event))
+    queries, back = _inputs.behind_batch(classes, nodes.scores.shape[:-1], event)
+    batch = queries.shape[: queries.ndim - 1 - len(event)]
     if walks(nodes.tree):
-        found = _paths.path_log_prob(nodes.expand(batch), queries)
-    else:
-        found = log_probs(nodes).expand(*batch, -1).gather(-1, queries)
-    found = found.reshape((*batch, *shape[:extra], *event))
-    return found.movedim(behind, before) if extra else found
+        return back(_paths.path_log_prob(nodes.expand(batch), queries))
+    return back(log_probs(nodes).expand(*batch, -1).gather(-1, queries))
 
 
 def sample(

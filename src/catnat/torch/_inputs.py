@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +62,27 @@ def is_true(condition: Tensor) -> bool:
 def broadcast(one: torch.Size, other: torch.Size) -> torch.Size:
     """``torch.broadcast_shapes``, which takes longer than a small kernel, where it is needed."""
     return one if one == other else torch.broadcast_shapes(one, other)
+
+
+def behind_batch(
+    values: Tensor, batch: torch.Size, event: Sequence[int] = ()
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Values whose sample axes stand behind the batch, batch + (n,) + event, and how to bring results back.
+
+    Repeated reads of a row are then one gather, and no row is copied.
+    """
+    shape = broadcast(values.shape[: values.ndim - len(event)], batch)
+    extra = len(shape) - len(batch)
+    wide, before = shape[extra:], tuple(range(extra))
+    behind = tuple(range(len(wide), len(shape)))
+
+    def back(found: Tensor) -> Tensor:
+        found = found.reshape((*wide, *shape[:extra], *event))
+        return found.movedim(behind, before) if extra else found
+
+    values = values.expand((*shape, *event))
+    values = values.movedim(before, behind) if extra else values
+    return values.reshape((*wide, math.prod(shape[:extra]), *event)), back
 
 
 def autocasts(device: torch.device) -> bool:

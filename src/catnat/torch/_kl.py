@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical, kl_divergence, register_kl
 
+from catnat import _bins
 from catnat.torch import _inputs
+from catnat.torch._binned import BinnedCatnat
 from catnat.torch._distributions import Catnat, OneHotCatnat, leaves_of
 from catnat.torch._leaves import divergence
 from catnat.torch._multi import MultiCatnat
@@ -23,6 +25,12 @@ def _multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
     if p.forest.sizes != q.forest.sizes:
         raise ValueError(f"`p` has variables of {p.forest.sizes} classes and `q` of {q.forest.sizes}: not the same.")
     return _in_both_dtypes(leaves_of(p).kl_divergence(leaves_of(q)), p.scores, q.scores)
+
+
+@register_kl(BinnedCatnat, BinnedCatnat)
+def _binned_binned(p: BinnedCatnat, q: BinnedCatnat) -> Tensor:
+    _bins.same(p.bins, q.bins)
+    return _catnat_catnat(p.categorical, q.categorical)
 
 
 @register_kl(Catnat, Categorical)

@@ -1,0 +1,242 @@
+"""Encoder and decoder: one walk down the tree for both, a level of a whole block at a time."""
+
+from __future__ import annotations
+
+import functools
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import constriction
+import numpy as np
+from numpy.typing import NDArray
+
+from catnat._tree import Ints, Tree
+from catnat.activations import Activation
+from catnat.coding._file import CodingError, Contents, pack, unpack
+from catnat.coding._model import Head, Model, Probabilities, as_array
+
+# A part of the format: within a block, the decisions of one level stand together.
+_BLOCK = 1 << 13
+
+_BERNOULLI = constriction.stream.model.Bernoulli(perfect=False)
+Bits = NDArray[np.int32]
+
+
+class _Coder:
+    """What both directions share: the model, the walk, and the checksum of the classes."""
+
+    def __init__(self, source: Tree | Head, activation: Activation | str) -> None:
+        self.model = Model(source, activation)
+        self.tree = self.model.tree
+        self.count = self.checksum = 0
+
+    def _blocks(self, values: Any, count: int) -> list[tuple[NDArray[Any], slice]]:
+        """The rows of every block, and which classes it holds."""
+        rows = self.model.rows(values)
+        if rows.ndim > 1:
+            rows = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
+            if len(rows) != count:
+                raise ValueError(f"`values` has {len(rows)} rows for {count} classes: one each is needed, or one row.")
+        parts = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+        return [(rows if rows.ndim == 1 else rows[part], part) for part in parts]
+
+    def _walk(self, rows: NDArray[Any], count: int, decide: Callable[[Ints, Ints, Probabilities], Bits]) -> Ints:
+        """Go down from the root with ``count`` classes, whose branches ``decide`` knows; the classes."""
+        at, children, nodes = np.zeros(count, np.int64), self.tree.children, self.tree.num_nodes
+        active = np.arange(count if nodes else 0)
+        while active.size:
+            node = at[active]
+            at[active] = children[node, decide(active, node, self.model.yes(rows, active, node))]
+            active = active[at[active] < nodes]
+        return at - nodes
+
+    def _note(self, classes: Ints) -> None:
+        self.count += classes.size
+        self.checksum = zlib.crc32(classes.astype("<i8").tobytes(), self.checksum)
+
+
+class Encoder(_Coder):
+    """Encodes classes piece by piece; the decoder must read the same pieces, in the same sizes.
+
+    Args:
+        source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`, whose scores are made
+            where they are read.
+        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+
+    Example:
+        >>> import numpy as np
+        >>> import catnat
+        >>> from catnat import coding
+        >>> encoder = coding.Encoder(catnat.balanced(4))
+        >>> encoder.write(np.zeros(3), np.array([2, 0]))
+        >>> encoder.write(np.array([3.0, 0.0, 1.0]), np.array([3]))
+        >>> data = encoder.finish()
+        >>> decoder = coding.Decoder(catnat.balanced(4), data)
+        >>> decoder.read(np.zeros(3), 2).tolist(), decoder.read(np.array([3.0, 0.0, 1.0]), 1).tolist()
+        ([2, 0], [3])
+        >>> decoder.finish()
+    """
+
+    def __init__(self, source: Tree | Head, activation: Activation | str = "natural") -> None:
+        super().__init__(source, activation)
+        self._stream = constriction.stream.queue.RangeEncoder()
+
+    def write(self, values: Any, classes: Any) -> None:
+        """Encode one piece.
+
+        Args:
+            values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. A row for
+                every class, or one row for all.
+            classes: Integers, in any shape.
+        """
+        targets = _checked_classes(classes, self.tree.num_classes)
+        starts, places = _leaf_order(self.tree)
+        yes_side = starts[self.tree.children[:, 1]]
+        for rows, part in self._blocks(values, targets.size):
+            place = places[targets[part]]
+            self._walk(rows, place.size, functools.partial(self._branch, place, yes_side))
+        self._note(targets)
+
+    def _branch(self, place: Ints, yes_side: Ints, active: Ints, node: Ints, yes: Probabilities) -> Bits:
+        bits = (place[active] >= yes_side[node]).astype(np.int32)
+        self._stream.encode(bits, _BERNOULLI, yes / 65536.0)
+        return bits
+
+    def finish(self) -> bytes:
+        """All that was written, with header and checksum."""
+        words = self._stream.get_compressed()
+        fingerprint = self.model.fingerprint()
+        return pack(Contents(self.tree.num_classes, self.count, fingerprint, self.checksum, words))
+
+
+class Decoder(_Coder):
+    """Decodes what an :class:`Encoder` has written, piece by piece.
+
+    Damaged data, and another tree, activation or weights, raise at once. Where scores or features are not those of the
+    encoder, classes come out wrong, and :meth:`finish` raises.
+
+    Args:
+        source: The tree or the head.
+        data: What the encoder has made.
+        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+
+    Example:
+        >>> import numpy as np
+        >>> import catnat
+        >>> from catnat import coding
+        >>> data = coding.encode(catnat.balanced(4), np.zeros(3), np.array([2, 0, 1]))
+        >>> coding.Decoder(catnat.balanced(4), data).read(np.zeros(3), 3).tolist()
+        [2, 0, 1]
+    """
+
+    def __init__(self, source: Tree | Head, data: bytes, activation: Activation | str = "natural") -> None:
+        super().__init__(source, activation)
+        self.contents = unpack(bytes(data), self.tree.num_classes, self.model.fingerprint())
+        self._stream = constriction.stream.queue.RangeDecoder(self.contents.words)
+
+    def read(self, values: Any, count: int) -> Ints:
+        """Decode the next ``count`` classes, (count,).
+
+        Args:
+            values: Scores, integers or features, as they were written: a row for every class, or one row for all.
+            count: How many classes this piece has.
+        """
+        if count > self.contents.size - self.count:
+            left = self.contents.size - self.count
+            raise CodingError(f"`count` is {count}, but only {left} of {self.contents.size} classes are left.")
+        blocks = self._blocks(values, count)
+        found = [self._walk(rows, part.stop - part.start, self._branch) for rows, part in blocks]
+        classes = np.concatenate(found) if found else np.zeros(0, np.int64)
+        self._note(classes)
+        return classes
+
+    def _branch(self, active: Ints, node: Ints, yes: Probabilities) -> Bits:
+        try:
+            bits: Bits = self._stream.decode(_BERNOULLI, yes / 65536.0)
+        except AssertionError as error:  # what constriction says of words that no encoder has made
+            raise CodingError("The data cannot have been encoded with these scores or features.") from error
+        return bits
+
+    def finish(self) -> None:
+        """Raise unless all classes have been read, and are those that were written."""
+        if (self.count, self.checksum) != (self.contents.size, self.contents.checksum):
+            raise CodingError(
+                f"{self.count} of {self.contents.size} classes were decoded, and their checksum is not that of the "
+                "classes that were encoded: some were not read, or scores or features differ from the encoder's. Where "
+                "two machines compute them, ship the integers of `quantized_branches`, or make them on one machine."
+            )
+
+
+def encode(source: Tree | Head, values: Any, classes: Any, activation: Activation | str = "natural") -> bytes:
+    """Compress classes: about as many bytes as an eighth of their negative log-likelihood in bits, plus 48.
+
+    Args:
+        source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`.
+        values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. A row for every
+            class, or one row for all.
+        classes: Integers, in any shape.
+        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+
+    Example:
+        >>> import numpy as np
+        >>> import catnat
+        >>> from catnat import coding
+        >>> tree, classes = catnat.balanced(256), np.arange(100)
+        >>> data = coding.encode(tree, np.zeros(255), classes)
+        >>> len(data)  # 100 classes of 8 bits, a header, and what fills up a word
+        152
+        >>> bool((coding.decode(tree, np.zeros(255), data) == classes).all())
+        True
+    """
+    encoder = Encoder(source, activation)
+    encoder.write(values, classes)
+    return encoder.finish()
+
+
+def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation | str = "natural") -> Ints:
+    """The classes that :func:`encode` has compressed, (N,), with the same values; an error rather than wrong ones.
+
+    Args:
+        source: The tree or the head.
+        values: Scores, integers or features, as they were encoded.
+        data: What the encoder has made.
+        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+
+    Example:
+        >>> import numpy as np
+        >>> import catnat
+        >>> from catnat import coding
+        >>> scores = np.array([[3.0, 0.0], [-3.0, 2.0]])  # a row for every class
+        >>> coding.decode(catnat.balanced(3), scores, coding.encode(catnat.balanced(3), scores, [2, 1])).tolist()
+        [2, 1]
+    """
+    decoder = Decoder(source, data, activation)
+    classes = decoder.read(values, decoder.contents.size)
+    decoder.finish()
+    return classes
+
+
+def _checked_classes(classes: Any, num_classes: int) -> Ints:
+    array = as_array(classes).reshape(-1)
+    if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= num_classes):
+        raise ValueError(
+            f"`classes` has dtype {array.dtype} and goes from {array.min()} to {array.max()}, but integers from 0 to "
+            f"{num_classes - 1} are needed."
+        )
+    return array.astype(np.int64)
+
+
+@functools.lru_cache(maxsize=8)
+def _leaf_order(tree: Tree) -> tuple[Ints, Ints]:
+    """Where the leaves below every id start, from left to right, and the place of every class."""
+    counts = np.concatenate([np.zeros(tree.num_nodes, np.int64), np.ones(tree.num_classes, np.int64)])
+    for level in reversed(tree.levels):
+        counts[level] = counts[tree.children[level]].sum(axis=1)
+    starts = np.zeros_like(counts)
+    for level in tree.levels:
+        no, yes = tree.children[level].T
+        starts[no] = starts[level]
+        starts[yes] = starts[level] + counts[no]
+    return starts, starts[tree.num_nodes :]

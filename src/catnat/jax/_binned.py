@@ -1,0 +1,286 @@
+"""A distribution of numbers: a histogram whose bins are the classes of a tree."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, PRNGKeyArray
+from numpy.typing import ArrayLike
+
+from catnat import _bins, _checks
+from catnat._bins import Bins
+from catnat._tree import Tree
+from catnat.activations import Activation
+from catnat.jax import _bin_positions, _cumulative, _functional, _inputs, _leaves
+from catnat.jax._bin_positions import Position
+from catnat.jax._distributions import Catnat, OfScores, as_data
+from catnat.jax._leaves import Leaves
+from catnat.jax._nodes import Nodes, prepare
+
+
+@as_data
+class BinnedCatnat(OfScores):
+    r"""A distribution of numbers: each class of a tree is a bin, in which the density is constant.
+
+    .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
+        \qquad \text{for } e_k \le x < e_{k+1}
+
+    where :math:`w_k = e_{k+1} - e_k`. ``log_prob``, ``cdf``, ``icdf``, ``interval`` and draws read one path of the tree
+    each; mean, variance, entropy and ``crps`` need all bins. A path is enough where the classes below every node are
+    consecutive, as in ``balanced`` and ``chain``; on other trees, and on small or very deep ones, the same comes from
+    all bins. The bins are static, as the tree is.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K bins.
+        bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
+        tree: The tree; ``balanced(K)`` if not given. Class k is bin k.
+        activation: "natural", "sigmoid", or an activation object.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import BinnedCatnat
+        >>> price = BinnedCatnat(jnp.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])  # a quarter in each of four bins
+        >>> print(price.cdf(jnp.array(3.0)).round(4), price.icdf(jnp.array([0.25, 0.5, 0.9])).round(4))
+        0.625 [1.  2.  6.4]
+        >>> print(price.mean.round(4), price.interval(jnp.array(0.5), jnp.array(2.0)).round(4))
+        2.75 0.375
+    """
+
+    scores: Float[Array, "*batch nodes"]
+    bins: Bins
+    tree: Tree
+    activation: Activation
+
+    _arrays: ClassVar[dict[str, int]] = {"scores": 1}
+
+    @_checks.explains(**_checks.NOT_SCORES)
+    def __init__(
+        self,
+        scores: Float[Array, "*batch nodes"],
+        bins: Bins | ArrayLike,
+        tree: Tree | None = None,
+        activation: Activation | str = "natural",
+    ) -> None:
+        made = _bin_positions.bins_of(bins)
+        nodes = prepare(scores, tree, activation, made.num_bins)
+        self._set(scores=jnp.asarray(scores), bins=made, tree=nodes.tree, activation=nodes.activation)
+
+    # ---- what it is made of ----
+
+    @property
+    def categorical(self) -> Catnat:
+        """The distribution of the bin."""
+        return Catnat(self.scores, self.tree, self.activation)
+
+    @property
+    def _trees(self) -> Tree:
+        return self.tree
+
+    @property
+    def _nodes(self) -> Nodes:
+        return Nodes(_inputs.to_computing_dtype(self.scores), self.tree, self.activation)
+
+    @property
+    def _leaves(self) -> Leaves:
+        return _leaves.from_fields(self._nodes, None, "renormalize", None, 0.0)
+
+    # ---- one path ----
+
+    def log_prob(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The logarithm of the density, along one path.
+
+        Outside of all bins it is the smallest finite number.
+        """
+        return self._returned(_log_density(self._nodes, self._numbers(value, "value"), self.bins))
+
+    def cdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The probability of a number up to ``value``, along one path."""
+        below, _ = _below_and_above(self._nodes, self._numbers(value, "value"), self.bins)
+        return self._returned(jnp.minimum(below, 1))
+
+    def icdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The quantile at the probability ``value``, along one path; differentiable in the scores, and finite.
+
+        It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
+        end of the upper one. Numbers outside [0, 1] count as its ends.
+        """
+        return self._returned(_quantile(self._nodes, self._numbers(value, "value"), self.bins))
+
+    def interval(
+        self, low: Float[Array, "*samples_and_batch"], high: Float[Array, "*samples_and_batch"]
+    ) -> Float[Array, "*samples_and_batch"]:
+        """The probability of a number between ``low`` and ``high``, along two paths; 0 where these are not in order."""
+        ends = self._numbers(low, "low"), self._numbers(high, "high")
+        return self._returned(_between(self._nodes, *ends, self.bins))
+
+    @_inputs.takes_key
+    def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
+        """Draw numbers: a bin by walking down from the root, and a place inside it."""
+        return self._returned(_draw(self._nodes, self.bins, _checks.shape_of_samples(sample_shape), key))
+
+    @_inputs.takes_key
+    def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
+        """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
+        shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
+        return self.icdf(jax.random.uniform(key, shape, self._nodes.dtype))
+
+    # ---- all bins ----
+
+    @property
+    def mean(self) -> Float[Array, "*batch"]:
+        """The mean, O(K)."""
+        return self._returned(_moments(self._nodes, self.bins)[0])
+
+    @property
+    def variance(self) -> Float[Array, "*batch"]:
+        """The variance, O(K)."""
+        return self._returned(_moments(self._nodes, self.bins)[1])
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        r"""The differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
+        return self._returned(_entropy(self._nodes, self.bins))
+
+    def crps(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        r"""The continuous ranked probability score of ``value``, in closed form, O(K).
+
+        .. math:: \mathrm{CRPS}(F, y) = \int \bigl(F(x) - 1[x \ge y]\bigr)^2 dx
+
+        It is the absolute error where all mass is at one number, is measured in the units of the values, and punishes
+        values outside of all bins by their distance only.
+        """
+        return self._returned(_crps(self._nodes, self._numbers(value, "value"), self.bins))
+
+    def coarsen(self, level: int) -> BinnedCatnat:
+        """The histogram of the tree's first levels: bins are joined that no node above ``level`` tells apart.
+
+        Its cdf is the same at every edge that is left, and its scores are the first ones of this distribution's. (Of
+        tails the outer edges are left, and with them their scale.)
+
+        Args:
+            level: How many levels of the tree to keep: at most 2^level bins.
+        """
+        tree, first = _bins.cut(self.tree, level)
+        return BinnedCatnat(self.scores[..., : tree.num_nodes], _bins.joined(self.bins, first), tree, self.activation)
+
+    def kl_divergence(self, other: BinnedCatnat) -> Float[Array, "*batch"]:
+        """The divergence KL(self || other) from another distribution on the same bins."""
+        if not isinstance(other, BinnedCatnat):
+            raise TypeError(f"`other` is a {type(other).__name__}, but a BinnedCatnat on the same bins is needed.")
+        _bins.same(self.bins, other.bins)
+        return self.categorical.kl_divergence(other.categorical)
+
+    # ---- helpers ----
+
+    def _numbers(self, value: Array, name: str) -> Array:
+        """Numbers in the dtype to compute in."""
+        return _inputs.check_array(value, name).astype(self._nodes.dtype)
+
+    def _returned(self, value: Array) -> Array:
+        return _inputs.saturate(value, self.scores.dtype)
+
+
+_compiled = functools.partial(jax.jit, static_argnames="bins")
+
+
+@_compiled
+def _log_density(nodes: Nodes, value: Array, bins: Bins) -> Array:
+    at = _bin_positions.locate(value, bins)
+    log_prob = _functional.log_prob_unchecked(nodes, at.which) - jnp.log(at.width) - at.distance
+    log_prob = jnp.where(at.beyond > 0, float(jnp.finfo(log_prob.dtype).min), log_prob)
+    return jnp.where(jnp.isnan(value), value, log_prob)
+
+
+@_compiled
+def _below_and_above(nodes: Nodes, value: Array, bins: Bins) -> tuple[Array, Array]:
+    """The probability of smaller and of larger numbers."""
+    value, back = _inputs.behind_batch(value, nodes.batch)
+    at = _bin_positions.locate(value, bins)
+    masses = _cumulative.masses(nodes, at.which)
+    return back(masses.below + masses.inside * at.below), back(masses.above + masses.inside * at.above)
+
+
+@_compiled
+def _between(nodes: Nodes, low: Array, high: Array, bins: Bins) -> Array:
+    below_low, above_low = _below_and_above(nodes, low, bins)
+    below_high, above_high = _below_and_above(nodes, high, bins)
+    # From the nearer end, where the masses are smaller and the difference keeps more digits.
+    between = jnp.where(above_low < below_high, above_low - above_high, below_high - below_low)
+    return jnp.maximum(between, 0)
+
+
+@_compiled
+def _quantile(nodes: Nodes, value: Array, bins: Bins) -> Array:
+    mass, back = _inputs.behind_batch(jnp.clip(value, 0, 1), nodes.batch)
+    index = _cumulative.class_at(nodes, mass)
+    masses = _cumulative.masses(nodes, index)
+    inside = jnp.maximum(masses.inside, _bin_positions.smallest_fraction(mass.dtype))
+    # From the nearer end, as in `_between`.
+    below = jnp.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
+    return back(_bin_positions.place(index, jnp.clip(below, 0, 1), bins))
+
+
+@functools.partial(jax.jit, static_argnames=("bins", "sample_shape"))
+def _draw(nodes: Nodes, bins: Bins, sample_shape: tuple[int, ...], key: Array) -> Array:
+    first, second = jax.random.split(key)
+    index = _functional.draw(nodes, sample_shape, first)
+    return lax.stop_gradient(_bin_positions.place(index, jax.random.uniform(second, index.shape, nodes.dtype), bins))
+
+
+@_compiled
+def _moments(nodes: Nodes, bins: Bins) -> tuple[Array, Array]:
+    probs, table = _functional.probs(nodes), _bin_positions.table_of(bins, nodes.dtype)
+    mean = (probs * table.mean).sum(-1, keepdims=True)
+    return mean[..., 0], (probs * (table.variance + jnp.square(table.mean - mean))).sum(-1)
+
+
+@_compiled
+def _entropy(nodes: Nodes, bins: Bins) -> Array:
+    within = _functional.probs(nodes) * _bin_positions.table_of(bins, nodes.dtype).entropy
+    return _functional.node_entropies(nodes).sum(-1) + within.sum(-1)
+
+
+@_compiled
+def _crps(nodes: Nodes, value: Array, bins: Bins) -> Array:
+    value, back = _inputs.behind_batch(value, nodes.batch)
+    at = _bin_positions.locate(value, bins)
+    masses = _cumulative.all_masses(nodes.expand(value.shape[:-1]))
+    lower, upper = _squares(masses, _bin_positions.table_of(bins, nodes.dtype).width, tails=bins.tails)
+    whole = _cumulative.pick(lower, at.which) + _cumulative.pick(upper, at.which)
+    return back(whole + _squares_in_bin(masses.at(at.which), at, bins) + at.beyond)
+
+
+def _squares(masses: _cumulative.Masses, width: Any, *, tails: bool) -> tuple[Array, Array]:
+    """The integral of F^2 over all bins below each, and of (1 - F)^2 over all bins above."""
+    start, end = masses.below, masses.below + masses.inside
+    over, under = masses.above + masses.inside, masses.above
+    lower, upper = width * _mean_square(start, end), width * _mean_square(over, under)
+    if tails:  # the left one counts from below only, and the right one from above
+        lower = lower.at[..., 0].set(width[0] / 2 * jnp.square(end[..., 0]))
+        upper = upper.at[..., -1].set(width[-1] / 2 * jnp.square(over[..., -1]))
+    return (
+        _cumulative.exclusive(jnp.cumsum(lower, -1)),
+        _cumulative.exclusive(jnp.cumsum(upper[..., ::-1], -1))[..., ::-1],
+    )
+
+
+def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Array:
+    """The integral of F^2 from the bin's lower edge up to a value, and of (1 - F)^2 from there to its upper edge."""
+    below, above = masses.below + masses.inside * at.below, masses.above + masses.inside * at.above
+    parts = at.below * _mean_square(masses.below, below) + at.above * _mean_square(above, masses.above)
+    if bins.tails:
+        left, right = at.which == 0, at.which == bins.num_bins - 1
+        # The squares of the mass farther out, and of the rest on the way back to the inner edge.
+        farther = jnp.where(left, below, above)
+        tail = at.distance - 2 * (masses.inside - farther) + jnp.square(masses.inside) / 2
+        parts = jnp.where(left | right, tail, parts)
+    return at.width * parts
+
+
+def _mean_square(start: Array, end: Array) -> Array:
+    """The mean square of what goes in a straight line from ``start`` to ``end``."""
+    return (jnp.square(start) + start * end + jnp.square(end)) / 3

@@ -1,0 +1,112 @@
+"""Targets for regression as classification: what a number means as a distribution over bins."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.special import erfc
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from catnat import _checks
+from catnat._bins import Bins
+from catnat.jax import _bin_positions, _constants, _inputs
+
+__all__ = ["hard", "hl_gauss", "two_hot"]
+
+
+def hard(value: Float[Array, "*batch"], bins: Bins | ArrayLike) -> Int[Array, "*batch"]:
+    """The bin that a number lies in; numbers outside of all bins are in the first or the last one.
+
+    As targets of :func:`catnat.jax.cross_entropy` these cost one path each, and give the same gradients as
+    ``-BinnedCatnat(...).log_prob(value)``.
+
+    Args:
+        value: Numbers.
+        bins: The bins, or their edges. An edge belongs to the bin above it, the last one to the bin below.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import targets
+        >>> print(targets.hard(jnp.array([0.5, 1.0, 9.0]), [0.0, 1.0, 2.0, 4.0]))
+        [0 1 2]
+    """
+    value, bins = _checked(value, bins)
+    return _bin_positions.locate(value, bins).which
+
+
+def hl_gauss(value: Float[Array, "*batch"], bins: Bins | ArrayLike, sigma: float) -> Float[Array, "*batch classes"]:
+    r"""A Gaussian's mass in every bin, the target of HL-Gauss (Imani & White, 2018; Farebrother et al., 2024).
+
+    .. math:: t_k = \frac{\Phi\bigl((e_{k+1} - y) / \sigma\bigr) - \Phi\bigl((e_k - y) / \sigma\bigr)}
+        {\Phi\bigl((e_K - y) / \sigma\bigr) - \Phi\bigl((e_0 - y) / \sigma\bigr)}
+
+    Neighbouring bins share the target, so that a histogram with many bins learns from few numbers. Tails take the mass
+    outside of all bins; without them it is left out, and numbers outside count as the nearest edge.
+
+    Args:
+        value: Numbers.
+        bins: The bins, or their edges.
+        sigma: The Gaussian's standard deviation; three quarters of a bin's width is a usual choice.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import targets
+        >>> print(targets.hl_gauss(jnp.array(1.5), [0.0, 1.0, 2.0, 3.0], sigma=0.75).round(4))
+        [0.2407 0.5186 0.2407]
+    """
+    _checks.positive(sigma, "sigma")
+    value, bins = _checked(value, bins)
+    edges = jnp.asarray(bins.edges, value.dtype)
+    if not bins.tails:
+        value = jnp.clip(value, float(bins.edges[0]), float(bins.edges[-1]))
+    # A Gaussian a thousand times as wide as all bins is flat there; a wider one would leave no mass in them.
+    sigma = min(sigma, 1e3 * float(bins.edges[-1] - bins.edges[0]))
+    scaled = (edges - value[..., None]) / (sigma * math.sqrt(2))
+    if bins.tails:
+        scaled = scaled.at[..., 0].set(-math.inf).at[..., -1].set(math.inf)
+    # From the nearer end of the line: a difference of small numbers, which keeps its digits.
+    start, end = scaled[..., :-1], scaled[..., 1:]
+    right = start > 0
+    masses = erfc(jnp.where(right, start, -end)) - erfc(jnp.where(right, end, -start))
+    return masses / masses.sum(-1, keepdims=True)
+
+
+def two_hot(value: Float[Array, "*batch"], bins: Bins | ArrayLike) -> Float[Array, "*batch classes"]:
+    r"""The two bins whose means are next to a number, weighted so that the mean of the target is the number.
+
+    .. math:: t_k = \frac{m_{k+1} - y}{m_{k+1} - m_k}, \qquad t_{k+1} = 1 - t_k
+        \qquad \text{for } m_k \le y < m_{k+1}
+
+    where :math:`m_k` is the mean of bin k, its centre if it is no tail. Numbers beyond the outermost means are in the
+    outermost bin alone.
+
+    Args:
+        value: Numbers.
+        bins: The bins, or their edges.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax import targets
+        >>> print(targets.two_hot(jnp.array([0.75, 2.5]), [0.0, 1.0, 2.0, 3.0]))
+        [[0.75 0.25 0.  ]
+         [0.   0.   1.  ]]
+    """
+    value, bins = _checked(value, bins)
+    if bins.num_bins == 1:
+        return jnp.ones((*value.shape, 1), value.dtype)
+    means = _bin_positions.table_of(bins, value.dtype).mean
+    lower = jnp.minimum(jnp.searchsorted(means[1:-1], value, side="right"), bins.num_bins - 2)
+    start, end = (_constants.look_up(means, lower + step) for step in (0, 1))
+    weight = jnp.clip((value - start) / (end - start), 0, 1)[..., None]
+    places, lower = jnp.arange(bins.num_bins), lower[..., None]
+    return (places == lower) * (1 - weight) + (places == lower + 1) * weight
+
+
+def _checked(value: Array, bins: Bins | ArrayLike) -> tuple[Array, Bins]:
+    value = _inputs.check_array(value, "value")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(f"`value` has dtype {value.dtype}, but floating-point numbers are needed: value.astype(float).")
+    return _inputs.to_computing_dtype(lax.stop_gradient(value)), _bin_positions.bins_of(bins)

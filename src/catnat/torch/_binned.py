@@ -1,0 +1,280 @@
+"""A distribution of numbers: a histogram whose bins are the classes of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Size, Tensor
+from torch import distributions as td
+from torch.distributions import constraints
+
+from catnat import _bins, _checks
+from catnat._bins import Bins
+from catnat._tree import Tree
+from catnat.activations import Activation
+from catnat.torch import _bin_positions, _cumulative, _inputs, _paths
+from catnat.torch._bin_positions import Position, Table
+from catnat.torch._distributions import AnyScores, Catnat, leaves_of, validates
+from catnat.torch._nodes import Nodes
+
+
+class BinnedCatnat(td.Distribution):
+    r"""A distribution of numbers: each class of a tree is a bin, in which the density is constant.
+
+    .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
+        \qquad \text{for } e_k \le x < e_{k+1}
+
+    where :math:`w_k = e_{k+1} - e_k`. ``log_prob``, ``cdf``, ``icdf``, ``interval`` and draws read one path of the tree
+    each; mean, variance, entropy and ``crps`` need all bins. A path is enough where the classes below every node are
+    consecutive, as in ``balanced`` and ``chain``; on other trees, and on small or very deep ones, the same comes from
+    all bins.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K bins.
+        bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
+        tree: The tree; ``balanced(K)`` if not given. Class k is bin k.
+        activation: "natural", "sigmoid", or an activation object.
+        validate_args: Whether to check scores (NaN) and values (outside of all bins), by torch's default if not given.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import BinnedCatnat
+        >>> price = BinnedCatnat(torch.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])  # a quarter in each of four bins
+        >>> price.cdf(torch.tensor(3.0)), price.icdf(torch.tensor([0.25, 0.5, 0.9]))
+        (tensor(0.6250), tensor([1.0000, 2.0000, 6.4000]))
+        >>> price.mean, price.interval(torch.tensor(0.5), torch.tensor(2.0))
+        (tensor(2.7500), tensor(0.3750))
+    """
+
+    arg_constraints = {"scores": AnyScores()}  # noqa: RUF012 - torch's own interface
+    has_rsample = True
+
+    bins: Bins
+    _categorical: Catnat
+
+    @_checks.explains(**_checks.NOT_SCORES)
+    def __init__(
+        self,
+        scores: Float[Tensor, "*batch nodes"],
+        bins: Bins | ArrayLike,
+        tree: Tree | None = None,
+        activation: Activation | str = "natural",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.bins = _bin_positions.bins_of(bins)
+        classes = self.bins.num_bins
+        self._categorical = Catnat(scores, tree, activation, num_classes=classes, validate_args=validate_args)
+        td.Distribution.__init__(self, self._categorical.batch_shape, Size(), validate_args=False)
+        self._validate_args = validates(validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> BinnedCatnat:
+        """The same distribution with its batch shape expanded."""
+        new = self._get_checked_instance(BinnedCatnat, _instance)
+        new.bins, new._categorical = self.bins, self._categorical.expand(batch_shape)
+        td.Distribution.__init__(new, Size(batch_shape), Size(), validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    # ---- what it is made of ----
+
+    @property
+    def categorical(self) -> Catnat:
+        """The distribution of the bin."""
+        return self._categorical
+
+    @property
+    def scores(self) -> Float[Tensor, "*batch nodes"]:
+        """The scores."""
+        return self._categorical.scores
+
+    @property
+    def tree(self) -> Tree:
+        """The tree."""
+        return self._categorical.tree
+
+    @property
+    def activation(self) -> Activation:
+        """The activation."""
+        return self._categorical.activation
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """From the first edge to the last; with tails, all numbers."""
+        return constraints.real if self.bins.tails else constraints.interval(*map(float, self.bins.edges[[0, -1]]))
+
+    @property
+    def _nodes(self) -> Nodes:
+        return leaves_of(self._categorical).nodes
+
+    @property
+    def _table(self) -> Table:
+        scores = self._nodes.scores
+        return _bin_positions.table_of(self.bins, scores.device, scores.dtype)
+
+    # ---- one path ----
+
+    def log_prob(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
+        """The logarithm of the density, along one path.
+
+        Outside of all bins it is the smallest finite number, or an error where values are validated.
+        """
+        value = self._numbers(value, "value")
+        at = _bin_positions.locate(value, self.bins)
+        outside = at.beyond > 0
+        if self._validate_args and not torch.compiler.is_compiling():
+            wrong = outside | value.isnan()
+            if _inputs.is_true(wrong.any()):
+                _bins.outside(float(value[wrong][0]), self.bins)
+        log_prob = leaves_of(self._categorical).log_prob(at.which) - at.width.log() - at.distance
+        log_prob = torch.where(outside, torch.finfo(log_prob.dtype).min, log_prob)
+        return self._returned(torch.where(value.isnan(), value, log_prob))
+
+    def cdf(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
+        """The probability of a number up to ``value``, along one path."""
+        return self._returned(self._below_and_above(self._numbers(value, "value"))[0].clamp(max=1))
+
+    def icdf(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
+        """The quantile at the probability ``value``, along one path; differentiable in the scores, and finite.
+
+        It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
+        end of the upper one. Numbers outside [0, 1] count as its ends.
+        """
+        mass, back = _inputs.behind_batch(self._numbers(value, "value").clamp(0, 1), self.batch_shape)
+        index = _cumulative.class_at(self._nodes, mass)
+        masses = _cumulative.masses(self._nodes, index)
+        inside = masses.inside.clamp(min=_bin_positions.smallest_fraction(mass.dtype))
+        # From the nearer end, as in `interval`.
+        below = torch.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
+        return self._returned(back(_bin_positions.place(index, below.clamp(0, 1), self.bins)))
+
+    def interval(
+        self, low: Float[Tensor, "*samples_and_batch"], high: Float[Tensor, "*samples_and_batch"]
+    ) -> Float[Tensor, "*samples_and_batch"]:
+        """The probability of a number between ``low`` and ``high``, along two paths; 0 where these are not in order."""
+        below_low, above_low = self._below_and_above(self._numbers(low, "low"))
+        below_high, above_high = self._below_and_above(self._numbers(high, "high"))
+        # From the nearer end, where the masses are smaller and the difference keeps more digits.
+        between = torch.where(above_low < below_high, above_low - above_high, below_high - below_low)
+        return self._returned(between.clamp(min=0))
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*samples_and_batch"]:
+        """Draw numbers: a bin by walking down from the root, and a place inside it."""
+        with torch.no_grad():
+            index = self._categorical.sample(sample_shape, generator=generator)
+            below = _paths.rand(index.shape, self._nodes.scores, generator)
+            return self._returned(_bin_positions.place(index, below, self.bins))
+
+    def rsample(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*samples_and_batch"]:
+        """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
+        shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
+        return self.icdf(_paths.rand(shape, self._nodes.scores, generator))
+
+    # ---- all bins ----
+
+    @property
+    def mean(self) -> Float[Tensor, "*batch"]:
+        """The mean, O(K)."""
+        return self._returned((self._probs() * self._table.mean).sum(-1))
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch"]:
+        """The variance, O(K)."""
+        probs, table = self._probs(), self._table
+        mean = (probs * table.mean).sum(-1, keepdim=True)
+        return self._returned((probs * (table.variance + (table.mean - mean).square())).sum(-1))
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        r"""The differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
+        within = (self._probs() * self._table.entropy).sum(-1)
+        return self._returned(leaves_of(self._categorical).entropy() + within)
+
+    def crps(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
+        r"""The continuous ranked probability score of ``value``, in closed form, O(K).
+
+        .. math:: \mathrm{CRPS}(F, y) = \int \bigl(F(x) - 1[x \ge y]\bigr)^2 dx
+
+        It is the absolute error where all mass is at one number, is measured in the units of the values, and punishes
+        values outside of all bins by their distance only.
+        """
+        value, back = _inputs.behind_batch(self._numbers(value, "value"), self.batch_shape)
+        at = _bin_positions.locate(value, self.bins)
+        masses = _cumulative.all_masses(self._nodes.expand(value.shape[:-1]))
+        lower, upper = _squares(masses, self._table.width, tails=self.bins.tails)
+        here = _cumulative.Masses(*(each.gather(-1, at.which) for each in masses))
+        whole = lower.gather(-1, at.which) + upper.gather(-1, at.which)
+        score = whole + _squares_in_bin(here, at, self.bins) + at.beyond
+        return self._returned(back(score))
+
+    def coarsen(self, level: int) -> BinnedCatnat:
+        """The histogram of the tree's first levels: bins are joined that no node above ``level`` tells apart.
+
+        Its cdf is the same at every edge that is left, and its scores are the first ones of this distribution's. (Of
+        tails the outer edges are left, and with them their scale.)
+
+        Args:
+            level: How many levels of the tree to keep: at most 2^level bins.
+        """
+        tree, first = _bins.cut(self.tree, level)
+        scores = self.scores.narrow(-1, 0, tree.num_nodes)
+        return BinnedCatnat(
+            scores, _bins.joined(self.bins, first), tree, self.activation, validate_args=self._validate_args
+        )
+
+    # ---- helpers ----
+
+    def _numbers(self, value: Tensor, name: str) -> Tensor:
+        """Numbers in the dtype to compute in."""
+        _inputs.check_tensor(value, name)
+        return value.to(self._nodes.scores.dtype)
+
+    def _returned(self, value: Tensor) -> Tensor:
+        return _inputs.saturate(value, _inputs.returned_dtype(self.scores))
+
+    def _probs(self) -> Tensor:
+        return leaves_of(self._categorical).probs()
+
+    def _below_and_above(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The probability of smaller and of larger numbers."""
+        value, back = _inputs.behind_batch(value, self.batch_shape)
+        at = _bin_positions.locate(value, self.bins)
+        masses = _cumulative.masses(self._nodes, at.which)
+        return back(masses.below + masses.inside * at.below), back(masses.above + masses.inside * at.above)
+
+
+def _squares(masses: _cumulative.Masses, width: Tensor, *, tails: bool) -> tuple[Tensor, Tensor]:
+    """The integral of F^2 over all bins below each, and of (1 - F)^2 over all bins above."""
+    start, end = masses.below, masses.below + masses.inside
+    over, under = masses.above + masses.inside, masses.above
+    lower, upper = width * _mean_square(start, end), width * _mean_square(over, under)
+    if tails:  # the left one counts from below only, and the right one from above
+        half = width / 2
+        lower = torch.cat([(half * end.square()).narrow(-1, 0, 1), lower.narrow(-1, 1, lower.shape[-1] - 1)], -1)
+        upper = torch.cat([upper.narrow(-1, 0, upper.shape[-1] - 1), (half * over.square()).narrow(-1, -1, 1)], -1)
+    return _cumulative.exclusive(lower.cumsum(-1)), _cumulative.exclusive(upper.flip(-1).cumsum(-1)).flip(-1)
+
+
+def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Tensor:
+    """The integral of F^2 from the bin's lower edge up to a value, and of (1 - F)^2 from there to its upper edge."""
+    below, above = masses.below + masses.inside * at.below, masses.above + masses.inside * at.above
+    parts = at.below * _mean_square(masses.below, below) + at.above * _mean_square(above, masses.above)
+    if bins.tails:
+        left, right = at.which == 0, at.which == bins.num_bins - 1
+        # The squares of the mass farther out, and of the rest on the way back to the inner edge.
+        farther = torch.where(left, below, above)
+        tail = at.distance - 2 * (masses.inside - farther) + masses.inside.square() / 2
+        parts = torch.where(left | right, tail, parts)
+    return at.width * parts
+
+
+def _mean_square(start: Tensor, end: Tensor) -> Tensor:
+    """The mean square of what goes in a straight line from ``start`` to ``end``."""
+    return (start.square() + start * end + end.square()) / 3

@@ -1,0 +1,113 @@
+"""Targets for regression as classification: what a number means as a distribution over bins."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from catnat import _checks
+from catnat._bins import Bins
+from catnat.torch import _bin_positions, _inputs
+
+__all__ = ["hard", "hl_gauss", "two_hot"]
+
+
+def hard(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike) -> Int[Tensor, "*batch"]:
+    """The bin that a number lies in; numbers outside of all bins are in the first or the last one.
+
+    As targets of :func:`catnat.torch.cross_entropy` these cost one path each, and give the same gradients as
+    ``-BinnedCatnat(...).log_prob(value)``.
+
+    Args:
+        value: Numbers.
+        bins: The bins, or their edges. An edge belongs to the bin above it, the last one to the bin below.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import targets
+        >>> targets.hard(torch.tensor([0.5, 1.0, 9.0]), [0.0, 1.0, 2.0, 4.0])
+        tensor([0, 1, 2])
+    """
+    value, bins = _checked(value, bins)
+    return _bin_positions.locate(value, bins).which
+
+
+def hl_gauss(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike, sigma: float) -> Float[Tensor, "*batch classes"]:
+    r"""A Gaussian's mass in every bin, the target of HL-Gauss (Imani & White, 2018; Farebrother et al., 2024).
+
+    .. math:: t_k = \frac{\Phi\bigl((e_{k+1} - y) / \sigma\bigr) - \Phi\bigl((e_k - y) / \sigma\bigr)}
+        {\Phi\bigl((e_K - y) / \sigma\bigr) - \Phi\bigl((e_0 - y) / \sigma\bigr)}
+
+    Neighbouring bins share the target, so that a histogram with many bins learns from few numbers. Tails take the mass
+    outside of all bins; without them it is left out, and numbers outside count as the nearest edge.
+
+    Args:
+        value: Numbers.
+        bins: The bins, or their edges.
+        sigma: The Gaussian's standard deviation; three quarters of a bin's width is a usual choice.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import targets
+        >>> targets.hl_gauss(torch.tensor(1.5), [0.0, 1.0, 2.0, 3.0], sigma=0.75)
+        tensor([0.2407, 0.5186, 0.2407])
+    """
+    _checks.positive(sigma, "sigma")
+    value, bins = _checked(value, bins)
+    edges = torch.as_tensor(bins.edges.copy(), dtype=value.dtype, device=value.device)
+    if not bins.tails:
+        value = value.clamp(float(bins.edges[0]), float(bins.edges[-1]))
+    # A Gaussian a thousand times as wide as all bins is flat there; a wider one would leave no mass in them.
+    sigma = min(sigma, 1e3 * float(bins.edges[-1] - bins.edges[0]))
+    scaled = (edges - value.unsqueeze(-1)) / (sigma * math.sqrt(2))
+    if bins.tails:
+        inner, ends = scaled.narrow(-1, 1, bins.num_bins - 1), torch.full_like(value, math.inf).unsqueeze(-1)
+        scaled = torch.cat([-ends, inner, ends], -1)
+    # From the nearer end of the line: a difference of small numbers, which keeps its digits.
+    start, end = scaled.narrow(-1, 0, bins.num_bins), scaled.narrow(-1, 1, bins.num_bins)
+    right = start > 0
+    masses = torch.where(right, start, -end).erfc() - torch.where(right, end, -start).erfc()
+    return masses / masses.sum(-1, keepdim=True)
+
+
+def two_hot(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike) -> Float[Tensor, "*batch classes"]:
+    r"""The two bins whose means are next to a number, weighted so that the mean of the target is the number.
+
+    .. math:: t_k = \frac{m_{k+1} - y}{m_{k+1} - m_k}, \qquad t_{k+1} = 1 - t_k
+        \qquad \text{for } m_k \le y < m_{k+1}
+
+    where :math:`m_k` is the mean of bin k, its centre if it is no tail. Numbers beyond the outermost means are in the
+    outermost bin alone.
+
+    Args:
+        value: Numbers.
+        bins: The bins, or their edges.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import targets
+        >>> targets.two_hot(torch.tensor([0.75, 2.5]), [0.0, 1.0, 2.0, 3.0])
+        tensor([[0.7500, 0.2500, 0.0000],
+                [0.0000, 0.0000, 1.0000]])
+    """
+    value, bins = _checked(value, bins)
+    if bins.num_bins == 1:
+        return torch.ones_like(value).unsqueeze(-1)
+    means = _bin_positions.table_of(bins, value.device, value.dtype).mean
+    between = means.narrow(0, 1, bins.num_bins - 2)
+    lower = torch.searchsorted(between, value.contiguous(), right=True)
+    start, end = (means.index_select(0, (lower + step).flatten()).view(lower.shape) for step in (0, 1))
+    weight = ((value - start) / (end - start)).clamp(0, 1).unsqueeze(-1)
+    places, lower = torch.arange(bins.num_bins, device=value.device), lower.unsqueeze(-1)
+    return (places == lower) * (1 - weight) + (places == lower + 1) * weight
+
+
+def _checked(value: Tensor, bins: Bins | ArrayLike) -> tuple[Tensor, Bins]:
+    _inputs.check_tensor(value, "value")
+    if not value.is_floating_point():
+        raise TypeError(f"`value` has dtype {value.dtype}, but floating-point numbers are needed: value.float().")
+    return _inputs.to_computing_dtype(value.detach()), _bin_positions.bins_of(bins)
