@@ -1,6 +1,6 @@
 """Every float32 there is as a score: no NaN and no infinity, and how far a log-probability is from float64.
 
-    python benchmarks/every_float32.py                 both activations, a few minutes each
+    python benchmarks/every_float32.py                 every activation, some ten minutes each
     python benchmarks/every_float32.py --stride 1009   every 1009th
 
 With the kernels of catnat-kernels installed it tests them, with ``CATNAT_KERNELS=0`` the plain operations. Prints, for
@@ -35,11 +35,26 @@ def natural(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return 2 * angle.sin().log(), torch.log1p(-angle.sin().square())
 
 
-REFERENCES = {"sigmoid": (ct.sigmoid(), sigmoid), "natural": (ct.natural(), natural)}
+def fold(scores: torch.Tensor) -> torch.Tensor:
+    """Where a reflected score comes to lie in the band, rounded as documented: the period is a float32 too."""
+    band, period = torch.tensor(math.pi), torch.tensor(4 * math.pi)
+    near = scores.clamp(-(period * 2**18), period * 2**18)
+    near = near - (near / period).round() * period
+    return torch.where(
+        near > band, near + 2 * (band - near), torch.where(near < -band, near + 2 * (-band - near), near)
+    )
+
+
+# An activation, where its scores come to lie, and the log-probabilities there.
+REFERENCES = {
+    "sigmoid": (ct.sigmoid(), torch.clone, sigmoid),
+    "natural": (ct.natural(), torch.clone, natural),
+    "natural, reflected": (ct.natural(boundary="reflect"), fold, natural),
+}
 
 
 def check(name: str, stride: int) -> None:
-    activation, reference = REFERENCES[name]
+    activation, place, reference = REFERENCES[name]
     worst, where, wrong, seen = 0.0, 0.0, 0, 0
     for first in range(0, 1 << 31, AT_A_TIME * stride):
         bits = torch.arange(first, first + AT_A_TIME * stride, stride).clamp(max=(1 << 31) - 1)
@@ -50,8 +65,9 @@ def check(name: str, stride: int) -> None:
             leaves = ct.MultiCatnat(leaf, PAIRS, activation).logits.view(-1, 2)
             (gradient,) = torch.autograd.grad(leaves, leaf, torch.tensor([1.0, -1.0]).expand_as(leaves))
             wrong += int((~leaves.isfinite()).sum() + (leaves > 0).sum() + (~gradient.isfinite()).sum())
-            rare, likely = reference(scores.double())
-            up = scores.signbit().logical_not()
+            placed = place(scores)
+            rare, likely = reference(placed.double())
+            up = placed.signbit().logical_not()
             wanted = torch.stack([torch.where(up, rare, likely), torch.where(up, likely, rare)], -1)
             # Beyond the smallest normal number there are no relative errors.
             error = ((leaves.detach() - wanted).abs() / wanted.abs().clamp(min=TINY)).amax(-1)

@@ -66,6 +66,12 @@ inline void store(T* to, Vec<T> values, int64_t count = W<T>) {
   else __builtin_memcpy(to, &values, count * sizeof(T));
 }
 
+// One number of a vector, in memory: the compiler would rebuild a vector in a register for each.
+template <class V, class T>
+inline void put(V& vector, int lane, T value) {
+  __builtin_memcpy(reinterpret_cast<char*>(&vector) + lane * sizeof(T), &value, sizeof(T));
+}
+
 // A product that the compiler must not contract with a sum: far out, plain operations round it too, and so do exported ones.
 template <class T>
 inline Vec<T> rounded(Vec<T> product) {
@@ -214,7 +220,7 @@ struct Constants {
   }
 
   void at(const Problem<T>& p, int64_t node, int lane) {
-    for (int i = 0; i < kinds; ++i) of[i][lane] = p.constants[i * p.constants_stride + node * p.constants_step];
+    for (int i = 0; i < kinds; ++i) put(of[i], lane, p.constants[i * p.constants_stride + node * p.constants_step]);
   }
 };
 
@@ -565,8 +571,8 @@ void draw_with(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t
       Vec<T> score{}, uniform{};
       for (int lane = 0; lane < lanes; ++lane) {
         if (at[lane] >= first_leaf) continue;
-        score[lane] = row[lane][at[lane]];
-        uniform[lane] = uniforms[(draw + lane) * tree.depth + level];
+        put(score, lane, row[lane][at[lane]]);
+        put(uniform, lane, uniforms[(draw + lane) * tree.depth + level]);
         if (p.constants_step) node.at(p, at[lane] - start, lane);
       }
       const Ints<T> yes = uniform < activation.yes(score, node);  // NaN takes the branch no
@@ -579,6 +585,76 @@ void draw_with(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t
       int64_t leaf = at[lane] - (heap ? tree.first_leaf : p.nodes);
       drawn[draw + lane] = leaf < 0 ? leaf + p.classes : leaf;
     }
+  }
+}
+
+// W paths at a time, each at its own node, from their leaves up: by ids where there is a table, otherwise by heap numbers.
+// `body` gets what stands at the nodes, which lanes are still on their way, and which of them take the branch yes. Missing
+// paths are copies of the last.
+template <class T, class A, bool by_table, class F>
+inline void climb(const Problem<T>& p, const Paths& paths, const int64_t* classes, int64_t first, int64_t end,
+                  const F& body) {
+  typename A::Node node;
+  node.at(p, 0);
+  int64_t at[W<T>], row[W<T>], place[W<T>];
+  for (int lane = 0; lane < W<T>; ++lane) {
+    const int64_t path = first + lane < end ? first + lane : end - 1;
+    const int64_t leaf = classes[path] + (by_table ? p.nodes : paths.first_leaf);
+    at[lane] = by_table || leaf < 2 * int64_t(p.classes) ? leaf : leaf - p.classes;
+    row[lane] = path / paths.a_row * p.nodes;
+  }
+  for (;;) {
+    Vec<T> score;
+    Ints<T> on, yes;
+    bool any = false;
+    for (int lane = 0; lane < W<T>; ++lane) {  // without branches, which nobody could predict
+      const int64_t edge = by_table ? paths.above[at[lane]] : at[lane];
+      const bool going = edge > (by_table ? -1 : 1);
+      at[lane] = going ? edge >> 1 : at[lane];
+      const int64_t index = going ? at[lane] - !by_table : 0;
+      place[lane] = row[lane] + index;
+      put(score, lane, p.scores[place[lane]]);
+      put(on, lane, -Int<T>(going));
+      put(yes, lane, -Int<T>(edge & 1));
+      if (p.constants_step) node.at(p, index, lane);
+      any |= going;
+    }
+    if (!any) return;
+    body(score, node, place, on, yes);
+  }
+}
+
+template <class T, class A>
+void path_log_probs_with(const Problem<T>& p, const Paths& paths, const int64_t* classes, T* found, int64_t first_path,
+                         int64_t end_path) {
+  const A activation(p);
+  for (int64_t path = first_path; path < end_path; path += W<T>) {
+    Vec<T> sum{};
+    const auto add = [&](Vec<T> score, const auto& node, const int64_t*, Ints<T> on, Ints<T> yes) {
+      const Branches<T> branches = activation.log_probs(sum, score, node);
+      sum = on ? (yes ? branches.yes : branches.no) : sum;
+    };
+    if (paths.above) climb<T, A, true>(p, paths, classes, path, end_path, add);
+    else climb<T, A, false>(p, paths, classes, path, end_path, add);
+    store<T>(found + path, sum, end_path - path < W<T> ? end_path - path : W<T>);
+  }
+}
+
+template <class T, class A>
+void path_backward_with(const Problem<T>& p, const Paths& paths, const int64_t* classes, const T* grad_found,
+                        T* grad_scores, int64_t first_path, int64_t end_path) {
+  const A activation(p);
+  for (int64_t path = first_path; path < end_path; path += W<T>) {
+    const int64_t lanes = end_path - path < W<T> ? end_path - path : W<T>;
+    const Vec<T> grad = load<T>(grad_found + path, lanes), zero{};
+    const auto add = [&](Vec<T> score, const auto& node, const int64_t* place, Ints<T> on, Ints<T> yes) {
+      const Vec<T> added = activation.backward(score, node, yes ? zero : grad, yes ? grad : zero);
+      T kept[W<T>];
+      store<T>(kept, on ? added : zero);  // where a path has ended, or is a copy, nothing is added to a node
+      for (int lane = 0; lane < lanes; ++lane) grad_scores[place[lane]] += kept[lane];
+    };
+    if (paths.above) climb<T, A, true>(p, paths, classes, path, end_path, add);
+    else climb<T, A, false>(p, paths, classes, path, end_path, add);
   }
 }
 
@@ -607,6 +683,18 @@ void draw(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t* dra
   CATNAT_CHOOSE(draw_with, p, tree, uniforms, drawn, first, end)
 }
 
+template <class T>
+void path_log_probs(const Problem<T>& p, const Paths& paths, const int64_t* classes, T* found, int64_t first,
+                    int64_t end) {
+  CATNAT_CHOOSE(path_log_probs_with, p, paths, classes, found, first, end)
+}
+
+template <class T>
+void path_backward(const Problem<T>& p, const Paths& paths, const int64_t* classes, const T* grad_found,
+                   T* grad_scores, int64_t first, int64_t end) {
+  CATNAT_CHOOSE(path_backward_with, p, paths, classes, grad_found, grad_scores, first, end)
+}
+
 #define CATNAT_NAME_(set) #set
 #define CATNAT_NAME(set) CATNAT_NAME_(set)
 
@@ -615,8 +703,8 @@ void draw(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t* dra
 extern const Library compiled;
 const Library compiled = {
     CATNAT_NAME(CATNAT_SET),
-    {W<float>, log_probs<float>, backward<float>, draw<float>},
-    {W<double>, log_probs<double>, backward<double>, draw<double>},
+    {W<float>, log_probs<float>, backward<float>, draw<float>, path_log_probs<float>, path_backward<float>},
+    {W<double>, log_probs<double>, backward<double>, draw<double>, path_log_probs<double>, path_backward<double>},
 };
 
 }  // namespace CATNAT_SET

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 
@@ -153,6 +154,67 @@ void draw(const Tensor& scores, const Tensor& constants, const Tensor& table, co
   });
 }
 
+// Of scores (rows, nodes) and classes (rows, paths a row).
+catnat::Paths paths_of(const Tensor& scores, const Tensor& above, const Tensor& classes, int64_t depth) {
+  STD_TORCH_CHECK(above.scalar_type() == ScalarType::Int && above.is_contiguous(), "tables must be contiguous int32");
+  STD_TORCH_CHECK(classes.dim() == 2 && classes.is_contiguous() && classes.scalar_type() == ScalarType::Long &&
+                      classes.size(0) == scores.size(0),
+                  "classes must be a contiguous int64 matrix with the rows of the scores");
+  const int64_t count = above.numel() ? above.numel() - scores.size(1) : scores.size(1) + 1;
+  const auto* of = static_cast<const int64_t*>(classes.const_data_ptr());
+  bool inside = true;
+  for (int64_t i = 0; i < classes.numel(); ++i) inside &= 0 <= of[i] && of[i] < count;
+  STD_TORCH_CHECK(inside, "a class is not one of the tree's 0 .. ", count - 1);
+  const auto* table = above.numel() ? static_cast<const int32_t*>(above.const_data_ptr()) : nullptr;
+  return {classes.size(1), table, catnat::first_leaf_at(depth)};
+}
+
+// Rows in parallel; one costs about so many numbers.
+template <class F>
+void for_paths(int64_t rows, int64_t cost, const F& body) {
+  const int64_t grain = GRAIN / cost + 1;
+  if (rows <= grain) return body(0, rows);
+  torch::stable::parallel_for(0, rows, grain, body);
+}
+
+Tensor path_log_probs(const Tensor& scores, const Tensor& constants, const Tensor& above, const Tensor& classes,
+                      int64_t depth, int64_t activation, bool floored) {
+  check(scores, constants, above, activation);
+  const auto paths = paths_of(scores, above, classes, depth);
+  Tensor found = empty(scores, classes.size(0), classes.size(1));
+  for_dtype(scores, [&](auto zero) {
+    using T = decltype(zero);
+    const auto p = problem<T>(scores, constants, scores.size(1) + 1, activation, floored);
+    const auto* of = static_cast<const int64_t*>(classes.const_data_ptr());
+    auto* out = static_cast<T*>(found.mutable_data_ptr());
+    for_paths(p.rows, 4 * (depth + 1) * (paths.a_row + 1), [&](int64_t first, int64_t end) {
+      catnat::functions<T>().path_log_probs(p, paths, of, out, first * paths.a_row, end * paths.a_row);
+    });
+  });
+  return found;
+}
+
+Tensor path_log_probs_backward(const Tensor& grad, const Tensor& scores, const Tensor& constants, const Tensor& above,
+                               const Tensor& classes, int64_t depth, int64_t activation, bool floored) {
+  check(scores, constants, above, activation);
+  const auto paths = paths_of(scores, above, classes, depth);
+  STD_TORCH_CHECK(grad.is_contiguous() && grad.numel() == classes.numel() && grad.scalar_type() == scores.scalar_type(),
+                  "grad must be contiguous, with a number in the dtype of the scores for every class");
+  Tensor grad_scores = empty(scores, scores.size(0), scores.size(1));
+  for_dtype(scores, [&](auto zero) {
+    using T = decltype(zero);
+    const auto p = problem<T>(scores, constants, scores.size(1) + 1, activation, floored);
+    const auto* of = static_cast<const int64_t*>(classes.const_data_ptr());
+    const auto* in = static_cast<const T*>(grad.const_data_ptr());
+    auto* out = static_cast<T*>(grad_scores.mutable_data_ptr());
+    for_paths(p.rows, p.nodes + 4 * (depth + 1) * (paths.a_row + 1), [&](int64_t first, int64_t end) {
+      std::fill(out + first * p.nodes, out + end * p.nodes, T(0));
+      catnat::functions<T>().path_backward(p, paths, of, in, out, first * paths.a_row, end * paths.a_row);
+    });
+  });
+  return grad_scores;
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY(catnat, m) {
@@ -164,12 +226,20 @@ STABLE_TORCH_LIBRARY(catnat, m) {
       "bool floored) -> Tensor");
   m.def(
       "draw(Tensor scores, Tensor constants, Tensor table, Tensor uniforms, int activation, Tensor(a!) drawn) -> ()");
+  m.def(
+      "path_log_probs(Tensor scores, Tensor constants, Tensor above, Tensor classes, int depth, int activation, "
+      "bool floored) -> Tensor");
+  m.def(
+      "path_log_probs_backward(Tensor grad, Tensor scores, Tensor constants, Tensor above, Tensor classes, int depth, "
+      "int activation, bool floored) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(catnat, CPU, m) {
   m.impl("log_probs", TORCH_BOX(&log_probs));
   m.impl("log_probs_backward", TORCH_BOX(&log_probs_backward));
   m.impl("draw", TORCH_BOX(&draw));
+  m.impl("path_log_probs", TORCH_BOX(&path_log_probs));
+  m.impl("path_log_probs_backward", TORCH_BOX(&path_log_probs_backward));
 }
 
 extern "C" __attribute__((visibility("default"))) const char* catnat_instruction_set() { return catnat::library().instruction_set; }

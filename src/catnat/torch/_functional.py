@@ -140,9 +140,19 @@ def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
     event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
     queries, back = _inputs.behind_batch(classes, nodes.scores.shape[:-1], event)
     batch = queries.shape[: queries.ndim - 1 - len(event)]
-    if walks(nodes.tree):
-        return back(_paths.path_log_prob(nodes.expand(batch), queries))
-    return back(log_probs(nodes).expand(*batch, -1).gather(-1, queries))
+    return back(_log_prob_of_queries(nodes, batch, queries))
+
+
+def _log_prob_of_queries(nodes: Nodes, batch: Sequence[int], queries: Tensor) -> Tensor:
+    """By path or from all classes, whichever is less to compute."""
+    walked = walks(nodes.tree)
+    if walked or math.prod(queries.shape[len(batch) :]) * nodes.tree.depth <= nodes.tree.num_classes:
+        fused = _fused.path_log_probs(nodes, queries)
+        if fused is not None:
+            return fused
+    if walked:
+        return _paths.path_log_prob(nodes.expand(batch), queries)
+    return log_probs(nodes).expand(*batch, -1).gather(-1, queries)
 
 
 def sample(
@@ -385,7 +395,7 @@ def cross_entropy(
     _inputs.check_tensor(scores, "scores")
     _inputs.check_tensor(target, "target")
     class_dim = 1 if scores.ndim > 1 else 0
-    moved = scores.movedim(class_dim, -1) if scores.ndim else scores
+    moved = scores.movedim(class_dim, -1) if scores.ndim > 2 else scores
     nodes = prepare(moved, tree, activation, num_classes)
     if weight is not None:
         _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
@@ -416,8 +426,12 @@ def _losses_of_probs(nodes: Nodes, target: Tensor, weight: Tensor | None, smooth
             f"`target` holds probabilities and has {tuple(target.shape)} entries with classes last, but {needed} are "
             "needed: the shape of `scores` with K in place of K-1. (Class indices must be integers.)"
         )
-    target = target.to(scores.dtype) * (1 - smoothing) + smoothing / num_classes
-    losses = -(log_probs(nodes) * target * (1 if weight is None else weight.to(scores.dtype))).sum(-1)
+    target = target.to(scores.dtype)
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / num_classes
+    if weight is not None:
+        target = target * weight.to(scores.dtype)
+    losses = -(log_probs(nodes) * target).sum(-1)
     return losses, losses.new_tensor(losses.numel())
 
 
@@ -439,7 +453,7 @@ def _losses_of_classes(
         return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
     every = log_probs(nodes)
     picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-    spread = (every * (1 if weight is None else weight.to(scores.dtype))).sum(-1) / num_classes
+    spread = (every if weight is None else every * weight.to(scores.dtype)).sum(-1) / num_classes
     return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
 
 

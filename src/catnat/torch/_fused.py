@@ -1,7 +1,8 @@
 """Fused kernels: in one call what the other files do in some thirty, where an implementation is installed.
 
 The plain operations are the definition, the fallback and, in tests, the oracle. An implementation serves one kind of
-device; :func:`kernels` says which are in use, and the environment variable ``CATNAT_KERNELS=0`` switches all off.
+device; :func:`kernels` says which are in use. The environment variable ``CATNAT_KERNELS=0`` switches all off, and
+``=baseline``, ``=avx2`` or ``=avx512`` has the CPU's use this instruction set.
 """
 
 from __future__ import annotations
@@ -66,16 +67,18 @@ class Implementation(Protocol):
 class Processor:
     """The package catnat-kernels: C++ for the CPU."""
 
-    def __init__(self, package: Any) -> None:
-        self._package = package
+    def __init__(self, instruction_set: str, version: str) -> None:
+        self._described = f"catnat-kernels {version} ({instruction_set})"
         self._log_probs = torch.ops.catnat.log_probs.default
         self._log_probs_backward = torch.ops.catnat.log_probs_backward.default
         self._draw = torch.ops.catnat.draw.default
+        self._path_log_probs = torch.ops.catnat.path_log_probs.default
+        self._path_log_probs_backward = torch.ops.catnat.path_log_probs_backward.default
 
     def describe(self) -> str:
-        return f"catnat-kernels {self._package.__version__} ({self._package.instruction_set()})"
+        return self._described
 
-    # Below autograd: `_LogProbs` records, and the operators' own rule, made for the compiler, would take longer.
+    # Below autograd: the Functions below record, and the operators' own rule, made for the compiler, would take longer.
 
     def log_probs(self, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
         with torch._C._AutoDispatchBelowAutograd():
@@ -91,38 +94,56 @@ class Processor:
         self._draw(scores, plan.constants, plan.table, uniforms, plan.code, drawn)
         return drawn
 
+    # Of scores (rows, nodes) and classes (rows, paths a row); in a forest, places among all classes.
 
-def _processor() -> Implementation | None:
+    def path_log_probs(self, scores: Tensor, plan: Plan, above: Tensor, classes: Tensor) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._path_log_probs(scores, plan.constants, above, classes, plan.tree.depth, plan.code, True)
+
+    def path_log_probs_backward(
+        self, grad: Tensor, scores: Tensor, plan: Plan, above: Tensor, classes: Tensor
+    ) -> Tensor:
+        return self._path_log_probs_backward(
+            grad, scores, plan.constants, above, classes, plan.tree.depth, plan.code, True
+        )
+
+
+def _processor() -> Implementation | str:
     try:
-        return Processor(importlib.import_module("catnat_kernels"))
-    except ImportError:
-        return None
+        package, operators = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.torch_ops"))
+    except ModuleNotFoundError:
+        return 'pip install "catnat[kernels]"'
+    except ImportError as error:
+        return str(error)
+    return Processor(operators.instruction_set, package.__version__)
 
 
-def _graphics() -> Implementation | None:
+def _graphics() -> Implementation | str:
+    remedy = 'pip install "catnat[triton]" and CATNAT_TRITON=1; they have not run on a GPU yet'
     if os.environ.get("CATNAT_TRITON", "0") != "1":  # nobody has run them on a GPU yet, and torch's wheels bring Triton
-        return None
+        return remedy
     try:
         return importlib.import_module("catnat.torch._triton").Triton()
     except ImportError:
-        return None
+        return remedy
 
 
-# Device types, and where to look for their kernels.
+# Device types, and where to look for their kernels: they, or why there are none.
 _SOURCES = {"cpu": _processor, "cuda": _graphics}
-# How to have them.
-_REMEDIES = {
-    "cpu": 'pip install "catnat[kernels]"',
-    "cuda": 'pip install "catnat[triton]" and CATNAT_TRITON=1; they have not run on a GPU yet',
-}
+
+
+@functools.cache
+def _found(device_type: str) -> Implementation | str:
+    """Looked for once, when a tensor of its device first comes by."""
+    if os.environ.get("CATNAT_KERNELS", "1") == "0":
+        return "switched off by CATNAT_KERNELS=0"
+    return _SOURCES[device_type]() if device_type in _SOURCES else "there are none for this device"
 
 
 @functools.cache
 def _implementation(device_type: str) -> Implementation | None:
-    """Looked for once, when a tensor of its device first comes by."""
-    if os.environ.get("CATNAT_KERNELS", "1") == "0" or device_type not in _SOURCES:
-        return None
-    return _SOURCES[device_type]()
+    found = _found(device_type)
+    return None if isinstance(found, str) else found
 
 
 def kernels() -> dict[str, str]:
@@ -135,10 +156,8 @@ def kernels() -> dict[str, str]:
         >>> sorted(kernels())
         ['cpu', 'cuda']
     """
-    if os.environ.get("CATNAT_KERNELS", "1") == "0":
-        return dict.fromkeys(_SOURCES, "none: switched off by CATNAT_KERNELS=0")
-    found = {device: _implementation(device) for device in _SOURCES}
-    return {device: f"none: {_REMEDIES[device]}" if each is None else each.describe() for device, each in found.items()}
+    found = {device: _found(device) for device in _SOURCES}
+    return {device: f"none: {each}" if isinstance(each, str) else each.describe() for device, each in found.items()}
 
 
 # ---- which calls they serve ----
@@ -208,6 +227,31 @@ def draw(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor 
     return implementation.draw(rows, plan, uniforms).view(count, *scores.shape[:-1])
 
 
+def path_log_probs(nodes: Nodes, classes: Tensor) -> Tensor | None:
+    """The floored log-probability of ``classes``, batch + (n,) or batch + (n, N), or None where no kernel serves."""
+    if torch.compiler.is_compiling() or nodes.scores.shape[:-1] != classes.shape[: nodes.scores.ndim - 1]:
+        return None
+    implementation = _serving(nodes)
+    if not isinstance(implementation, Processor):
+        return None
+    scores, tree = nodes.scores, nodes.tree
+    places = classes
+    if isinstance(tree, Forest):
+        places = classes + _constants.forest_table(tree, "first_classes", classes.device)
+    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
+    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    places = places.reshape(len(rows), -1) if classes.numel() else places.new_empty(len(rows), 0)
+    found: Tensor = apply(_PathLogProbs, rows, plan, _above(tree, scores.device), places.contiguous(), implementation)
+    return found.view(classes.shape)
+
+
+@_constants.constant
+def _above(tree: Tree | Forest, device: torch.device) -> Tensor:
+    """Of every id twice its parent, plus 1 if it is the yes of it; -1 at a root. Empty for a balanced tree."""
+    above = np.where(tree.parents < 0, -1, 2 * tree.parents + tree.bits) if tree.kind != "balanced" else np.empty(0)
+    return torch.as_tensor(above.astype(np.int32), device=device)
+
+
 # ---- inside the compiler ----
 #
 # It takes the operator as it is, with its own autograd: a quarter of the time of the plain operations that it would
@@ -238,6 +282,13 @@ def plain_log_probs(nodes: Nodes, *, floored: bool) -> Tensor:
     return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
 
 
+def plain_path_log_probs(nodes: Nodes, places: Tensor) -> Tensor:
+    """The floored log-probability of ``places`` among all classes, (..., n)."""
+    if isinstance(nodes.tree, Forest) or nodes.tree.depth > _paths.MOST_WALKED_LEVELS:
+        return plain_log_probs(nodes, floored=True).gather(-1, places)
+    return _paths.path_log_prob(nodes, places)
+
+
 class _LogProbs(torch.autograd.Function):
     """Only the scores are stored. Second derivatives are those of the plain operations."""
 
@@ -253,11 +304,30 @@ class _LogProbs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (scores,) = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            return ctx.implementation.log_probs_backward(grad.contiguous(), scores, ctx.plan, ctx.floored), *(
-                3 * [None]
-            )
-        nodes = Nodes(scores, ctx.plan.tree, ctx.plan.activation)
-        return *torch.autograd.grad(plain_log_probs(nodes, floored=ctx.floored), scores, grad, create_graph=True), *(
-            3 * [None]
-        )
+        if torch.is_grad_enabled():
+            plain = plain_log_probs(Nodes(scores, ctx.plan.tree, ctx.plan.activation), floored=ctx.floored)
+            return *torch.autograd.grad(plain, scores, grad, create_graph=True), *(3 * [None])
+        found = ctx.implementation.log_probs_backward(grad.contiguous(), scores, ctx.plan, ctx.floored)
+        return found, *(3 * [None])
+
+
+class _PathLogProbs(torch.autograd.Function):
+    """The same for some classes of every row."""
+
+    @staticmethod
+    def forward(scores: Tensor, plan: Plan, above: Tensor, classes: Tensor, implementation: Processor) -> Tensor:
+        return implementation.path_log_probs(scores, plan, above, classes)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, ctx.plan, above, classes, ctx.implementation = inputs
+        ctx.save_for_backward(scores, above, classes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scores, above, classes = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            plain = plain_path_log_probs(Nodes(scores, ctx.plan.tree, ctx.plan.activation), classes)
+            return *torch.autograd.grad(plain, scores, grad, create_graph=True), *(4 * [None])
+        found = ctx.implementation.path_log_probs_backward(grad.contiguous(), scores, ctx.plan, above, classes)
+        return found, *(4 * [None])
