@@ -3,8 +3,8 @@
     python benchmarks/coding.py                   # ten million symbols, over all trees and sizes
     python benchmarks/coding.py --symbols 100000
 
-Beside it the same symbols by constriction's own categorical model, which takes all K probabilities. The cross-entropy is
-that of the integers which the coder codes with.
+Beside it the same symbols by constriction's own categorical model, which takes all K probabilities. The cross-entropy
+is that of the integers which the coder codes with.
 """
 
 from __future__ import annotations
@@ -64,11 +64,10 @@ def categorical_microseconds(probs: np.ndarray, classes: np.ndarray) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--symbols", type=int, default=10_000_000)
-    each = (options := parser.parse_args()).symbols // (len(SIZES) * len(KINDS))
+    each = parser.parse_args().symbols // (len(SIZES) * len(KINDS))
     print(f"{each * len(SIZES) * len(KINDS):,} symbols in all, {each:,} a row; microseconds of a symbol")
     print("| K | tree | bits a symbol | over the cross-entropy | encode | decode | all K probabilities |")
     print("|---|---|---|---|---|---|---|")
-    assert options.symbols > 0
     for size in SIZES:
         for kind in KINDS:
             tree, rng = tree_of(kind, size), np.random.default_rng(1)
@@ -86,11 +85,9 @@ def main() -> None:
             bits, coded = costs[classes].sum(), 8 * (len(data) - 48)
             assert bits <= coded < 1.001 * bits + 64, (bits, coded)
             baseline = categorical_microseconds(2.0**-costs, classes)
-            print(
-                f"| {size:,} | {kind} | {coded / each:.3f} | {coded / bits - 1:.4%} | {1e6 * (middle - start) / each:.2f} "
-                f"| {1e6 * (end - middle) / each:.2f} | {baseline:.2f} |",
-                flush=True,
-            )
+            times = [1e6 * seconds / each for seconds in (middle - start, end - middle)]
+            row = f"| {size:,} | {kind} | {coded / each:.3f} | {coded / bits - 1:.4%}"
+            print(f"{row} | {times[0]:.2f} | {times[1]:.2f} | {baseline:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

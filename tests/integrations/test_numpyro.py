@@ -25,7 +25,7 @@ from numpyro.distributions import biject_to, constraints, transforms
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.reparam import ExplicitReparam, TransformReparam
 
-from catnat.integrations.numpyro import Catnat, CatnatTransform
+from catnat.integrations.numpyro import BinnedCatnat, Catnat, CatnatTransform
 
 K = 7
 TREE = catnat.huffman([5, 3, 2, 1, 1, 4, 2])
@@ -402,3 +402,33 @@ def test_missing_numpyro_says_which_extra_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "catnat[numpyro]" in done.stderr.strip().splitlines()[-1]
+
+
+# ---- ordered bins ----
+
+
+def test_binned_is_a_distribution_of_numpyros():
+    """Its shapes and log-density in a model, gradients through draws, a divergence, and a door through ``jit``."""
+    scores, bins = normal(3, 7), catnat.Bins(np.linspace(-2, 2, 9), tails=True)
+    made, plain = BinnedCatnat(scores, bins), cj.BinnedCatnat(scores, bins)
+
+    def model():
+        with numpyro.plate("rows", 3), numpyro.plate("copies", 4):
+            numpyro.sample("x", made)
+
+    trace = handlers.trace(handlers.seed(model, 0)).get_trace()
+    drawn = trace["x"]["value"]
+    assert drawn.shape == (4, 3)
+    log_prob = jax.jit(lambda made, x: made.log_prob(x))(made, drawn)
+    close(log_prob, plain.log_prob(drawn))
+    gradient = jax.grad(lambda s: BinnedCatnat(s, bins).sample(jax.random.key(0)).sum())(scores)
+    assert (gradient != 0).any(-1).all()
+    other = normal(3, 7, seed=1)
+    close(dist.kl_divergence(made, BinnedCatnat(other, bins)), plain.kl_divergence(cj.BinnedCatnat(other, bins)))
+    facts = (made.mean, made.variance, made.entropy(), made.cdf(drawn), made.icdf(made.cdf(drawn)))
+    for got, wanted in zip(facts, (plain.mean, plain.variance, plain.entropy(), plain.cdf(drawn)), strict=False):
+        close(got, wanted)
+    close(facts[-1], drawn, 1e-9)
+    assert made.support is constraints.real
+    assert bool(BinnedCatnat(scores, bins.edges).support(jnp.array(1.0)))
+    assert not bool(BinnedCatnat(scores, bins.edges).support(jnp.array(3.0)))

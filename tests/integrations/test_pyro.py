@@ -36,7 +36,7 @@ from pyro.infer.autoguide import AutoDelta
 from pyro.infer.reparam import TransformReparam
 from pyro.ops.stats import effective_sample_size
 
-from catnat.integrations.pyro import Catnat, CatnatTransform, OneHotCatnat, OneHotCatnatStraightThrough
+from catnat.integrations.pyro import BinnedCatnat, Catnat, CatnatTransform, OneHotCatnat, OneHotCatnatStraightThrough
 
 K = 5
 TREE = catnat.huffman([5, 3, 2, 1, 4])
@@ -521,3 +521,29 @@ def test_missing_pyro_says_which_extra_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "catnat[pyro]" in done.stderr.strip().splitlines()[-1]
+
+
+# ---- ordered bins ----
+
+
+def test_binned_is_a_distribution_of_pyros():
+    """Its shapes and log-density in a model, reparameterized draws, and a divergence in closed form."""
+    scores = torch.randn(3, 7, requires_grad=True)
+    bins = catnat.Bins(torch.linspace(-2, 2, 9).numpy(), tails=True)
+    made, plain = BinnedCatnat(scores, bins), ct.BinnedCatnat(scores, bins)
+
+    def model():
+        with pyro.plate("rows", 3), pyro.plate("copies", 4):
+            pyro.sample("x", made)
+
+    trace = poutine.trace(model).get_trace()
+    drawn = trace.nodes["x"]["value"]
+    assert drawn.shape == (4, 3)
+    torch.testing.assert_close(trace.log_prob_sum(), plain.log_prob(drawn).sum())
+    assert isinstance(made.expand((4, 3)), BinnedCatnat)
+    assert made.has_rsample
+    (gradient,) = torch.autograd.grad(drawn.sum(), scores)
+    assert (gradient != 0).any(-1).all()
+    other = torch.randn(3, 7)
+    divergence = td.kl_divergence(made, BinnedCatnat(other, bins))
+    torch.testing.assert_close(divergence, td.kl_divergence(plain, ct.BinnedCatnat(other, bins)))

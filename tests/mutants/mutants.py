@@ -19,6 +19,55 @@ EXPERIMENTS = "experiments/src/catnat_experiments"
 MUTANTS = (
     # ---- core ----
     Mutant(
+        "bins: a node whose sides overlap counts as ordered",
+        f"{CORE}/_bins.py",
+        "return read_only(lower) if consecutive.all() else None",
+        "return read_only(lower) if consecutive.any() else None",
+        "tests/core/test_bins.py",
+    ),
+    Mutant(
+        "bins: variance of a tail is that of a bin",
+        f"{CORE}/_bins.py",
+        "variances[[0, -1]] = self.widths[[0, -1]] ** 2",
+        "variances[[0, -1]] = self.widths[[0, -1]] ** 2 / 12",
+        "tests/core/test_bins.py",
+    ),
+    Mutant(
+        "binned: masses beside a path on the wrong sides",
+        f"{TORCH}/_cumulative.py",
+        "upper_taken = yes_taken != _yes_is_lower(node, nodes.tree)",
+        "upper_taken = yes_taken",
+        "tests/conformance/test_binned.py",
+    ),
+    Mutant(
+        "binned: quantiles stop in bins without mass",
+        f"{TORCH}/_cumulative.py",
+        "ascends = (mass >= lower) & (upper > 0)",
+        "ascends = mass >= lower",
+        "tests/conformance/test_binned.py",
+    ),
+    Mutant(
+        "crps: the tail's square left out",
+        f"{TORCH}/_binned.py",
+        "tail = at.distance - 2 * (masses.inside - farther) + masses.inside.square() / 2",
+        "tail = at.distance - 2 * (masses.inside - farther)",
+        "tests/conformance/test_binned.py",
+    ),
+    Mutant(
+        "coding: a branch may have probability 0",
+        f"{CORE}/coding/_model.py",
+        "np.clip(np.rint(values * 65536), 1, 65535)",
+        "np.clip(np.rint(values * 65536), 0, 65535)",
+        "tests/integrations/test_coding.py",
+    ),
+    Mutant(
+        "coding: the checksum of the classes is not compared",
+        f"{CORE}/coding/_coder.py",
+        "if (self.count, self.checksum) != (self.contents.size, self.contents.checksum):",
+        "if self.count != self.contents.size:",
+        "tests/integrations/test_coding.py",
+    ),
+    Mutant(
         "balanced: a class one place off",
         f"{CORE}/_tree.py",
         "return heap - self.num_classes if heap >= 2 * self.num_classes else heap",

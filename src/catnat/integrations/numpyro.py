@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray, Shaped
+from numpy.typing import ArrayLike
 from numpyro.distributions import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
     constraints,
     transforms,
@@ -24,10 +25,10 @@ from numpyro.distributions.util import (  # type: ignore[import-untyped, import-
 )
 
 import catnat.jax as cj
-from catnat import EdgeWarning, Tree
+from catnat import Bins, EdgeWarning, Tree
 from catnat.jax import extend
 
-__all__ = ["Catnat", "CatnatTransform"]
+__all__ = ["BinnedCatnat", "Catnat", "CatnatTransform"]
 
 
 # ---- the distribution ----
@@ -146,6 +147,94 @@ def _between_categoricals(p: Any, q: Any) -> Array:
     """KL(p || q) over all classes, where one of them is NumPyro's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
     return extend.divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
+
+
+class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no types
+    """A distribution of numbers over ordered bins, in NumPyro's interface: see :class:`catnat.jax.BinnedCatnat`.
+
+    Draws are reparameterized: they pass gradients to the scores.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K bins.
+        bins: The bins, or their K + 1 edges.
+        tree: The tree; ``balanced(K)`` if not given.
+        activation: "natural", "sigmoid", or an activation object.
+        validate_args: Whether to check scores and values; NumPyro's default if not given.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.integrations.numpyro import BinnedCatnat
+        >>> price = BinnedCatnat(jnp.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])
+        >>> print(price.mean.round(4), price.icdf(jnp.array(0.5)).round(4))
+        2.75 2.0
+    """
+
+    arg_constraints = {"scores": constraints.real_vector}  # noqa: RUF012 - NumPyro's
+    reparametrized_params = ["scores"]  # noqa: RUF012 - NumPyro's
+    pytree_data_fields = ("distribution",)
+
+    distribution: cj.BinnedCatnat
+    """The same distribution as a distribution of :mod:`catnat.jax`."""
+
+    @extend.explains(**extend.NOT_SCORES)
+    def __init__(
+        self,
+        scores: Float[Array, "*batch nodes"],
+        bins: Bins | ArrayLike,
+        tree: Tree | None = None,
+        activation: cj.Activation | str = "natural",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.distribution = cj.BinnedCatnat(scores, bins, tree, activation)
+        super().__init__(self.distribution.batch_shape, validate_args=validate_args)
+
+    @property
+    def scores(self) -> Float[Array, "*batch nodes"]:
+        """The scores."""
+        return self.distribution.scores
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        """From the first edge to the last; with tails, all numbers."""
+        bins = self.distribution.bins
+        return constraints.real if bins.tails else constraints.interval(*map(float, bins.edges[[0, -1]]))
+
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*samples_and_batch"]:
+        """Draw numbers that pass gradients to the scores."""
+        return self.distribution.rsample(sample_shape, key=key)
+
+    @validate_sample
+    def log_prob(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The logarithm of the density, along one path."""
+        return self.distribution.log_prob(jnp.asarray(value))
+
+    def cdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The probability of a number up to ``value``, along one path."""
+        return self.distribution.cdf(jnp.asarray(value))
+
+    def icdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
+        """The quantile at the probability ``value``, along one path."""
+        return self.distribution.icdf(jnp.asarray(value))
+
+    @property
+    def mean(self) -> Float[Array, "*batch"]:
+        """The mean, O(K)."""
+        return self.distribution.mean
+
+    @property
+    def variance(self) -> Float[Array, "*batch"]:
+        """The variance, O(K)."""
+        return self.distribution.variance
+
+    def entropy(self) -> Float[Array, "*batch"]:
+        """The differential entropy in nats, O(K)."""
+        return self.distribution.entropy()
+
+
+@dist.kl_divergence.register(BinnedCatnat, BinnedCatnat)
+def _between_binned(p: BinnedCatnat, q: BinnedCatnat) -> Array:
+    return p.distribution.kl_divergence(q.distribution)
 
 
 # ---- the bijection ----

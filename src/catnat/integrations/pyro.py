@@ -24,7 +24,7 @@ import catnat.torch as ct
 from catnat import EdgeWarning, Tree
 from catnat.torch import extend
 
-__all__ = ["Catnat", "CatnatTransform", "OneHotCatnat", "OneHotCatnatStraightThrough"]
+__all__ = ["BinnedCatnat", "Catnat", "CatnatTransform", "OneHotCatnat", "OneHotCatnatStraightThrough"]
 
 
 # ---- the distributions ----
@@ -103,6 +103,21 @@ class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):
         >>> (OneHotCatnatStraightThrough(scores)() @ torch.tensor([1.0, 2.0, 3.0, 4.0])).backward()
         >>> scores.grad  # as if the probabilities had been multiplied
         tensor([0.5000, 0.1250, 0.1250])
+    """
+
+
+class BinnedCatnat(ct.BinnedCatnat, dist.TorchDistribution):  # type: ignore[misc, unused-ignore] # as above
+    """A distribution of numbers over ordered bins, in Pyro's interface: see :class:`catnat.torch.BinnedCatnat`.
+
+    Draws are reparameterized.
+
+    Example:
+        >>> import pyro, torch
+        >>> from catnat.integrations.pyro import BinnedCatnat
+        >>> price = BinnedCatnat(torch.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])
+        >>> with pyro.plate("goods", 5):
+        ...     print(pyro.sample("price", price).shape)
+        torch.Size([5])
     """
 
 
