@@ -3,8 +3,8 @@
 Usage: ``python .ci/check_site.py docs/_build/html``
 
 A page fails if it asks another host for anything, writes an error to the console, shows a formula as TeX, has a line of
-code that does not fit into its column, or has a link or an image without a target. A machine without Chromium is told so,
-and passes.
+code that does not fit into its column, or has a link or an image without a target. A machine without Chromium is told
+so, and passes.
 """
 
 from __future__ import annotations
@@ -16,29 +16,37 @@ import urllib.parse
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WINDOW = {"width": 1400, "height": 900}  # wide enough for both sidebars
-LOOK = """() => ({
+LOOK = """menu => ({
   tex: [...document.querySelectorAll(".math")].filter(e => !e.querySelector("mjx-container svg"))
        .map(e => e.textContent.trim().slice(0, 60)),
   wide: [...document.querySelectorAll("article pre")]
        .filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1)
        .map(e => e.textContent.split("\\n").reduce((a, b) => a.length >= b.length ? a : b)),
   images: [...document.images].filter(e => e.complete && !e.naturalWidth).map(e => e.getAttribute("src")),
-  links: [...document.querySelectorAll("a[href]")].map(e => e.href),
+  links: [...new Set([...document.querySelectorAll(menu ? "a[href]" : "article a[href]")]
+       .map(e => new URL(e.getAttribute("href"), location).href))],
   ids: [...document.querySelectorAll("[id]")].map(e => e.id),
 })"""
-TYPESET = "() => !document.querySelector('.math') || (window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)"
+TYPESET = (
+    "() => !document.querySelector('.math') || (window.MathJax?.startup?.promise ?? Promise.resolve()).then(() => true)"
+)
 
 
-def page_problems(page, path):
-    """What is wrong with one page by itself, and what it links to and can be linked at."""
+def watch(page):
+    """The list that fills up with what goes wrong while pages load."""
     problems = []
     page.on("pageerror", lambda error: problems.append(f"error: {error}"))
     page.on("console", lambda said: problems.append(f"console: {said.text}") if said.type == "error" else None)
     page.on("requestfailed", lambda request: problems.append(f"request failed: {request.url}"))
+    return problems
+
+
+def look(page, path, *, menu):
+    """What is wrong with one page by itself, what it links to, and where it can be linked at."""
     page.goto(path.as_uri(), wait_until="load")
     page.evaluate(TYPESET)
-    seen = page.evaluate(LOOK)
-    problems += [f"raw TeX: {text}" for text in seen["tex"]]
+    seen = page.evaluate(LOOK, menu)
+    problems = [f"raw TeX: {text}" for text in seen["tex"]]
     problems += [f"code of {len(line)} columns does not fit: {line.strip()[:60]}" for line in seen["wide"]]
     problems += [f"image not shown: {source}" for source in seen["images"]]
     return problems, seen["links"], set(seen["ids"])
@@ -46,7 +54,7 @@ def page_problems(page, path):
 
 def link_problems(links, ids):
     """Links to files that are not there, and to places that the page there does not have."""
-    for link in sorted(set(links)):
+    for link in links:
         target = urllib.parse.urlsplit(link)
         path = pathlib.Path(urllib.parse.unquote(target.path))
         if target.scheme != "file":
@@ -70,11 +78,12 @@ def main(site: pathlib.Path) -> int:
     found, links, ids = {}, {}, {}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        context = browser.new_context(viewport=WINDOW, offline=True)
+        page = browser.new_context(viewport=WINDOW, offline=True).new_page()
+        loading = watch(page)
         for path in pages:
-            page = context.new_page()
-            found[path], links[path], ids[path] = page_problems(page, path)
-            page.close()
+            seen, links[path], ids[path] = look(page, path, menu=path.name == "index.html")
+            found[path] = [*loading, *seen]
+            loading.clear()
         browser.close()
     for path in pages:
         found[path] += link_problems(links[path], ids)

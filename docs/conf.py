@@ -44,6 +44,7 @@ mathjax_wheel = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).
 mathjax_path = "tex-svg-full.js"
 html_static_path = ["_static", str(mathjax_wheel / "static/mathjax" / mathjax_path)]
 html_css_files = ["site.css"]
+html_search_scorer = "_static/scorer.js"
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -54,15 +55,21 @@ myst_heading_anchors = 3
 # Public names are listed in api*.md (tests/test_docs_cover_api.py checks that none is missing), and each has a page.
 templates_path = ["_templates"]
 # Some file systems take Catnat and catnat for one name.
-autosummary_filename_map = {f"catnat.{framework}.Catnat": f"catnat.{framework}.Catnat-class" for framework in ("torch", "jax")}
+autosummary_filename_map = {
+    f"catnat.{framework}.Catnat": f"catnat.{framework}.Catnat-class" for framework in ("torch", "jax")
+}
 SKLEARN = (
     ":inherited-members: BaseEstimator, ClassifierMixin",
     ":exclude-members: get_metadata_routing, set_fit_request, set_partial_fit_request, set_score_request",
 )
 autosummary_context = {
     "class_options": {
-        **dict.fromkeys(("catnat.Tree", "catnat.Taxonomy", "catnat.Forest", "catnat.Activation"), (":no-show-inheritance:",)),
-        **dict.fromkeys(("catnat.torch.CatnatHead", "catnat.torch.parallel.ParallelCatnatHead"), (":inherited-members: Module",)),
+        **dict.fromkeys(
+            ("catnat.Tree", "catnat.Taxonomy", "catnat.Forest", "catnat.Activation"), (":no-show-inheritance:",)
+        ),
+        **dict.fromkeys(
+            ("catnat.torch.CatnatHead", "catnat.torch.parallel.ParallelCatnatHead"), (":inherited-members: Module",)
+        ),
         "catnat.torch.Catnat": (":inherited-members: Categorical",),
         "catnat.torch.MultiCatnat": (":inherited-members: Distribution",),
         **dict.fromkeys(("catnat.jax.Catnat", "catnat.jax.MultiCatnat"), (":inherited-members:",)),
@@ -111,6 +118,7 @@ sphinx_gallery_conf = {
     "min_reported_time": 1000,
     "write_computation_times": False,  # that page would fetch scripts from other hosts
     "within_subsection_order": "FileNameSortKey",
+    "reset_modules": ("matplotlib", "seaborn", "catnat_experiments.report.plots.style_of_gallery"),
 }
 
 
@@ -126,7 +134,7 @@ def show_public_bases(app, name, obj, options, bases):
 
 
 def name_aliases(app, what, name, obj, options, signature, returns):
-    """Show an alias inside a union, and the type of ``self``, by its name alone; in an adapter, say whose it is."""
+    """Show aliases and ``self`` by their names; in an adapter, say whose they are; hide private arguments."""
 
     def plain(text):
         text = text and re.sub(r"^\(self, ", "(", text)  # as flax hands its classes' signatures over
@@ -135,6 +143,8 @@ def name_aliases(app, what, name, obj, options, signature, returns):
             text = re.sub(r"(?<![\w.])Activation\b", "catnat.Activation", text)
         return text
 
+    if what == "class" and re.search(r"\b_[a-z]", signature or ""):  # made by functions, not by its constructor
+        signature = ""
     return plain(signature), plain(returns)
 
 

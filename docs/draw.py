@@ -1,13 +1,12 @@
 """Draw the pictures that are not plots: ``python docs/draw.py`` writes them to ``docs/_static``.
 
-A tree in place of softmax stands on the README and the first page, once for light pages and once for dark ones. Its bars
-and matrices are computed, for eight classes that have the same probabilities on both sides. The flow chart is part of a
-page's HTML, and takes the page's colours.
+A tree in place of softmax stands on the README and the first page, once for light pages and once for dark ones. Its
+bars and matrices are computed, for eight classes that have the same probabilities on both sides. The flow chart is part
+of a page's HTML, and takes the page's colours.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,8 @@ def circle(place, fill, edge):
 
 
 def text(x, y, words, colour, size=15, weight="normal", anchor="start"):
-    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}">{words}</text>'
+    font = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}"'
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}" {font}>{words}</text>'
 
 
 def leaf(left, k):
@@ -53,7 +53,9 @@ def bars(left, colour, theme):
     drawn = []
     for k, p in enumerate(PROBS.tolist()):
         (x, _), height = leaf(left, k), 240 * p
-        drawn.append(f'<rect x="{x - 9:g}" y="{LEAVES + 14 - height:.1f}" width="18" height="{height:.1f}" fill="{colour}"/>')
+        drawn.append(
+            f'<rect x="{x - 9:g}" y="{LEAVES + 14 - height:.1f}" width="18" height="{height:.1f}" fill="{colour}"/>'
+        )
         drawn.append(text(x, LEAVES + 31, str(k), theme["faint"], 13, anchor="middle"))
     return drawn
 
@@ -134,7 +136,11 @@ CHOICES = [  # a question, what to take if the answer is yes, and where it is ex
     ("A latent variable or a latent graph?", "natural · tree: balanced", "latents"),
     ("A policy over many actions?", "sigmoid · tree: from_embeddings of action features", "policies"),
     ("A policy over few actions?", "keep what works: no difference measured", "games"),
-    ("A classifier whose classes are alike?", "sigmoid · tree: from_embeddings; compare with softmax", "which_activation"),
+    (
+        "A classifier whose classes are alike?",
+        "sigmoid · tree: from_embeddings; compare with softmax",
+        "which_activation",
+    ),
 ]
 
 
@@ -164,11 +170,16 @@ def flow_chart():
     return "\n".join([head, "<title>Which tree and which activation</title>", *drawn, "</svg>", ""])
 
 
+def pictures():
+    """All of them, by the names of their files."""
+    themed = {f"tree-in-place-of-softmax-{name}.svg": picture(theme) for name, theme in THEMES.items()}
+    return {**themed, "choices.svg": flow_chart()}
+
+
 def main():
-    drawn = {f"tree-in-place-of-softmax-{name}.svg": picture(theme) for name, theme in THEMES.items()}
-    for name, svg in {**drawn, "choices.svg": flow_chart()}.items():
+    for name, svg in pictures().items():
         (STATIC / name).write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
