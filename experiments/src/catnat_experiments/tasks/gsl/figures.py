@@ -103,7 +103,7 @@ def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path
                 plots.draw_history(axes, _runs(frame, name, theta), f"dead_{kind}", "step", _color(name), name)
             axes.set_title(f"theta* {theta}" if kind == "zero" else "", fontsize="medium")
             axes.locator_params(axis="x", nbins=2)
-        row[0].set_ylabel(f"saturated {title}, fraction")
+        row[0].set_ylabel(f"{title},\nfraction saturated")
         row[0].set_ylim(bottom=0)
     for axes in panels[-1]:
         axes.set_xlabel("updates")
@@ -126,6 +126,6 @@ def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Pa
         axes.set_xlabel("saturated true edges")
         axes.set_xscale("symlog", linthresh=1)
         axes.set_yscale("symlog", linthresh=0.1)
-    panels[0].set_ylabel("energy score above optimal")
+    panels[0].set_ylabel("energy score\nabove optimal")
     plots.legend_below(figure)
     return plots.save(figure, directory / "lost-edges.png")
