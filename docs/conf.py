@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import importlib.util
 import io
 import os
 import re
@@ -23,11 +24,13 @@ version = release = catnat.__version__
 
 extensions = [
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
+    "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
@@ -36,10 +39,44 @@ exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.md5", "README.md", "
 html_theme = "furo"
 html_title = f"catnat {release}"
 
+# Pages need no network. MathJax comes from a wheel, as the one file that draws formulas as SVG and so needs no fonts.
+mathjax_wheel = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).parent
+mathjax_path = "tex-svg-full.js"
+html_static_path = ["_static", str(mathjax_wheel / "static/mathjax" / mathjax_path)]
+html_css_files = ["site.css"]
+html_search_scorer = "_static/scorer.js"
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 myst_heading_anchors = 3
 
-# Public names are documented one by one in api*.md (tests/test_docs_cover_api.py checks that none is missing).
+# Public names are listed in api*.md (tests/test_docs_cover_api.py checks that none is missing), and each has a page.
+templates_path = ["_templates"]
+# Some file systems take Catnat and catnat for one name.
+autosummary_filename_map = {
+    f"catnat.{framework}.Catnat": f"catnat.{framework}.Catnat-class" for framework in ("torch", "jax")
+}
+SKLEARN = (
+    ":inherited-members: BaseEstimator, ClassifierMixin",
+    ":exclude-members: get_metadata_routing, set_fit_request, set_partial_fit_request, set_score_request",
+)
+autosummary_context = {
+    "class_options": {
+        **dict.fromkeys(
+            ("catnat.Tree", "catnat.Taxonomy", "catnat.Forest", "catnat.Activation"), (":no-show-inheritance:",)
+        ),
+        **dict.fromkeys(
+            ("catnat.torch.CatnatHead", "catnat.torch.parallel.ParallelCatnatHead"), (":inherited-members: Module",)
+        ),
+        "catnat.torch.Catnat": (":inherited-members: Categorical",),
+        "catnat.torch.MultiCatnat": (":inherited-members: Distribution",),
+        **dict.fromkeys(("catnat.jax.Catnat", "catnat.jax.MultiCatnat"), (":inherited-members:",)),
+        **dict.fromkeys(("catnat.sklearn.TreeClassifier", "catnat.sklearn.HeadClassifier"), SKLEARN),
+        "catnat.integrations.numpyro.CatnatTransform": (":exclude-members: tree_flatten",),
+    }
+}
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "signature"
@@ -54,6 +91,7 @@ napoleon_numpy_docstring = False
 # build, so no intersphinx inventory to look them up in.
 nitpicky = True
 nitpick_ignore_regex = [
+    (r"py:func", r"catnat"),  # in a list of names, where a docstring's first line stands outside of its module
     (r"py:.*", r"(?!catnat(\.|$)).*"),
     (
         r"py:class",
@@ -78,7 +116,9 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "min_reported_time": 1000,
+    "write_computation_times": False,  # that page would fetch scripts from other hosts
     "within_subsection_order": "FileNameSortKey",
+    "reset_modules": ("matplotlib", "seaborn", "catnat_experiments.report.plots.style_of_gallery"),
 }
 
 
@@ -94,7 +134,7 @@ def show_public_bases(app, name, obj, options, bases):
 
 
 def name_aliases(app, what, name, obj, options, signature, returns):
-    """Show an alias inside a union, and the type of ``self``, by its name alone; in an adapter, say whose it is."""
+    """Show aliases and ``self`` by their names; in an adapter, say whose they are; hide private arguments."""
 
     def plain(text):
         text = text and re.sub(r"^\(self, ", "(", text)  # as flax hands its classes' signatures over
@@ -103,6 +143,8 @@ def name_aliases(app, what, name, obj, options, signature, returns):
             text = re.sub(r"(?<![\w.])Activation\b", "catnat.Activation", text)
         return text
 
+    if what == "class" and re.search(r"\b_[a-z]", signature or ""):  # made by functions, not by its constructor
+        signature = ""
     return plain(signature), plain(returns)
 
 
@@ -130,6 +172,8 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
 
 def write_results(app):
     """The tables and plots of the experiments, from the committed records, by the commands that every reader has."""
+    if not app.config.with_results:
+        return
     with contextlib.redirect_stdout(io.StringIO()):
         for name, preset in PAGES:
             paths = {
@@ -144,6 +188,7 @@ def write_results(app):
 
 
 def setup(app):
+    app.add_config_value("with_results", True, "env", bool)  # -D with_results=0: keep those of the last build
     app.connect("builder-inited", write_results)
     app.connect("autodoc-process-bases", show_public_bases)
     app.connect("autodoc-process-signature", name_aliases)

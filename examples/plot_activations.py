@@ -21,7 +21,8 @@ import catnat.torch as ct
 
 torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 150
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's colours, safe for colour-blind readers
+# Okabe and Ito's colours, safe for colour-blind readers
+NATURAL, SIGMOID, REFLECT = "#0072B2", "#CC79A7", "#009E73"
 
 
 def value_and_slope(activation, x):
@@ -47,7 +48,10 @@ def band(ax):
 
 x = torch.linspace(-6, 6, 1201, dtype=torch.float64)
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
-for activation, name, colour, style in ((ct.sigmoid(), r"$\sigma$", ORANGE, "--"), (ct.natural(), r"$\nu$", BLUE, "-")):
+for activation, name, colour, style in (
+    (ct.sigmoid(), r"$\sigma$", SIGMOID, "--"),
+    (ct.natural(), r"$\nu$", NATURAL, "-"),
+):
     value, slope = value_and_slope(activation, x)
     left.plot(x, value, color=colour, ls=style, label=name)
     right.plot(x, slope, color=colour, ls=style, label=name)
@@ -66,15 +70,25 @@ plt.show()
 # :math:`(\pi/A)^2 = 1/4` inside the band: that is the property that the activation was made for.
 
 fig, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
-for activation, name, colour, style in ((ct.sigmoid(), r"$\sigma$", ORANGE, "--"), (ct.natural(), r"$\nu$", BLUE, "-")):
+for activation, name, colour, style in (
+    (ct.sigmoid(), r"$\sigma$", SIGMOID, "--"),
+    (ct.natural(), r"$\nu$", NATURAL, "-"),
+):
     inside = x[x.abs() < math.pi - 1e-3] if name == r"$\nu$" else x
     value, slope = value_and_slope(activation, inside)
-    ax.plot(inside, slope**2 / (value * (1 - value)), color=colour, ls=style, label=name)
+    ax.plot(
+        inside, slope**2 / (value * (1 - value)), color=colour, ls=style, label=name
+    )
 outside = x[x > math.pi]
 for side in (-1, 1):
-    ax.plot(side * outside, torch.zeros_like(outside), color=BLUE)
+    ax.plot(side * outside, torch.zeros_like(outside), color=NATURAL)
 band(ax)
-ax.set(xlabel="score", ylabel="Fisher information", title=r"$a'^2 / (a\,(1 - a))$", ylim=(-0.01, 0.28))
+ax.set(
+    xlabel="score",
+    ylabel="Fisher information",
+    title=r"$a'^2 / (a\,(1 - a))$",
+    ylim=(-0.01, 0.28),
+)
 ax.legend()
 plt.show()
 
@@ -91,15 +105,20 @@ plt.show()
 
 wide = torch.linspace(-3 * math.pi, 3 * math.pi, 1801, dtype=torch.float64)
 fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
-for boundary, colour, style in (("reflect", GREEN, "--"), ("clamp", BLUE, "-")):
+for boundary, colour, style in (("reflect", REFLECT, "--"), ("clamp", NATURAL, "-")):
     value, slope = value_and_slope(ct.natural(boundary=boundary), wide)
     left.plot(wide, value, color=colour, ls=style, label=boundary)
     right.plot(wide, slope, color=colour, ls=style, label=boundary)
-left.set(xlabel="score", ylabel="probability of yes", title=r"$\nu(s)$", ylim=(-0.05, 1.3))
+left.set(
+    xlabel="score", ylabel="probability of yes", title=r"$\nu(s)$", ylim=(-0.05, 1.3)
+)
 right.set(xlabel="score", ylabel="slope", title=r"$\nu'(s)$", ylim=(-0.29, 0.42))
 for ax in (left, right):
     band(ax)
-    ax.set_xticks([-3 * math.pi, -math.pi, 0, math.pi, 3 * math.pi], [r"$-3\pi$", r"$-\pi$", "0", r"$\pi$", r"$3\pi$"])
+    ax.set_xticks(
+        [-3 * math.pi, -math.pi, 0, math.pi, 3 * math.pi],
+        [r"$-3\pi$", r"$-\pi$", "0", r"$\pi$", r"$3\pi$"],
+    )
     ax.legend(loc="upper center", ncols=2)
 plt.show()
 
@@ -111,10 +130,24 @@ plt.show()
 # a clamped activation warns (:class:`catnat.EdgeWarning`).
 
 fig, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
-for prior, colour, style in ((0.5, BLUE, "-"), (0.25, ORANGE, "--"), (0.1, GREEN, "-.")):
+for prior, colour, style in (
+    (0.5, "#000000", "-"),
+    (0.25, "#555555", "--"),
+    (0.1, "#999999", "-."),
+):
     tree = catnat.balanced(2).with_prior([1 - prior, prior])
-    ax.plot(x, ct.catnat(x[:, None], tree)[:, 1], color=colour, ls=style, label=f"$f = {prior}$")
+    ax.plot(
+        x,
+        ct.catnat(x[:, None], tree)[:, 1],
+        color=colour,
+        ls=style,
+        label=f"$f = {prior}$",
+    )
     ax.plot(0, prior, "o", color=colour)
-ax.set(xlabel="score", ylabel="probability of yes", title=r"$\nu$ centred on a prior answer $f$")
+ax.set(
+    xlabel="score",
+    ylabel="probability of yes",
+    title=r"$\nu$ centred on a prior answer $f$",
+)
 ax.legend()
 plt.show()

@@ -33,7 +33,9 @@ POLICIES = {
 
 
 def learn(method, rate, bandits, seed):
-    """Average regret of every step; each row of scores learns on a bandit of its own."""
+    """Average regret of every step; each row of scores learns on a bandit of its
+    own.
+    """
     torch.manual_seed(seed)
     means = torch.randn(bandits, ARMS)
     lost_at = means.max(-1, keepdim=True).values - means
@@ -63,7 +65,10 @@ for method in POLICIES:
     tuning = {rate: float(learn(method, rate, 100, seed=1).mean()) for rate in RATES}
     best = min(tuning, key=tuning.get)
     results[method] = learn(method, best, 200, seed=2)
-    print(f"{method:8} regret while tuning: " + ", ".join(f"{regret:.3f} at {rate}" for rate, regret in tuning.items()))
+    print(
+        f"{method:8} regret while tuning: "
+        + ", ".join(f"{regret:.3f} at {rate}" for rate, regret in tuning.items())
+    )
     print(f"{method:8} on the other bandits, at {best}: {results[method].mean():.3f}")
 
 # %%
@@ -74,22 +79,42 @@ for method in POLICIES:
 # measured.
 
 difference = results["catnat"].mean(0) - results["softmax"].mean(0)
-signs = torch.randint(0, 2, (10_000, len(difference)), generator=torch.Generator().manual_seed(3)) * 2.0 - 1
-p_value = float(((signs * difference).mean(-1).abs() >= difference.mean().abs()).float().mean())
+signs = (
+    torch.randint(
+        0, 2, (10_000, len(difference)), generator=torch.Generator().manual_seed(3)
+    )
+    * 2.0
+    - 1
+)
+p_value = float(
+    ((signs * difference).mean(-1).abs() >= difference.mean().abs()).float().mean()
+)
 error = float(difference.std() / len(difference) ** 0.5)
-print(f"regret of catnat less that of softmax: {difference.mean():+.4f}, standard error {error:.4f}, p = {p_value:.2f}")
+print(
+    f"regret of catnat less that of softmax: {difference.mean():+.4f}, standard "
+    f"error {error:.4f}, p = {p_value:.2f}"
+)
 print("significant at 0.05" if p_value < 0.05 else "not significant at 0.05")
 
 # %%
 
 fig, ax = plt.subplots(figsize=(5.6, 3.2), layout="constrained")
-for (method, regret), colour, style in zip(results.items(), ("#D55E00", "#0072B2"), ("--", "-"), strict=True):
+for (method, regret), colour, style in zip(
+    results.items(), ("#D55E00", "#0072B2"), ("--", "-"), strict=True
+):
     smooth = regret.unfold(0, 20, 20).mean(-1)  # means over 20 steps
     middle, spread = smooth.mean(-1), 1.96 * smooth.std(-1) / smooth.shape[1] ** 0.5
     steps = torch.arange(len(middle)) * 20 + 10
     ax.plot(steps, middle, color=colour, ls=style, label=method)
-    ax.fill_between(steps, middle - spread, middle + spread, color=colour, alpha=0.2, lw=0)
-ax.set(xlabel="step", ylabel="regret", title="REINFORCE on 200 bandits, 18 arms", ylim=(0, None))
+    ax.fill_between(
+        steps, middle - spread, middle + spread, color=colour, alpha=0.2, lw=0
+    )
+ax.set(
+    xlabel="updates",
+    ylabel="regret",
+    title="REINFORCE on 200 bandits, 18 arms",
+    ylim=(0, None),
+)
 ax.legend(title="mean and 95% interval")
 plt.show()
 

@@ -45,7 +45,11 @@ for name, tree in (
 
 fig, ax = plt.subplots(figsize=(6.2, 2.6), layout="constrained")
 bits = [8 * size / len(words) for size in sizes.values()]
-bars = ax.barh(list(sizes), bits, color=["lightgrey", "lightgrey", "lightgrey", "tab:blue", "tab:blue"])
+bars = ax.barh(
+    list(sizes),
+    bits,
+    color=["lightgrey", "lightgrey", "lightgrey", "tab:blue", "tab:blue"],
+)
 ax.bar_label(bars, [f"{each:.2f}" for each in bits], padding=3, fontsize=8)
 ax.axvline(entropy, color="tab:red", linewidth=1)
 above = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "bottom"}

@@ -12,7 +12,12 @@ import matplotlib.pyplot as plt
 import torch
 from torch_geometric.nn import GraphConv
 
-from catnat.integrations.torch_geometric import EdgeDistribution, EdgeSampler, all_pairs, edge_scores
+from catnat.integrations.torch_geometric import (
+    EdgeDistribution,
+    EdgeSampler,
+    all_pairs,
+    edge_scores,
+)
 
 torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 150
@@ -40,7 +45,9 @@ truth = matrix[pairs[0], pairs[1]]
 def observe(count):
     layer = GraphConv(INPUTS, OUTPUTS).requires_grad_(False)
     x = torch.randn(count, NODES, INPUTS)
-    graphs = EdgeDistribution(edge_scores(truth), pairs, NODES).draw(count, keep="drawn")
+    graphs = EdgeDistribution(edge_scores(truth), pairs, NODES).draw(
+        count, keep="drawn"
+    )
     return x, graphs.unstack(layer(graphs.stack(x), graphs.edge_index)).tanh()
 
 
@@ -58,9 +65,13 @@ DRAWS, BATCH, STEPS, EVERY = 8, 16, 300, 20
 
 
 def distances(predicted, seen):
-    """From what was seen, (batch, draws), and from each other, (batch, draws, draws)."""
+    """From what was seen, (batch, draws), and from each other, (batch, draws,
+    draws).
+    """
     predicted = predicted.flatten(2)
-    return (predicted - seen.flatten(1)[:, None]).norm(dim=-1), torch.cdist(predicted, predicted)
+    return (predicted - seen.flatten(1)[:, None]).norm(dim=-1), torch.cdist(
+        predicted, predicted
+    )
 
 
 def energy_score(away, apart):
@@ -76,7 +87,9 @@ def energy_score(away, apart):
 
 
 def advantages(away, apart):
-    """What each graph adds to the energy score, less the same for the other graphs without it."""
+    """What each graph adds to the energy score, less the same for the other graphs
+    without it.
+    """
     rows = apart.sum(-1)
     others = (rows.sum(1, keepdim=True) - 2 * rows) / ((DRAWS - 1) * (DRAWS - 2))
     baseline = (away.sum(1, keepdim=True) - away) / (DRAWS - 1) - others
@@ -88,7 +101,10 @@ def train(activation, route, rate, seed):
     torch.manual_seed(seed)
     sampler = EdgeSampler(NODES, pairs, initial_probs=0.3, activation=activation)
     layer = GraphConv(INPUTS, OUTPUTS)
-    groups = [{"params": sampler.parameters(), "lr": rate}, {"params": layer.parameters(), "lr": 0.05}]
+    groups = [
+        {"params": sampler.parameters(), "lr": rate},
+        {"params": layer.parameters(), "lr": 0.05},
+    ]
     optimizer, errors = torch.optim.Adam(groups), []
     for step in range(STEPS + 1):
         if step % EVERY == 0:
@@ -96,13 +112,21 @@ def train(activation, route, rate, seed):
             errors.append((probs - truth).abs().mean())
         some = torch.randint(len(inputs), (BATCH,))
         graphs = sampler(DRAWS, keep="all" if route == "straight-through" else "drawn")
-        # The graphs are shared by the batch: one graph of 8 x 12 nodes, 16 times different features.
+        # The graphs are shared by the batch: one graph of 8 x 12 nodes, 16 times
+        # different features.
         x = inputs[some].repeat(1, DRAWS, 1)
-        predicted = layer(x, graphs.edge_index, graphs.edge_weight).tanh().unflatten(1, (DRAWS, NODES))
+        predicted = (
+            layer(x, graphs.edge_index, graphs.edge_weight)
+            .tanh()
+            .unflatten(1, (DRAWS, NODES))
+        )
         away, apart = distances(predicted, outputs[some])
         loss = energy_score(away, apart)
         if route == "score function":
-            loss = loss + (advantages(away.detach(), apart.detach()) * graphs.log_prob).mean()
+            loss = (
+                loss
+                + (advantages(away.detach(), apart.detach()) * graphs.log_prob).mean()
+            )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -125,14 +149,20 @@ RATES = {
 SEEDS = (1, 2, 3)
 
 learned, curves = {}, {}
-print(f"{'mean error of a probability':28}{'3 runs':>8}{'worst':>8}{'a ring link, for 0.75':>24}{'no link':>10}")
+print(
+    f"{'mean error of a probability':28}{'3 runs':>8}{'worst':>8}"
+    f"{'a ring link, for 0.75':>24}{'no link':>10}"
+)
 for (route, activation), rate in RATES.items():
     runs = [train(activation, route, rate, seed) for seed in SEEDS]
     curves[route, activation] = torch.stack([errors for _, errors in runs])
     ends = curves[route, activation][:, -1]
     middle = learned[route, activation] = runs[int(ends.median(0).indices)][0]
     ring, none = middle[truth == 0.75].mean(), middle[truth == 0].mean()
-    print(f"{route + ', ' + activation:28}{ends.mean():8.4f}{ends.max():8.4f}{ring:24.2f}{none:10.3f}")
+    print(
+        f"{route + ', ' + activation:28}{ends.mean():8.4f}{ends.max():8.4f}"
+        f"{ring:24.2f}{none:10.3f}"
+    )
 
 # %%
 # The picture
@@ -140,7 +170,7 @@ for (route, activation), rate in RATES.items():
 # Above: the probability of every link, as it is and as it was learned by straight-through gradients, in the run of
 # middle quality. Below: how far off the probabilities are on average, over the steps; each line is one run.
 
-STYLES = {"sigmoid": ("#D55E00", "--"), "natural": ("#0072B2", "-")}
+STYLES = {"sigmoid": ("#CC79A7", "--"), "natural": ("#0072B2", "-")}
 
 
 def as_matrix(probs):
@@ -149,7 +179,7 @@ def as_matrix(probs):
     return square
 
 
-fig = plt.figure(figsize=(9, 6.2), layout="constrained")
+fig = plt.figure(figsize=(7.6, 6.2), layout="constrained")
 above, below = fig.subfigures(2, 1, height_ratios=(1, 1))
 axes = above.subplots(1, 3)
 shown = {
@@ -159,7 +189,9 @@ shown = {
 }
 for ax, (title, probs) in zip(axes, shown.items(), strict=True):
     picture = ax.imshow(as_matrix(probs), vmin=0, vmax=1, cmap="Blues")
-    ax.set(title=title, xlabel="to", xticks=range(0, NODES, 2), yticks=range(0, NODES, 2))
+    ax.set(
+        title=title, xlabel="to", xticks=range(0, NODES, 2), yticks=range(0, NODES, 2)
+    )
     ax.set_facecolor("#dddddd")  # no candidate: a node and itself
 axes[0].set_ylabel("from")
 above.colorbar(picture, ax=axes, label="probability of a link", shrink=0.9)
@@ -167,9 +199,11 @@ axes = below.subplots(1, 2, sharey=True)
 for ax, route in zip(axes, ("straight-through", "score function"), strict=True):
     for activation, (colour, line) in STYLES.items():
         steps = EVERY * torch.arange(STEPS // EVERY + 1)
-        lines = ax.plot(steps, curves[route, activation].T, color=colour, ls=line, lw=1.3)
+        lines = ax.plot(
+            steps, curves[route, activation].T, color=colour, ls=line, lw=1.3
+        )
         lines[0].set_label(activation)
-    ax.set(title=route, xlabel="step", yscale="log", yticks=(0.01, 0.03, 0.1, 0.3))
+    ax.set(title=route, xlabel="updates", yscale="log", yticks=(0.01, 0.03, 0.1, 0.3))
     ax.set_yticklabels(("0.01", "0.03", "0.1", "0.3"))
     ax.minorticks_off()
     ax.grid(alpha=0.3)

@@ -27,7 +27,9 @@ PROBLEMS, DIMENSIONS = 10, 8
 
 
 class Problem:
-    """Ten problems with K classes; every one of their estimates is a row, so that one backward pass does them all."""
+    """Ten problems with K classes; every one of their estimates is a row, so that one
+    backward pass does them all.
+    """
 
     def __init__(self, num_classes, repeats):
         seed = torch.Generator().manual_seed(num_classes)
@@ -35,10 +37,14 @@ class Problem:
         self.target = torch.randn(PROBLEMS, 1, DIMENSIONS, generator=seed)
         start = 0.7 * torch.randn(PROBLEMS, 1, num_classes - 1, generator=seed)
         self.scores = start.expand(-1, repeats, -1).clone().requires_grad_()
-        self.costs = (self.points - self.target[..., None]).square().mean(-2)  # of every class: (problems, 1, K)
+        self.costs = (
+            (self.points - self.target[..., None]).square().mean(-2)
+        )  # of every class: (problems, 1, K)
         self.dist = ct.Catnat(self.scores)
         self.truth = self.gradient(
-            ct.estimators.enumerate_exactly(lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.dist)
+            ct.estimators.enumerate_exactly(
+                lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.dist
+            )
         )
 
     def cost_of_class(self, k):
@@ -58,7 +64,9 @@ class Problem:
         gradients = self.gradient(estimator(self, evaluations))
         signal = self.truth[:, 0].square().sum()
         variance = gradients.var(1).sum()
-        squared = (gradients.mean(1) - self.truth[:, 0]).square().sum() - variance / gradients.shape[1]
+        squared = (
+            gradients.mean(1) - self.truth[:, 0]
+        ).square().sum() - variance / gradients.shape[1]
         return (variance / signal).item(), (squared.clamp(min=0) / signal).sqrt().item()
 
 
@@ -71,21 +79,27 @@ class Problem:
 def score_function(baseline):
     def estimate(problem, n):
         chosen = problem.mean_cost() if baseline == "mean" else baseline
-        return ct.estimators.score_function(problem.cost_of_class, problem.dist, num_samples=n, baseline=chosen)
+        return ct.estimators.score_function(
+            problem.cost_of_class, problem.dist, num_samples=n, baseline=chosen
+        )
 
     return estimate
 
 
 def gumbel_softmax(temperature, hard=False):
     def estimate(problem, n):
-        y = ct.estimators.gumbel_softmax(problem.dist, temperature, hard=hard, sample_shape=(n,))
+        y = ct.estimators.gumbel_softmax(
+            problem.dist, temperature, hard=hard, sample_shape=(n,)
+        )
         return problem.cost_of_vector(y).mean(0)
 
     return estimate
 
 
 def straight_through(problem, n):
-    return problem.cost_of_vector(ct.estimators.straight_through(problem.dist, sample_shape=(n,))).mean(0)
+    return problem.cost_of_vector(
+        ct.estimators.straight_through(problem.dist, sample_shape=(n,))
+    ).mean(0)
 
 
 def unordered_set(problem, n):
@@ -113,7 +127,10 @@ for k in SIZES:
     for name, estimator in ESTIMATORS.items():
         by_size[name].append(problem.measure(estimator, 4)[0])
 
-print(f"{'relative variance, 4 evaluations':38}" + "".join(f"{f'K = {k}':>9}" for k in SIZES))
+print(
+    f"{'relative variance, 4 evaluations':38}"
+    + "".join(f"{f'K = {k}':>9}" for k in SIZES)
+)
 for name, values in by_size.items():
     print(f"{name:38}" + "".join(f"{value:9.3f}" for value in values))
 
@@ -125,7 +142,10 @@ for name, values in by_size.items():
 COUNTS = (1, 2, 3, 4, 6, 8)
 problem = Problem(16, repeats=1000)
 by_count = {
-    name: [float("nan") if n == 1 and "leave" in name else problem.measure(estimator, n)[0] for n in COUNTS]
+    name: [
+        float("nan") if n == 1 and "leave" in name else problem.measure(estimator, n)[0]
+        for n in COUNTS
+    ]
     for name, estimator in ESTIMATORS.items()
 }
 
@@ -145,7 +165,10 @@ relaxed = {
     "relaxed": [problem.measure(gumbel_softmax(t), 8) for t in TEMPERATURES],
     "hard": [problem.measure(gumbel_softmax(t, hard=True), 8) for t in TEMPERATURES],
 }
-rest = {name: problem.measure(ESTIMATORS[name], 8) for name in ("straight-through", "unordered set")}
+rest = {
+    name: problem.measure(ESTIMATORS[name], 8)
+    for name in ("straight-through", "unordered set")
+}
 
 print(f"{'K = 16, 8 evaluations':28}{'variance':>10}{'bias':>8}")
 for name, values in relaxed.items():
@@ -168,33 +191,61 @@ STYLES = {
     "straight-through": ("#E69F00", "x", "--"),
 }
 
-fig, axes = plt.subplots(1, 3, figsize=(9.6, 4.3), layout="constrained")
+fig, axes = plt.subplots(1, 3, figsize=(7.6, 4.8), layout="constrained")
 for name, (colour, marker, line) in STYLES.items():
     style = {"color": colour, "marker": marker, "ls": line, "ms": 5}
     shown = [(k, v) for k, v in zip(SIZES, by_size[name], strict=True) if v > 1e-6]
     axes[0].plot(*zip(*shown, strict=True), label=name, **style)
     axes[1].plot(COUNTS, by_count[name], **style)
-axes[0].set(xscale="log", yscale="log", xlabel="classes $K$", ylabel="relative variance", title="4 evaluations")
+axes[0].set(
+    xscale="log",
+    yscale="log",
+    xlabel="classes $K$",
+    ylabel="relative variance",
+    title="4 evaluations",
+)
 axes[0].set_xticks(SIZES, SIZES)
 axes[1].set(yscale="log", xlabel="evaluations", title="$K = 16$")
 axes[1].set_xticks(COUNTS, COUNTS)
-for name, (colour, marker, line) in {"relaxed": ("#D55E00", "^", "--"), "hard": ("#CC79A7", "P", "--")}.items():
+for name, (colour, marker, line) in {
+    "relaxed": ("#D55E00", "^", "--"),
+    "hard": ("#CC79A7", "P", "--"),
+}.items():
     biases = [bias for _, bias in relaxed[name]]
-    axes[2].plot(TEMPERATURES, biases, color=colour, marker=marker, ls=line, label=f"Gumbel-softmax, {name}")
+    axes[2].plot(
+        TEMPERATURES,
+        biases,
+        color=colour,
+        marker=marker,
+        ls=line,
+        label=f"Gumbel-softmax, {name}",
+    )
 for name in rest:
     colour, _, line = STYLES[name]
     axes[2].axhline(rest[name][1], color=colour, ls=line, lw=1.5, label=name)
-axes[2].set(xscale="log", xlabel="temperature", ylabel="relative bias", title="$K = 16$, 8 evaluations")
+axes[2].set(
+    xscale="log",
+    xlabel="temperature",
+    ylabel="relative bias",
+    title="$K = 16$, 8 evaluations",
+)
 axes[2].set(ylim=(-0.03, 1.15), yticks=[0, 0.2, 0.4, 0.6, 0.8])
 axes[2].set_xticks(TEMPERATURES, TEMPERATURES)
 for ax in axes:
     ax.minorticks_off()
     ax.grid(alpha=0.3)
 for ax in axes[:2]:
-    ax.set(ylim=(0.1, 250), yticks=[0.1, 1, 10, 100], yticklabels=["0.1", "1", "10", "100"])
+    ax.set(
+        ylim=(0.1, 250), yticks=[0.1, 1, 10, 100], yticklabels=["0.1", "1", "10", "100"]
+    )
     ax.minorticks_off()
-axes[2].legend(fontsize=8, loc="upper left")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8.5)
+axes[2].legend(fontsize=9, loc="upper left")
+fig.legend(
+    *axes[0].get_legend_handles_labels(),
+    loc="outside lower center",
+    ncols=3,
+    fontsize=9,
+)
 plt.show()
 
 # %%

@@ -30,7 +30,9 @@ def fisher(log_probs, scores):
 
 
 def scores_for(p, tree, activation):
-    """The scores whose distribution is p: a node's answer is the mass on its yes side over the mass below it."""
+    """The scores whose distribution is p: a node's answer is the mass on its yes side
+    over the mass below it.
+    """
     masses = np.concatenate([tree.reach(p), p])  # of the nodes, then of the leaves
     answers = masses[tree.children[:, 1]] / tree.reach(p)
     centred = activation.inverse(answers) - activation.offset(tree)
@@ -46,10 +48,17 @@ def scores_for(p, tree, activation):
 
 tree = catnat.balanced(8)
 p = np.random.default_rng(1).dirichlet(np.ones(8))
-matrices = {"softmax, 8 scores": fisher(lambda s: s.log_softmax(-1), torch.tensor(p).log())}
-for name, activation in (("catnat, sigmoid, 7 scores", ct.sigmoid()), ("catnat, natural, 7 scores", NATURAL)):
+matrices = {
+    "softmax, 8 scores": fisher(lambda s: s.log_softmax(-1), torch.tensor(p).log())
+}
+for name, activation in (
+    ("catnat, sigmoid, 7 scores", ct.sigmoid()),
+    ("catnat, natural, 7 scores", NATURAL),
+):
     scores = scores_for(p, tree, activation)
-    torch.testing.assert_close(ct.catnat(scores, tree, activation), torch.tensor(p))  # the same distribution
+    torch.testing.assert_close(
+        ct.catnat(scores, tree, activation), torch.tensor(p)
+    )  # the same distribution
     matrices[name] = fisher(lambda s, a=activation: ct.log_catnat(s, tree, a), scores)
 
 fig, axes = plt.subplots(1, 3, figsize=(7.4, 2.5), layout="constrained")
@@ -66,7 +75,10 @@ plt.show()
 for name, matrix in matrices.items():
     rest = matrix - matrix.diagonal().diag()
     smallest = torch.linalg.eigvalsh(matrix)[0]
-    print(f"{name:26} largest off-diagonal entry {rest.abs().max():.1e}, smallest eigenvalue {smallest:.1e}")
+    print(
+        f"{name:26} largest off-diagonal entry {rest.abs().max():.1e}, smallest "
+        f"eigenvalue {smallest:.1e}"
+    )
 
 # %%
 # Diagonal is not well conditioned
@@ -85,7 +97,10 @@ def conditions(p):
     tree = catnat.balanced(len(p))
     softmax = fisher(lambda s: s.log_softmax(-1), torch.tensor(p).log())
     paper, isotropic = (
-        fisher(lambda s, a=activation: ct.log_catnat(s, tree, a), scores_for(p, tree, activation))
+        fisher(
+            lambda s, a=activation: ct.log_catnat(s, tree, a),
+            scores_for(p, tree, activation),
+        )
         for activation in (NATURAL, ISOTROPIC)
     )
     return condition(softmax, null=1), condition(paper), condition(isotropic)
@@ -94,12 +109,21 @@ def conditions(p):
 sizes = (4, 8, 16, 32, 64)
 uniform = np.array([conditions(np.full(k, 1 / k)) for k in sizes])
 rng = np.random.default_rng(0)
-random = np.array([np.median([conditions(rng.dirichlet(np.ones(k))) for _ in range(25)], axis=0) for k in sizes])
+random = np.array(
+    [
+        np.median([conditions(rng.dirichlet(np.ones(k))) for _ in range(25)], axis=0)
+        for k in sizes
+    ]
+)
 
 names = ("softmax", "natural, paper", "natural, isotropic")
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.0), sharey=True, layout="constrained")
-for ax, values, title in zip(axes, (uniform, random), ("uniform $p$", "random $p$, median of 25"), strict=True):
-    for column, name, colour, marker in zip(values.T, names, ("#D55E00", "#0072B2", "#009E73"), "so^", strict=True):
+for ax, values, title in zip(
+    axes, (uniform, random), ("uniform $p$", "random $p$, median of 25"), strict=True
+):
+    for column, name, colour, marker in zip(
+        values.T, names, ("#D55E00", "#0072B2", "#E69F00"), "so^", strict=True
+    ):
         ax.loglog(sizes, column, color=colour, marker=marker, label=name)
     ax.set(xlabel="classes $K$", title=title)
     ax.set_xticks(sizes, sizes)
@@ -110,7 +134,12 @@ plt.show()
 
 print("   K  " + "  ".join(f"{name:>24}" for name in names))
 for k, at_uniform, at_random in zip(sizes, uniform, random, strict=True):
-    print(f"{k:4}  " + "  ".join(f"{u:12.1f} {r:11.1f}" for u, r in zip(at_uniform, at_random, strict=True)))
+    print(
+        f"{k:4}  "
+        + "  ".join(
+            f"{u:12.1f} {r:11.1f}" for u, r in zip(at_uniform, at_random, strict=True)
+        )
+    )
 
 # %%
 # (Each column: at uniform p, then at random p.) At the uniform distribution the paper's scaling has condition number

@@ -31,12 +31,17 @@ METHODS = {
     "natural, paper": ct.log_catnat,
     "natural, isotropic": lambda s: ct.log_catnat(s, activation=ISOTROPIC),
 }
-RATES = {"gradient descent": [2.0**e for e in range(-2, 9)], "Adam": [2.0**e for e in range(-7, 1)]}
+RATES = {
+    "gradient descent": [2.0**e for e in range(-2, 9)],
+    "Adam": [2.0**e for e in range(-7, 1)],
+}
 
 
 def targets(num_classes, count=32):
     """Uniform draws from the simplex: normalized exponential variables."""
-    draws = torch.empty(count, num_classes).exponential_(generator=torch.Generator().manual_seed(0))
+    draws = torch.empty(count, num_classes).exponential_(
+        generator=torch.Generator().manual_seed(0)
+    )
     return draws / draws.sum(-1, keepdim=True)
 
 
@@ -70,7 +75,11 @@ def steps_needed(method, optimizer, num_classes):
             break
         (gradient,) = torch.autograd.grad(losses.sum(), scores)
         with torch.no_grad():
-            scores -= rates * (adam_direction(gradient, state, step + 1) if optimizer == "Adam" else gradient)
+            scores -= rates * (
+                adam_direction(gradient, state, step + 1)
+                if optimizer == "Adam"
+                else gradient
+            )
     return needed
 
 
@@ -97,7 +106,10 @@ def entry(optimizer, method, k):
 for optimizer in RATES:
     print(f"{optimizer}\n{'K':>5} " + "".join(f"{method:>22}" for method in METHODS))
     for k in SIZES:
-        print(f"{k:5} " + "".join(f"{entry(optimizer, method, k):>22}" for method in METHODS))
+        print(
+            f"{k:5} "
+            + "".join(f"{entry(optimizer, method, k):>22}" for method in METHODS)
+        )
     print()
 
 # %%
@@ -107,18 +119,38 @@ for optimizer in RATES:
 STYLES = {
     "softmax": ("#D55E00", "s", ":"),
     "natural, paper": ("#0072B2", "o", "--"),
-    "natural, isotropic": ("#009E73", "^", "-"),
+    "natural, isotropic": ("#E69F00", "^", "-"),
 }
 
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.3), sharey=True, layout="constrained")
 for ax, optimizer in zip(axes, RATES, strict=True):
     for method, (colour, marker, line) in STYLES.items():
         best = torch.stack([results[optimizer, method, k].min() for k in SIZES])
-        ax.plot(SIZES, best.clamp(max=MOST_STEPS), color=colour, marker=marker, ls=line, label=method)
+        ax.plot(
+            SIZES,
+            best.clamp(max=MOST_STEPS),
+            color=colour,
+            marker=marker,
+            ls=line,
+            label=method,
+        )
         for k, value in zip(SIZES, best.tolist(), strict=True):
             if math.isinf(value):
-                ax.annotate("not within 600", (k, 1.15 * MOST_STEPS), ha="right", va="bottom", fontsize=8, color=colour)
-    ax.set(xscale="log", yscale="log", xlabel="classes $K$", title=optimizer, ylim=(4, 1100))
+                ax.annotate(
+                    "not within 600",
+                    (k, 1.15 * MOST_STEPS),
+                    ha="right",
+                    va="bottom",
+                    fontsize=9,
+                    color=colour,
+                )
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="classes $K$",
+        title=optimizer,
+        ylim=(4, 1100),
+    )
     ax.set_xticks(SIZES, SIZES)
     ax.set_yticks([5, 10, 20, 50, 100, 200, 500], [5, 10, 20, 50, 100, 200, 500])
     ax.minorticks_off()
@@ -133,22 +165,33 @@ plt.show()
 # One line per K; a missing point was not reached within 600 steps, or needed more than four times the best rate's
 # steps.
 
-fig, axes = plt.subplots(2, 3, figsize=(7.4, 4.6), sharex="row", sharey=True, layout="constrained")
-SHADES = dict(zip(SIZES, ("#E69F00", "#56B4E9", "#CC79A7", "#000000"), strict=True))
+fig, axes = plt.subplots(
+    2, 3, figsize=(7.4, 4.6), sharex="row", sharey=True, layout="constrained"
+)
+SHADES = dict(zip(SIZES, ("#BBBBBB", "#888888", "#555555", "#000000"), strict=True))
 for row, optimizer in zip(axes, RATES, strict=True):
     for ax, method in zip(row, METHODS, strict=True):
         for (k, colour), marker in zip(SHADES.items(), "os^D", strict=True):
             needed = results[optimizer, method, k]
-            ax.loglog(RATES[optimizer], needed, color=colour, marker=marker, ms=4, label=f"K = {k}")
+            ax.loglog(
+                RATES[optimizer],
+                needed,
+                color=colour,
+                marker=marker,
+                ms=4,
+                label=f"K = {k}",
+            )
         ax.set_xscale("log", base=2)
-        ax.set_title(f"{method}, {optimizer}" if optimizer == "Adam" else method, fontsize=9)
+        ax.set_title(
+            f"{method}, {optimizer}" if optimizer == "Adam" else method, fontsize=9
+        )
         ax.grid(alpha=0.3)
         ax.set_yticks([5, 20, 100, 500], [5, 20, 100, 500])
         ax.minorticks_off()
     row[0].set_ylabel(f"{optimizer}\nsteps", fontsize=9)
 for ax in axes[1]:
     ax.set_xlabel("learning rate", fontsize=9)
-axes[1, 1].legend(fontsize=7.5, loc="upper center", ncols=2)
+axes[1, 1].legend(fontsize=9, loc="upper center", ncols=2)
 plt.show()
 
 # %%

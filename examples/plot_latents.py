@@ -37,7 +37,9 @@ def pictures(count, seed):
     drawn[every, :, torch.randint(SIDE, (count,), generator=seed)] = 1
     top, left = torch.randint(SIDE - 1, (2, count), generator=seed)
     for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        drawn[every, top + down, left + right] = 1 - drawn[every, top + down, left + right]
+        drawn[every, top + down, left + right] = (
+            1 - drawn[every, top + down, left + right]
+        )
     return drawn.flatten(1)
 
 
@@ -49,12 +51,16 @@ def pictures(count, seed):
 N = K = 8
 UNIMIX = 0.01
 LATENTS = {
-    "softmax": lambda scores: td.OneHotCategoricalStraightThrough(probs=(1 - UNIMIX) * scores.softmax(-1) + UNIMIX / K),
+    "softmax": lambda scores: td.OneHotCategoricalStraightThrough(
+        probs=(1 - UNIMIX) * scores.softmax(-1) + UNIMIX / K
+    ),
     "natural": lambda scores: ct.OneHotCatnatStraightThrough(scores, unimix=UNIMIX),
     "reflect": lambda scores: ct.OneHotCatnatStraightThrough(
         scores, activation=ct.natural(boundary="reflect"), unimix=UNIMIX
     ),
-    "sigmoid": lambda scores: ct.OneHotCatnatStraightThrough(scores, activation="sigmoid", unimix=UNIMIX),
+    "sigmoid": lambda scores: ct.OneHotCatnatStraightThrough(
+        scores, activation="sigmoid", unimix=UNIMIX
+    ),
 }
 
 # %%
@@ -72,27 +78,50 @@ class Autoencoders:
 
     def __init__(self, method, rates, runs, seed):
         self.method, self.width = method, K if method == "softmax" else K - 1
-        sizes = ((PIXELS, HIDDEN), (HIDDEN, N * self.width), (N * K, HIDDEN), (HIDDEN, PIXELS))
-        starts = [torch.randn(runs, fan_in, out, generator=seed) / fan_in**0.5 for fan_in, out in sizes]
+        sizes = (
+            (PIXELS, HIDDEN),
+            (HIDDEN, N * self.width),
+            (N * K, HIDDEN),
+            (HIDDEN, PIXELS),
+        )
+        starts = [
+            torch.randn(runs, fan_in, out, generator=seed) / fan_in**0.5
+            for fan_in, out in sizes
+        ]
         starts += [torch.zeros(runs, 1, out) for _, out in sizes]
-        self.copies = [[start.clone().requires_grad_() for start in starts] for _ in rates]
-        groups = [{"params": copy, "lr": rate} for copy, rate in zip(self.copies, rates, strict=True)]
+        self.copies = [
+            [start.clone().requires_grad_() for start in starts] for _ in rates
+        ]
+        groups = [
+            {"params": copy, "lr": rate}
+            for copy, rate in zip(self.copies, rates, strict=True)
+        ]
         self.optimizer = torch.optim.Adam(groups)
-        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.01, STEPS)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(
+            self.optimizer, 1.0, 0.01, STEPS
+        )
 
     def __call__(self, x):
-        """Loss (rates, runs), logits of the pixels, the latents' distribution, and its scores."""
-        w1, w2, w3, w4, b1, b2, b3, b4 = (torch.stack(same) for same in zip(*self.copies, strict=True))
+        """Loss (rates, runs), logits of the pixels, the latents' distribution, and
+        its scores.
+        """
+        w1, w2, w3, w4, b1, b2, b3, b4 = (
+            torch.stack(same) for same in zip(*self.copies, strict=True)
+        )
         scores = (torch.relu(x @ w1 + b1) @ w2 + b2).unflatten(-1, (N, self.width))
         latent = LATENTS[self.method](scores)
         logits = torch.relu(latent.rsample().flatten(-2) @ w3 + b3) @ w4 + b4
-        error = F.binary_cross_entropy_with_logits(logits, x.expand_as(logits), reduction="none").sum(-1)
+        error = F.binary_cross_entropy_with_logits(
+            logits, x.expand_as(logits), reduction="none"
+        ).sum(-1)
         divergence = (math.log(K) - latent.entropy()).sum(-1)
         return (error + KL_WEIGHT * divergence).mean(-1), logits, latent, scores
 
 
 def train(method, rates, runs, seed):
-    """The models, and their loss on 250 other pictures after every 25 steps, (times, rates, runs)."""
+    """The models, and their loss on 250 other pictures after every 25 steps, (times,
+    rates, runs).
+    """
     torch.manual_seed(seed)
     seed = torch.Generator().manual_seed(seed)
     others = pictures(250, seed)
@@ -121,7 +150,9 @@ for method in LATENTS:
     best = RATES[int(ends.argmin())]
     models[method], curve = train(method, [best], RUNS, seed=2)
     curves[method] = curve[:, 0]
-    tuning = ", ".join(f"{end:.2f} at {rate}" for end, rate in zip(ends, RATES, strict=True))
+    tuning = ", ".join(
+        f"{end:.2f} at {rate}" for end, rate in zip(ends, RATES, strict=True)
+    )
     print(f"{method:8} while tuning: {tuning}; then {curve[-1].mean():.2f} at {best}")
 
 # %%
@@ -131,7 +162,9 @@ for method in LATENTS:
 # of the p-values counts three times, the next twice, and none less than one before it.
 
 raw = {
-    method: float(ttest_ind(curves[method][-1], curves["softmax"][-1], equal_var=False).pvalue)
+    method: float(
+        ttest_ind(curves[method][-1], curves["softmax"][-1], equal_var=False).pvalue
+    )
     for method in LATENTS
     if method != "softmax"
 }
@@ -142,7 +175,10 @@ for place, method in enumerate(sorted(raw, key=raw.get)):
 for method, p_value in corrected.items():
     gap = float(curves[method][-1].mean() - curves["softmax"][-1].mean())
     verdict = "significant" if p_value < 0.05 else "not significant"
-    print(f"{method:8} less softmax: {gap:+.2f} nats, p = {p_value:.2g} after Holm: {verdict}")
+    print(
+        f"{method:8} less softmax: {gap:+.2f} nats, p = {p_value:.2g} after Holm: "
+        f"{verdict}"
+    )
 
 # %%
 # What the latents do
@@ -160,8 +196,13 @@ for method in LATENTS:
     usage[method] = (-torch.special.xlogy(mean, mean).sum(-1)).exp()
     doubt[method] = float(latent.entropy().mean().exp())
     rebuilt[method] = logits[0, 0, :8].sigmoid()
-    line = f"{method:8} usage {usage[method].mean():.2f}, lowest {usage[method].min():.2f}; doubt {doubt[method]:.2f}"
-    saturated = f"; {ct.geometry.saturated(scores).float().mean():.0%} of the nodes saturated"
+    line = (
+        f"{method:8} usage {usage[method].mean():.2f}, lowest "
+        f"{usage[method].min():.2f}; doubt {doubt[method]:.2f}"
+    )
+    saturated = (
+        f"; {ct.geometry.saturated(scores).float().mean():.0%} of the nodes saturated"
+    )
     print(line + (saturated if method == "natural" else ""))
 
 # %%
@@ -176,15 +217,19 @@ STYLES = {
     "sigmoid": ("#CC79A7", "-."),
 }
 
-fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained", width_ratios=(1.4, 1))
+fig, axes = plt.subplots(
+    1, 2, figsize=(7.6, 3.4), layout="constrained", width_ratios=(1.4, 1)
+)
 for place, (method, (colour, line)) in enumerate(STYLES.items()):
     middle, spread = curves[method].mean(-1), 2.78 * curves[method].std(-1) / RUNS**0.5
     steps = 25 * torch.arange(len(middle))
     axes[0].plot(steps, middle, color=colour, ls=line, label=method)
-    axes[0].fill_between(steps, middle - spread, middle + spread, color=colour, alpha=0.2, lw=0)
+    axes[0].fill_between(
+        steps, middle - spread, middle + spread, color=colour, alpha=0.2, lw=0
+    )
     beside = place + torch.linspace(-0.3, 0.3, N).expand(RUNS, -1)
     axes[1].scatter(beside, usage[method].sort(-1).values, s=9, color=colour, alpha=0.7)
-axes[0].set(xlabel="step", ylabel="loss on other pictures, nats", yscale="log")
+axes[0].set(xlabel="updates", ylabel="loss on other pictures, nats", yscale="log")
 axes[0].set_yticks([12, 15, 20, 30, 40], [12, 15, 20, 30, 40])
 axes[0].minorticks_off()
 axes[0].legend()
@@ -198,11 +243,13 @@ plt.show()
 # Pictures, and what one model of each kind makes of them from one draw of its latents:
 
 fig, axes = plt.subplots(5, 8, figsize=(6.4, 4.1), layout="constrained")
-for row, (name, shown) in zip(axes, {"picture": other_pictures[:8], **rebuilt}.items(), strict=True):
+for row, (name, shown) in zip(
+    axes, {"picture": other_pictures[:8], **rebuilt}.items(), strict=True
+):
     for ax, picture in zip(row, shown, strict=True):
         ax.imshow(picture.view(SIDE, SIDE), cmap="gray_r", vmin=0, vmax=1)
         ax.set(xticks=[], yticks=[])
-    row[0].set_ylabel(name, fontsize=8, rotation=0, ha="right", va="center")
+    row[0].set_ylabel(name, fontsize=9, rotation=0, ha="right", va="center")
 plt.show()
 
 # %%

@@ -21,7 +21,10 @@ plt.rcParams["figure.dpi"] = 150
 
 TREE = catnat.balanced(3)
 # Two orthonormal directions that span the plane sum(s) = 0.
-PLANE = torch.tensor([[1, -1, 0], [1, 1, -2]], dtype=torch.float64) / torch.tensor([[2], [6]]).sqrt()
+PLANE = (
+    torch.tensor([[1, -1, 0], [1, 1, -2]], dtype=torch.float64)
+    / torch.tensor([[2], [6]]).sqrt()
+)
 
 
 def slice_of_softmax(s):
@@ -55,9 +58,14 @@ def loss(log_probs, s):
 # along a direction of curvature :math:`\lambda` one step multiplies the error by :math:`1 - \mathrm{lr}\,\lambda`.
 
 for name, log_probs in LANDSCAPES.items():
-    hessian = torch.func.hessian(lambda s, f=log_probs: loss(f, s))(torch.zeros(2, dtype=torch.float64))
+    hessian = torch.func.hessian(lambda s, f=log_probs: loss(f, s))(
+        torch.zeros(2, dtype=torch.float64)
+    )
     low, high = torch.linalg.eigvalsh(hessian)
-    print(f"{name:32} eigenvalues {low:.3f} and {high:.3f}, ratio {high / low:.2f}, stable below lr = {2 / high:.0f}")
+    print(
+        f"{name:32} eigenvalues {low:.3f} and {high:.3f}, ratio {high / low:.2f}, "
+        f"stable below lr = {2 / high:.0f}"
+    )
 
 # %%
 # The slice is stretched by a factor of three. The plane is perfectly round at its centre. The tree lies in between: its
@@ -74,8 +82,12 @@ def start(log_probs, p):
         return (p.log() - p.log()[..., 2:])[..., :2]
     if log_probs is plane_of_softmax:
         return p.log() @ PLANE.T
-    answers = torch.stack([p[..., 2], p[..., 1] / p[..., :2].sum(-1)], -1)  # root: class 2 or not; then class 1 or 0
-    return torch.tensor(ct.natural().inverse(answers.numpy()) - ct.natural().offset(TREE))
+    answers = torch.stack(
+        [p[..., 2], p[..., 1] / p[..., :2].sum(-1)], -1
+    )  # root: class 2 or not; then class 1 or 0
+    return torch.tensor(
+        ct.natural().inverse(answers.numpy()) - ct.natural().offset(TREE)
+    )
 
 
 def descend(log_probs, p, rate, steps=40):
@@ -90,26 +102,47 @@ def descend(log_probs, p, rate, steps=40):
 
 
 p = torch.tensor([0.75, 0.20, 0.05], dtype=torch.float64)
-STYLES = {1: ("#0072B2", ".", "-"), 4: ("#000000", "o", "-"), 5: ("#D55E00", "s", "--")}  # one per learning rate
+STYLES = {
+    1: ("#0072B2", ".", "-"),
+    4: ("#000000", "o", "-"),
+    5: ("#D55E00", "s", "--"),
+}  # one per learning rate
 ticks = torch.linspace(-3.1, 3.1, 161, dtype=torch.float64)
 levels = torch.linspace(0, 1.5, 16)
 
 fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.0), layout="constrained")
 for ax, (name, log_probs) in zip(axes, LANDSCAPES.items(), strict=True):
-    heights = loss(log_probs, torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1)).clamp(max=1.5)
+    heights = loss(
+        log_probs, torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1)
+    ).clamp(max=1.5)
     ax.contourf(ticks, ticks, heights, levels=levels, cmap="Greys", alpha=0.35)
-    ax.contour(ticks, ticks, heights, levels=levels[1:-1], colors="0.65", linewidths=0.5)
+    ax.contour(
+        ticks, ticks, heights, levels=levels[1:-1], colors="0.65", linewidths=0.5
+    )
     ax.plot(0, 0, "*", color="#F0E442", mec="black", mew=0.6, ms=9, zorder=5)
     for rate, (colour, marker, style) in STYLES.items():
         line = descend(log_probs, p, rate)
-        ax.plot(*line.T, color=colour, marker=marker, ls=style, ms=3, lw=1, label=f"lr = {rate}")
+        ax.plot(
+            *line.T,
+            color=colour,
+            marker=marker,
+            ls=style,
+            ms=3,
+            lw=1,
+            label=f"lr = {rate}",
+        )
     ax.set_title(name, fontsize=9)
     ax.set(xlim=(-2.1, 3.1), ylim=(-2.6, 2.6), aspect="equal")
     ax.tick_params(labelsize=8)
 axes[0].set(xlabel="$s_1$", ylabel="$s_2$")
 axes[1].set(xlabel="along $(1, -1, 0)$", ylabel="along $(1, 1, -2)$")
 axes[2].set(xlabel="score of the root", ylabel="score of the second node")
-fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+fig.legend(
+    *axes[0].get_legend_handles_labels(),
+    loc="outside lower center",
+    ncols=3,
+    fontsize=9,
+)
 plt.show()
 
 # %%
@@ -127,10 +160,15 @@ torch.manual_seed(0)
 many = torch.distributions.Dirichlet(torch.ones(3, dtype=torch.float64)).sample((500,))
 rates = (1, 2, 3, 4, 5, 6, 7)
 print(f"{'':32}" + "".join(f"{f'lr = {rate}':>11}" for rate in rates))
-for name, log_probs in {**LANDSCAPES, "catnat, natural, reflect": natural_reflect}.items():
+for name, log_probs in {
+    **LANDSCAPES,
+    "catnat, natural, reflect": natural_reflect,
+}.items():
     cells = []
     for rate in rates:
-        reached = (loss(log_probs, descend(log_probs, many, rate, steps=100)) < 1e-3).cumsum(0) > 0
+        reached = (
+            loss(log_probs, descend(log_probs, many, rate, steps=100)) < 1e-3
+        ).cumsum(0) > 0
         never = float((~reached[-1]).double().mean())
         steps = str(int((~reached).sum(0).median())) if never < 0.5 else "-"
         cells.append(f"{steps} ({never:.0%})" if never else steps)

@@ -32,33 +32,66 @@ valid = torch.tensor([False, True, False, False, True, True, False, True])
 
 def draw(dist, ax, title):
     """The tree of ``dist`` with its masked branches dotted."""
-    (slopes,) = torch.autograd.grad(dist.log_prob(torch.arange(8)) @ torch.arange(1.0, 9.0), scores)
+    (slopes,) = torch.autograd.grad(
+        dist.log_prob(torch.arange(8)) @ torch.arange(1.0, 9.0), scores
+    )
     mass = np.concatenate([np.zeros(tree.num_nodes), dist.probs.detach()])
-    across, down = np.concatenate([np.zeros(tree.num_nodes), np.arange(8)]), np.zeros(len(mass))
+    across, down = (
+        np.concatenate([np.zeros(tree.num_nodes), np.arange(8)]),
+        np.zeros(len(mass)),
+    )
     for node in reversed(range(tree.num_nodes)):
-        mass[node], across[node] = mass[tree.children[node]].sum(), across[tree.children[node]].mean()
+        mass[node], across[node] = (
+            mass[tree.children[node]].sum(),
+            across[tree.children[node]].mean(),
+        )
     for node in range(tree.num_nodes):
         down[tree.children[node]] = down[node] - 1
         for bit, child in enumerate(tree.children[node]):
             alive = mass[child] > 0
-            line = {"color": "0.25", "lw": 1.2} if alive else {"color": "0.75", "lw": 1, "ls": ":"}
+            line = (
+                {"color": "0.25", "lw": 1.2}
+                if alive
+                else {"color": "0.75", "lw": 1, "ls": ":"}
+            )
             ax.plot(across[[node, child]], down[[node, child]], zorder=1, **line)
             if alive and mass[child] < mass[node]:
-                place = across[[node, child]].mean() + (bit - 0.5) * 0.2, down[[node, child]].mean()
+                place = (
+                    across[[node, child]].mean() + (bit - 0.5) * 0.2,
+                    down[[node, child]].mean(),
+                )
                 side = {"ha": "left" if bit else "right", "va": "center"}
-                ax.annotate(f"{mass[child] / mass[node]:.2f}", place, fontsize=6.5, **side)
+                ax.annotate(
+                    f"{mass[child] / mass[node]:.2f}", place, fontsize=9, **side
+                )
         face = "#56B4E9" if slopes[node] else "white"
-        ax.scatter(across[node], down[node], s=150, color=face, edgecolor="0.25" if mass[node] else "0.75", zorder=2)
-        ax.annotate(f"{node}", (across[node], down[node]), fontsize=7, ha="center", va="center")
+        ax.scatter(
+            across[node],
+            down[node],
+            s=150,
+            color=face,
+            edgecolor="0.25" if mass[node] else "0.75",
+            zorder=2,
+        )
+        ax.annotate(
+            f"{node}", (across[node], down[node]), fontsize=9, ha="center", va="center"
+        )
     for k, p in enumerate(mass[tree.num_nodes :]):
         shade = "black" if p else "0.65"
-        ax.annotate(f"{k}\n{p:.2f}", (k, down[-1] - 0.1), fontsize=7.5, ha="center", va="top", color=shade)
+        ax.annotate(
+            f"{k}\n{p:.2f}",
+            (k, down[-1] - 0.1),
+            fontsize=9,
+            ha="center",
+            va="top",
+            color=shade,
+        )
     ax.set(xlim=(-0.6, 7.6), ylim=(down[-1] - 0.7, 0.3))
     ax.set_axis_off()
     ax.set_title(title, fontsize=9)
 
 
-fig, axes = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
+fig, axes = plt.subplots(3, 1, figsize=(7.6, 7.8), layout="constrained")
 draw(ct.Catnat(scores, tree), axes[0], "no mask")
 draw(ct.Catnat(scores, tree, mask=valid, mask_mode="prune"), axes[1], "prune")
 draw(ct.Catnat(scores, tree, mask=valid), axes[2], "renormalize")
@@ -89,9 +122,15 @@ plt.show()
 K = 32
 ACTIVATION = ct.natural(boundary="reflect")
 METHODS = {
-    "softmax": lambda scores, valid: Categorical(logits=scores.masked_fill(~valid, -1e8)),
-    "renormalize": lambda scores, valid: ct.Catnat(scores, None, ACTIVATION, mask=valid),
-    "prune": lambda scores, valid: ct.Catnat(scores, None, ACTIVATION, mask=valid, mask_mode="prune"),
+    "softmax": lambda scores, valid: Categorical(
+        logits=scores.masked_fill(~valid, -1e8)
+    ),
+    "renormalize": lambda scores, valid: ct.Catnat(
+        scores, None, ACTIVATION, mask=valid
+    ),
+    "prune": lambda scores, valid: ct.Catnat(
+        scores, None, ACTIVATION, mask=valid, mask_mode="prune"
+    ),
 }
 
 
@@ -106,10 +145,14 @@ def random_masks(rows, share, seed):
 
 
 def divergence(method, scores, target, valid):
-    """KL from the target among the valid classes to the model, mean over the masks of every row."""
+    """KL from the target among the valid classes to the model, mean over the masks of
+    every row.
+    """
     wanted = target[:, None] * valid
     wanted = wanted / wanted.sum(-1, keepdim=True)
-    logs = METHODS[method](scores[..., None, :].expand(*scores.shape[:-1], *valid.shape[1:-1], -1), valid).logits
+    logs = METHODS[method](
+        scores[..., None, :].expand(*scores.shape[:-1], *valid.shape[1:-1], -1), valid
+    ).logits
     return torch.where(valid, wanted * (wanted.log() - logs), 0.0).sum(-1).mean(-1)
 
 
@@ -119,14 +162,22 @@ def divergence(method, scores, target, valid):
 
 
 def trained(starts, rates):
-    """An optimizer, and a function that gives the parameters of all rates, each (rates, rows, ...)."""
+    """An optimizer, and a function that gives the parameters of all rates, each
+    (rates, rows, ...).
+    """
     copies = [[start.clone().requires_grad_() for start in starts] for _ in rates]
-    groups = [{"params": copy, "lr": rate} for copy, rate in zip(copies, rates, strict=True)]
-    return torch.optim.Adam(groups), lambda: [torch.stack(same) for same in zip(*copies, strict=True)]
+    groups = [
+        {"params": copy, "lr": rate} for copy, rate in zip(copies, rates, strict=True)
+    ]
+    return torch.optim.Adam(groups), lambda: [
+        torch.stack(same) for same in zip(*copies, strict=True)
+    ]
 
 
 def learn_conditional(method, rates, rows, seed, steps=200, batch=32):
-    """The divergence after every 20 steps, (times, rates, rows); the rates fall linearly to 0."""
+    """The divergence after every 20 steps, (times, rates, rows); the rates fall
+    linearly to 0.
+    """
     seed = torch.Generator().manual_seed(seed)
     target = (1.5 * torch.randn(rows, K, generator=seed)).softmax(-1)
     new_masks = random_masks((rows, 256), 0.5, seed)
@@ -139,7 +190,9 @@ def learn_conditional(method, rates, rows, seed, steps=200, batch=32):
             with torch.no_grad():
                 curve.append(divergence(method, scores, target, new_masks))
         valid = random_masks((rows, batch), 0.5, seed)
-        labels = torch.multinomial((target[:, None] * valid).flatten(0, 1), 1, generator=seed).view(rows, batch)
+        labels = torch.multinomial(
+            (target[:, None] * valid).flatten(0, 1), 1, generator=seed
+        ).view(rows, batch)
         dist = METHODS[method](scores[..., None, :].expand(-1, -1, batch, -1), valid)
         optimizer.zero_grad()
         (-dist.log_prob(labels).mean(-1).sum()).backward()
@@ -154,14 +207,20 @@ def tuned(learn, method, rates, better, **settings):
     best = rates[int(better(ends))]
     curves = learn(method, [best], rows=10, seed=2, **settings)[:, 0]
     end, error = curves[-1].mean(), curves[-1].std() / 10**0.5
-    print(f"{method:12} at rate {best:<6} in the end {end:.4f}, standard error {error:.4f}")
+    print(
+        f"{method:12} at rate {best:<6} in the end {end:.4f}, standard error "
+        f"{error:.4f}"
+    )
     return curves
 
 
 # %%
 # A rate is chosen for each method on 4 targets, then 10 other targets are learned.
 
-conditional = {method: tuned(learn_conditional, method, (0.03, 0.06, 0.12), torch.argmin) for method in METHODS}
+conditional = {
+    method: tuned(learn_conditional, method, (0.03, 0.06, 0.12), torch.argmin)
+    for method in METHODS
+}
 
 # %%
 # Is that as good as a pruned tree can be? Fit it to the exact loss on the very masks that it is measured on: no noise,
@@ -185,9 +244,14 @@ print(f"the best pruned tree on these masks: {floor:.4f}")
 # the valid classes, so a tree that has :math:`p^*` itself as prior is exact, pruned by any mask.
 
 prior = catnat.balanced(K).with_prior(target[0].double().numpy())
-dist = ct.Catnat(torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0], mask_mode="prune")
+dist = ct.Catnat(
+    torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0], mask_mode="prune"
+)
 wanted = target[0] * masks[0]
-print(f"with the prior: off by {(dist.probs - wanted / wanted.sum(-1, keepdim=True)).abs().max():.1e} at most")
+print(
+    f"with the prior: off by "
+    f"{(dist.probs - wanted / wanted.sum(-1, keepdim=True)).abs().max():.1e} at most"
+)
 
 # %%
 # A best answer for every mask
@@ -199,14 +263,20 @@ print(f"with the prior: off by {(dist.probs - wanted / wanted.sum(-1, keepdim=Tr
 
 
 def learn_answers(method, rates, rows, seed, share, steps=250, masks=32, hidden=48):
-    """The probability of the right answer after every 10 steps, (times, rates, rows)."""
+    """The probability of the right answer after every 10 steps, (times, rates,
+    rows).
+    """
     torch.manual_seed(seed)
     seed = torch.Generator().manual_seed(seed)
     valid = random_masks((rows, masks), share, seed)
-    right = torch.multinomial(valid.flatten(0, 1).float(), 1, generator=seed).view(rows, masks)
+    right = torch.multinomial(valid.flatten(0, 1).float(), 1, generator=seed).view(
+        rows, masks
+    )
     seen = 2.0 * valid - 1
     first = torch.randn(rows, K, hidden, generator=seed) / K**0.5
-    second = 0.01 * torch.randn(rows, hidden, width(method), generator=seed) / hidden**0.5
+    second = (
+        0.01 * torch.randn(rows, hidden, width(method), generator=seed) / hidden**0.5
+    )
     optimizer, parameters = trained([first, second], rates)
     baseline = torch.zeros(len(rates), rows, masks)
     curve = []
@@ -214,7 +284,11 @@ def learn_answers(method, rates, rows, seed, share, steps=250, masks=32, hidden=
         first, second = parameters()
         dist = METHODS[method](torch.relu(seen @ first) @ second, valid)
         if step % 10 == 0:
-            curve.append(dist.probs.detach().gather(-1, right.expand(len(rates), -1, -1)[..., None])[..., 0].mean(-1))
+            curve.append(
+                dist.probs.detach()
+                .gather(-1, right.expand(len(rates), -1, -1)[..., None])[..., 0]
+                .mean(-1)
+            )
         drawn = dist.sample()
         pay = (drawn == right).float()
         optimizer.zero_grad()
@@ -230,17 +304,30 @@ answers = {}
 for share in (0.5, 0.2):
     print(f"valid: {share:.0%}")
     for method in METHODS:
-        answers[share, method] = tuned(learn_answers, method, (0.002, 0.004, 0.008, 0.016), torch.argmax, share=share)
+        answers[share, method] = tuned(
+            learn_answers,
+            method,
+            (0.002, 0.004, 0.008, 0.016),
+            torch.argmax,
+            share=share,
+        )
     for method in ("softmax", "renormalize"):
         gap = answers[share, "prune"][-1] - answers[share, method][-1]
-        print(f"prune less {method}: {gap.mean():+.4f}, standard error {gap.std() / 10**0.5:.4f}")
+        print(
+            f"prune less {method}: {gap.mean():+.4f}, standard error "
+            f"{gap.std() / 10**0.5:.4f}"
+        )
 
 # %%
 # The picture
 # -----------
 # Means of 10 runs with 95% intervals.
 
-STYLES = {"softmax": ("#D55E00", ":"), "renormalize": ("#009E73", "--"), "prune": ("#0072B2", "-")}
+STYLES = {
+    "softmax": ("#D55E00", ":"),
+    "renormalize": ("#009E73", "--"),
+    "prune": ("#0072B2", "-"),
+}
 
 
 def show(ax, results, every):
@@ -249,16 +336,34 @@ def show(ax, results, every):
         middle, spread = curve.mean(-1), 2.26 * curve.std(-1) / 10**0.5
         steps = every * torch.arange(len(middle))
         ax.plot(steps, middle, color=colour, ls=line, label=method)
-        ax.fill_between(steps, (middle - spread).clamp(min=1e-4), middle + spread, color=colour, alpha=0.2, lw=0)
+        ax.fill_between(
+            steps,
+            (middle - spread).clamp(min=1e-4),
+            middle + spread,
+            color=colour,
+            alpha=0.2,
+            lw=0,
+        )
     ax.grid(alpha=0.3)
-    ax.set_xlabel("step")
+    ax.set_xlabel("updates")
 
 
-fig, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
+fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.2), layout="constrained")
 show(axes[0], conditional, 20)
 axes[0].axhline(floor, color="#0072B2", lw=0.8)
-axes[0].annotate("the best pruned tree", (200, floor * 0.72), color="#0072B2", fontsize=8, ha="right", va="top")
-axes[0].set(yscale="log", ylabel="KL from the truth, new masks", title="one distribution, conditioned")
+axes[0].annotate(
+    "the best pruned tree",
+    (200, floor * 0.72),
+    color="#0072B2",
+    fontsize=9,
+    ha="right",
+    va="top",
+)
+axes[0].set(
+    yscale="log",
+    ylabel="KL from the truth, new masks",
+    title="one distribution, conditioned",
+)
 for ax, share in zip(axes[1:], (0.5, 0.2), strict=True):
     show(ax, {method: answers[share, method] for method in METHODS}, 10)
     ax.set(title=f"an answer for every mask, {share:.0%} valid", ylim=(0, 1))

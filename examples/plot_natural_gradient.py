@@ -33,15 +33,21 @@ ACTIVATIONS = {
     "natural, isotropic": ct.natural(boundary="reflect", scaling="isotropic"),
 }
 
-target = torch.as_tensor(np.random.default_rng(0).dirichlet(np.full(CLASSES, 0.1), TARGETS))
+target = torch.as_tensor(
+    np.random.default_rng(0).dirichlet(np.full(CLASSES, 0.1), TARGETS)
+)
 entropy = torch.special.entr(target).sum(-1)
 
 
 def log_probs(scores, activation, damping=None):
-    """Log-probabilities; with a damping, the gradient in the backward pass is the natural one."""
+    """Log-probabilities; with a damping, the gradient in the backward pass is the
+    natural one.
+    """
     if activation is None:
         return (
-            scores if damping is None else ct.geometry.softmax_natural_gradient(scores, damping=damping)
+            scores
+            if damping is None
+            else ct.geometry.softmax_natural_gradient(scores, damping=damping)
         ).log_softmax(-1)
     if damping is not None:
         scores = ct.geometry.natural_gradient(scores, None, activation, damping=damping)
@@ -57,19 +63,31 @@ def adam_direction(gradient, state, step):
 
 
 def fit(activation, damping=None, adam=False):
-    """The mean KL divergence and the fraction of saturated nodes at the end, for every rate."""
-    rates = torch.tensor(ADAM_RATES if adam else RATES, dtype=target.dtype)[:, None, None]
+    """The mean KL divergence and the fraction of saturated nodes at the end, for
+    every rate.
+    """
+    rates = torch.tensor(ADAM_RATES if adam else RATES, dtype=target.dtype)[
+        :, None, None
+    ]
     width = CLASSES if activation is None else CLASSES - 1
-    scores = torch.zeros(len(rates), TARGETS, width, dtype=target.dtype, requires_grad=True)
+    scores = torch.zeros(
+        len(rates), TARGETS, width, dtype=target.dtype, requires_grad=True
+    )
     state = torch.zeros(2, *scores.shape, dtype=target.dtype)
     for step in range(1, STEPS + 1):
         loss = -(target * log_probs(scores, activation, damping)).sum()
         (gradient,) = torch.autograd.grad(loss, scores)
         with torch.no_grad():
-            scores -= rates * (adam_direction(gradient, state, step) if adam else gradient)
+            scores -= rates * (
+                adam_direction(gradient, state, step) if adam else gradient
+            )
     with torch.no_grad():
         kl = -(target * log_probs(scores, activation)).sum(-1) - entropy
-    dead = None if activation is None else ct.geometry.saturated(scores, None, activation).double().mean((1, 2))
+    dead = (
+        None
+        if activation is None
+        else ct.geometry.saturated(scores, None, activation).double().mean((1, 2))
+    )
     return kl.mean(-1), dead
 
 
@@ -95,7 +113,11 @@ def print_row(label, values):
     print(f"{label:20}" + "".join(f"{value:>9}" for value in values))
 
 
-HEADINGS = {None: "gradient", 0.0: "natural gradient", DAMPING: f"natural gradient, damping {DAMPING:g}"}
+HEADINGS = {
+    None: "gradient",
+    0.0: "natural gradient",
+    DAMPING: f"natural gradient, damping {DAMPING:g}",
+}
 for damping, heading in HEADINGS.items():
     print(heading)
     print_row("  rate", [f"{rate:g}" for rate in RATES])
@@ -108,7 +130,10 @@ for damping, heading in HEADINGS.items():
 
 print_row("rate", [f"{rate:g}" for rate in RATES])
 for damping, heading in ((None, "gradient"), (DAMPING, "natural gradient")):
-    print_row(heading, [f"{share:.1%}" for share in results["natural, clamp", damping][1].tolist()])
+    print_row(
+        heading,
+        [f"{share:.1%}" for share in results["natural, clamp", damping][1].tolist()],
+    )
 
 # %%
 # Adam, for comparison, at the best of its rates.
@@ -126,7 +151,7 @@ STYLES = {
     "sigmoid": ("#CC79A7", "D", "-."),
     "natural, clamp": ("#0072B2", "o", "--"),
     "natural, reflect": ("#009E73", "^", "-"),
-    "natural, isotropic": ("#000000", "v", (0, (6, 2))),
+    "natural, isotropic": ("#E69F00", "v", (0, (6, 2))),
 }
 LOWEST, HIGHEST = 1e-9, 1e2
 
@@ -134,14 +159,16 @@ fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.8), sharey=True, layout="constrai
 for ax, damping in zip(axes, (None, DAMPING), strict=True):
     for name, (colour, marker, line) in STYLES.items():
         kl = results[name, damping][0].clamp(LOWEST, HIGHEST)
-        ax.loglog(RATES, kl, color=colour, marker=marker, ls=line, ms=4.5, lw=1.4, label=name)
+        ax.loglog(
+            RATES, kl, color=colour, marker=marker, ls=line, ms=4.5, lw=1.4, label=name
+        )
     ax.axhline(1e-5, color="0.6", lw=0.8)
     ax.set(xlabel="rate", title=HEADINGS[damping], ylim=(LOWEST / 2, 3 * HIGHEST))
-    ax.set_xticks(RATES, [f"{rate:g}" for rate in RATES], fontsize=8)
+    ax.set_xticks(RATES, [f"{rate:g}" for rate in RATES], fontsize=9)
     ax.minorticks_off()
     ax.grid(alpha=0.25)
 axes[0].set_ylabel(f"mean KL after {STEPS} steps")
-axes[0].legend(fontsize=8.5, loc="lower left", bbox_to_anchor=(0.0, 0.02))
+axes[0].legend(fontsize=9, loc="lower left", bbox_to_anchor=(0.0, 0.02))
 plt.show()
 
 # %%

@@ -35,14 +35,18 @@ spread = {1: 8.0, 2: 3.0, 3: 1.2}  # of the entries of a level around their pare
 places = {None: np.zeros(4)}
 for name in [*taxonomy.groups, *taxonomy.classes]:
     path = taxonomy.path(name)
-    places[name] = places[taxonomy.parents[name]] + spread[len(path)] * rng.normal(size=4)
+    places[name] = places[taxonomy.parents[name]] + spread[len(path)] * rng.normal(
+        size=4
+    )
 y = rng.choice(taxonomy.classes, size=800)
 X = np.stack([places[name] for name in y]) + rng.normal(size=(800, 4))
 
 # %%
 # A fifth of the labels are groups: somebody wrote "cat" and no more. Such a row counts as the probability of its group.
 
-known = [rng.choice(taxonomy.path(name)) if i % 5 == 0 else name for i, name in enumerate(y)]
+known = [
+    rng.choice(taxonomy.path(name)) if i % 5 == 0 else name for i, name in enumerate(y)
+]
 classifier = TreeClassifier(LogisticRegression(), tree=taxonomy).fit(X, known)
 print(f"{classifier.score(X, y):.3f} of the classes are right")
 
@@ -55,20 +59,43 @@ hard = (places["lion"] + places["lynx"]) / 2
 [answer] = classifier.predict_group(hard[None], confidence=0.9)
 print(f"at 90% confidence: {answer}")
 
-probs = dict(zip(classifier.classes_, classifier.predict_proba(hard[None])[0], strict=True))
-probs |= dict(zip(classifier.groups_, classifier.group_proba(hard[None])[0], strict=True))
+probs = dict(
+    zip(classifier.classes_, classifier.predict_proba(hard[None])[0], strict=True)
+)
+probs |= dict(
+    zip(classifier.groups_, classifier.group_proba(hard[None])[0], strict=True)
+)
 
 
 def draw(ax, name, top, height):
-    """An entry and all that is in it, as nested bars: from left to right the levels of the taxonomy."""
+    """An entry and all that is in it, as nested bars: from left to right the levels
+    of the taxonomy.
+    """
     depth = len(taxonomy.path(name)) - 1
     shade = plt.cm.Blues(0.15 + 0.7 * probs[name])
-    edge = {"edgecolor": "tab:red", "linewidth": 2.5, "zorder": 3} if name == answer else {"edgecolor": "white"}
+    edge = (
+        {"edgecolor": "tab:red", "linewidth": 2.5, "zorder": 3}
+        if name == answer
+        else {"edgecolor": "white"}
+    )
     width = 1 if name in taxonomy.groups else 3 - depth
     ax.barh(top - height / 2, width, height, left=depth, color=shade, **edge)
-    text = f"{name}\n{probs[name]:.0%}" if name in taxonomy.groups else f"{name}  {probs[name]:.0%}"
+    text = (
+        f"{name}\n{probs[name]:.0%}"
+        if name in taxonomy.groups
+        else f"{name}  {probs[name]:.0%}"
+    )
     colour = "white" if probs[name] > 0.6 else "black"
-    ax.text(depth + 0.5, top - height / 2, text, ha="center", va="center", fontsize=8, color=colour, zorder=4)
+    ax.text(
+        depth + 0.5,
+        top - height / 2,
+        text,
+        ha="center",
+        va="center",
+        fontsize=9,
+        color=colour,
+        zorder=4,
+    )
     for below in (each for each, parent in taxonomy.parents.items() if parent == name):
         size = len(taxonomy.members(below))
         draw(ax, below, top, size)
@@ -81,7 +108,9 @@ for name in (name for name, parent in taxonomy.parents.items() if parent is None
     size = len(taxonomy.members(name))
     draw(ax, name, top, size)
     top -= size
-ax.set_title(f"between a lion and a lynx: {answer!r} at 90% confidence (red)", fontsize=9)
+ax.set_title(
+    f"between a lion and a lynx: {answer!r} at 90% confidence (red)", fontsize=9
+)
 ax.set_axis_off()
 plt.show()
 
@@ -94,9 +123,17 @@ levels = np.linspace(0.51, 0.999, 25)
 right, depth = [], []
 for confidence in levels:
     answers = classifier.predict_group(X, confidence)
-    given = [(answer, name) for answer, name in zip(answers, y, strict=True) if answer is not None]
+    given = [
+        (answer, name)
+        for answer, name in zip(answers, y, strict=True)
+        if answer is not None
+    ]
     right.append(np.mean([answer in taxonomy.path(name) for answer, name in given]))
-    depth.append(np.mean([0 if answer is None else len(taxonomy.path(answer)) for answer in answers]))
+    depth.append(
+        np.mean(
+            [0 if answer is None else len(taxonomy.path(answer)) for answer in answers]
+        )
+    )
 
 fig, ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
 ax.plot(levels, right, color="tab:blue")

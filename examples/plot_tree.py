@@ -59,7 +59,11 @@ plt.show()
 weights = np.array([8, 4, 2, 1, 1])
 fig, axes = plt.subplots(1, 2, figsize=(7.2, 3.6), layout="constrained")
 for ax, name, tree in (
-    (axes[0], "balanced(5).with_prior(weights)", catnat.balanced(5).with_prior(weights)),
+    (
+        axes[0],
+        "balanced(5).with_prior(weights)",
+        catnat.balanced(5).with_prior(weights),
+    ),
     (axes[1], "huffman(weights)", catnat.huffman(weights)),
 ):
     questions = sum(p * len(tree.path(k)[0]) for k, p in enumerate(tree.prior))

@@ -5,6 +5,7 @@ else; but those in its tabs for JAX are a second script, and their interpreter i
 run is fenced as ``{code-block} python``.
 """
 
+import importlib.util
 import pathlib
 import re
 import subprocess
@@ -72,6 +73,15 @@ def test_tabs_come_in_pairs_and_switch_together(page):
     assert [tab[1] for tab in tabs] == ["PyTorch", "JAX"] * (len(tabs) // 2)
     assert all(tab[2] == SYNCS[tab[1]] for tab in tabs)
     assert all("import torch" not in tab[3] for tab in tabs if tab[1] == "JAX")
+
+
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the wheel is tested without docs")
+def test_pictures_are_what_the_script_draws():
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs/draw.py")
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    for name, svg in draw.pictures().items():
+        assert (ROOT / "docs/_static" / name).read_text(encoding="utf-8") == svg, f"run `python docs/draw.py`: {name}"
 
 
 def test_readme_has_an_example_that_prints_in_both_frameworks():

@@ -36,7 +36,8 @@ def from_embeddings(
     Example:
         >>> import catnat
         >>> tree = catnat.from_embeddings([[0.0], [10.0], [0.1], [10.1]])
-        >>> [int(tree.path(k)[1][0]) for k in range(4)]  # the first node separates 0 and 2 from 1 and 3
+        >>> # the first node separates 0 and 2 from 1 and 3
+        >>> [int(tree.path(k)[1][0]) for k in range(4)]
         [0, 1, 0, 1]
     """
     points = np.asarray(embeddings, dtype=np.float32)

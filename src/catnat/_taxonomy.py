@@ -36,7 +36,13 @@ class Taxonomy:
 
     Example:
         >>> import catnat
-        >>> parents = {"cat": "mammal", "dog": "mammal", "ant": "insect", "mammal": None, "insect": None}
+        >>> parents = {
+        ...     "cat": "mammal",
+        ...     "dog": "mammal",
+        ...     "ant": "insect",
+        ...     "mammal": None,
+        ...     "insect": None,
+        ... }
         >>> taxonomy = catnat.Taxonomy(parents)
         >>> taxonomy
         <Taxonomy: 3 classes in 2 groups, 2 levels>
@@ -126,7 +132,9 @@ class Taxonomy:
 
         Example:
             >>> import catnat
-            >>> catnat.Taxonomy.from_nested({"mammal": ["cat", "dog"], "insect": {"ant": ["red", "black"]}}).groups
+            >>> catnat.Taxonomy.from_nested(
+            ...     {"mammal": ["cat", "dog"], "insect": {"ant": ["red", "black"]}}
+            ... ).groups
             ('mammal', 'insect', 'ant')
             >>> catnat.Taxonomy.from_nested([["cat", "dog"], "ant"]).groups
             ((0,),)

@@ -67,7 +67,8 @@ def score_layer_from_softmax(
         >>> from catnat.integrations.checkpoints import score_layer_from_softmax
         >>> generator = torch.Generator().manual_seed(0)
         >>> linear, features = torch.nn.Linear(8, 2), torch.randn(100, 8, generator=generator)
-        >>> layer, kl = score_layer_from_softmax(linear, features, activation="sigmoid")  # exact for two classes
+        >>> # exact for two classes
+        >>> layer, kl = score_layer_from_softmax(linear, features, activation="sigmoid")
         >>> layer.out_features, kl < 1e-9
         (1, True)
     """

@@ -207,7 +207,8 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
         >>> def loss(scores):
         ...     sample = OneHotCatnatStraightThrough(scores).sample(seed=jax.random.key(0))
         ...     return sample @ jnp.array([1.0, 2.0, 3.0, 4.0])
-        >>> print(jax.grad(loss)(jnp.zeros(3)).round(4))  # as if the probabilities had been multiplied
+        >>> # as if the probabilities had been multiplied
+        >>> print(jax.grad(loss)(jnp.zeros(3)).round(4))
         [0.5   0.125 0.125]
     """
 

@@ -57,7 +57,10 @@ def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: 
 
     Example:
         >>> import io, jax
-        >>> from catnat.integrations.equinox import tree_deserialise_leaves, tree_serialise_leaves
+        >>> from catnat.integrations.equinox import (
+        ...     tree_deserialise_leaves,
+        ...     tree_serialise_leaves,
+        ... )
         >>> from catnat.jax import ScoreLayer
         >>> file = io.BytesIO()
         >>> tree_serialise_leaves(file, ScoreLayer(8, 10, "natural", key=jax.random.key(0)))

@@ -101,7 +101,11 @@ class ScoreLayer(_OfRows):
         >>> import jax.numpy as jnp, optax
         >>> from flax import nnx
         >>> from catnat.integrations.flax import ScoreLayer
-        >>> model = nnx.Sequential(nnx.Linear(4, 32, rngs=nnx.Rngs(0)), nnx.relu, ScoreLayer(32, 10, rngs=nnx.Rngs(1)))
+        >>> model = nnx.Sequential(
+        ...     nnx.Linear(4, 32, rngs=nnx.Rngs(0)),
+        ...     nnx.relu,
+        ...     ScoreLayer(32, 10, rngs=nnx.Rngs(1)),
+        ... )
         >>> optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
         >>> model(jnp.zeros((2, 4))).shape
         (2, 9)

@@ -55,9 +55,13 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
         >>> from numpyro import distributions as dist
         >>> from catnat.integrations.numpyro import Catnat
         >>> group = Catnat(jnp.zeros(2))
-        >>> print(group.enumerate_support(), jnp.exp(group.log_prob(jnp.array([0, 2]))).round(4))
+        >>> print(
+        ...     group.enumerate_support(), jnp.exp(group.log_prob(jnp.array([0, 2]))).round(4)
+        ... )
         [0 1 2] [0.3333 0.3333]
-        >>> mixture = dist.MixtureSameFamily(group, dist.Normal(jnp.array([-2.0, 0.0, 2.0]), 1.0))
+        >>> mixture = dist.MixtureSameFamily(
+        ...     group, dist.Normal(jnp.array([-2.0, 0.0, 2.0]), 1.0)
+        ... )
         >>> print(mixture.mean.round(4))
         0.0
     """
@@ -275,7 +279,9 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
         >>> def model():
         ...     numpyro.sample("p", dist.Dirichlet(jnp.ones(4)))
         >>> through_the_tree = {"p": ExplicitReparam(transform.inv)}
-        >>> kernel = numpyro.infer.NUTS(numpyro.handlers.reparam(model, config=through_the_tree))
+        >>> kernel = numpyro.infer.NUTS(
+        ...     numpyro.handlers.reparam(model, config=through_the_tree)
+        ... )
     """
 
     codomain = constraints.simplex

@@ -100,7 +100,9 @@ class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):
         >>> import torch
         >>> from catnat.integrations.pyro import OneHotCatnatStraightThrough
         >>> scores = torch.zeros(3, requires_grad=True)
-        >>> (OneHotCatnatStraightThrough(scores)() @ torch.tensor([1.0, 2.0, 3.0, 4.0])).backward()
+        >>> (
+        ...     OneHotCatnatStraightThrough(scores)() @ torch.tensor([1.0, 2.0, 3.0, 4.0])
+        ... ).backward()
         >>> scores.grad  # as if the probabilities had been multiplied
         tensor([0.5000, 0.1250, 0.1250])
     """

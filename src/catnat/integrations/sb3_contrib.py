@@ -85,7 +85,9 @@ class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
     Example:
         >>> import catnat, torch
         >>> from catnat.integrations.sb3_contrib import MaskableCatnatDistribution
-        >>> actions = MaskableCatnatDistribution(catnat.balanced(4)).proba_distribution(torch.zeros(1, 3))
+        >>> actions = MaskableCatnatDistribution(catnat.balanced(4)).proba_distribution(
+        ...     torch.zeros(1, 3)
+        ... )
         >>> actions.apply_masking([True, False, True, True])
         >>> actions.catnat.probs
         tensor([[0.3333, 0.0000, 0.3333, 0.3333]])
@@ -109,8 +111,11 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
     Example:
         >>> import catnat, torch
         >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
-        >>> actions = MaskableMultiCatnatDistribution(catnat.Forest([3, 2])).proba_distribution(torch.zeros(1, 3))
-        >>> actions.apply_masking([True, False, True, False, True])  # those of both variables, one after the other
+        >>> actions = MaskableMultiCatnatDistribution(catnat.Forest([3, 2])).proba_distribution(
+        ...     torch.zeros(1, 3)
+        ... )
+        >>> # those of both variables, one after the other
+        >>> actions.apply_masking([True, False, True, False, True])
         >>> actions.catnat.probs
         tensor([[0.5000, 0.0000, 0.5000, 0.0000, 1.0000]])
     """
@@ -169,7 +174,12 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
         >>> from sb3_contrib.common.envs import InvalidActionEnvDiscrete
         >>> from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
         >>> env = InvalidActionEnvDiscrete(dim=10, n_invalid_actions=6)
-        >>> model = MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs={"mask_mode": "renormalize"}, device="cpu")
+        >>> model = MaskablePPO(
+        ...     MaskableCatnatPolicy,
+        ...     env,
+        ...     policy_kwargs={"mask_mode": "renormalize"},
+        ...     device="cpu",
+        ... )
         >>> model.policy.action_net.out_features  # a ScoreLayer: 9 scores for 10 actions
         9
     """

@@ -122,7 +122,8 @@ class CatnatDistribution(ByTree, CategoricalDistribution):
         >>> import catnat, torch
         >>> from catnat.integrations.stable_baselines3 import CatnatDistribution
         >>> actions = CatnatDistribution(catnat.balanced(4))
-        >>> actions.proba_distribution_net(64).out_features  # a ScoreLayer: one score for every inner node
+        >>> # a ScoreLayer: one score for every inner node
+        >>> actions.proba_distribution_net(64).out_features
         3
         >>> actions.proba_distribution(torch.zeros(2, 3)).distribution.probs
         tensor([[0.2500, 0.2500, 0.2500, 0.2500],
@@ -143,7 +144,8 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
         >>> import catnat, torch
         >>> from catnat.integrations.stable_baselines3 import MultiCatnatDistribution
         >>> actions = MultiCatnatDistribution(catnat.Forest([3, 5]))
-        >>> actions.proba_distribution(torch.zeros(2, 2 + 4)).entropy().exp()  # 3 * 5 equally probable actions
+        >>> # 3 * 5 equally probable actions
+        >>> actions.proba_distribution(torch.zeros(2, 2 + 4)).entropy().exp()
         tensor([15.0000, 15.0000])
     """
 
@@ -272,7 +274,12 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
     Example:
         >>> from stable_baselines3 import PPO
         >>> from catnat.integrations.stable_baselines3 import CatnatPolicy
-        >>> model = PPO(CatnatPolicy, "CartPole-v1", policy_kwargs={"activation": "sigmoid"}, device="cpu")
+        >>> model = PPO(
+        ...     CatnatPolicy,
+        ...     "CartPole-v1",
+        ...     policy_kwargs={"activation": "sigmoid"},
+        ...     device="cpu",
+        ... )
         >>> model.policy.action_net.out_features  # a ScoreLayer: one score for two actions
         1
     """

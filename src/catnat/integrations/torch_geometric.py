@@ -413,7 +413,8 @@ class EdgeSampler(nn.Module):
         >>> import torch
         >>> from catnat.integrations.torch_geometric import EdgeSampler
         >>> sampler = EdgeSampler(4, initial_probs=0.1)
-        >>> graphs = sampler(num_graphs=2)  # then conv(graphs.stack(x), graphs.edge_index, graphs.edge_weight)
+        >>> # then conv(graphs.stack(x), graphs.edge_index, graphs.edge_weight)
+        >>> graphs = sampler(num_graphs=2)
         >>> graphs.edge_index.shape, graphs.edge_weight.shape
         (torch.Size([2, 24]), torch.Size([24]))
         >>> graphs.edge_weight.sum().backward()

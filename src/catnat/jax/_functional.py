@@ -253,7 +253,8 @@ def mode(
     Example:
         >>> import jax.numpy as jnp
         >>> from catnat.jax import mode
-        >>> print(mode(jnp.array([0.2, 1.0, 0.0])))  # most go right at the root, and split evenly there
+        >>> # most go right at the root, and split evenly there
+        >>> print(mode(jnp.array([0.2, 1.0, 0.0])))
         1
     """
     return log_probs(prepare(scores, tree, activation, num_classes), floored=False).argmax(-1)

@@ -102,7 +102,11 @@ class CatnatHead(OfRows):
         ... @jax.shard_map(mesh=mesh, in_specs=(P("rows"), P(), P()), out_specs=P())
         ... def loss(head, features, target):
         ...     return head(features, target, axis_name="rows").loss
-        >>> print(jnp.isclose(loss(head.padded(count), features, target), head(features, target).loss))
+        >>> print(
+        ...     jnp.isclose(
+        ...         loss(head.padded(count), features, target), head(features, target).loss
+        ...     )
+        ... )
         True
     """
 

@@ -101,7 +101,11 @@ def gumbel_softmax(
         >>> from catnat.jax.estimators import gumbel_softmax
         >>> gumbel_softmax(Catnat(jnp.zeros((5, 3))), 0.5, key=jax.random.key(0)).shape
         (5, 4)
-        >>> print(gumbel_softmax(Catnat(jnp.zeros((5, 3))), 0.5, hard=True, key=jax.random.key(0)).sum(-1))
+        >>> print(
+        ...     gumbel_softmax(
+        ...         Catnat(jnp.zeros((5, 3))), 0.5, hard=True, key=jax.random.key(0)
+        ...     ).sum(-1)
+        ... )
         [1. 1. 1. 1. 1.]
     """
     probs = _probs(distribution, "gumbel_softmax")
@@ -134,7 +138,11 @@ def straight_through(
         >>> from catnat.jax import Catnat
         >>> from catnat.jax.estimators import straight_through
         >>> costs, key = jnp.array([1.0, 2.0, 3.0, 4.0]), jax.random.key(0)
-        >>> print(jax.grad(lambda s: straight_through(Catnat(s), key=key) @ costs)(jnp.zeros(3)).round(4))
+        >>> print(
+        ...     jax.grad(lambda s: straight_through(Catnat(s), key=key) @ costs)(
+        ...         jnp.zeros(3)
+        ...     ).round(4)
+        ... )
         [0.5   0.125 0.125]
     """
     probs = _probs(distribution, "straight_through")
@@ -229,7 +237,9 @@ def score_function(
         >>> from catnat.jax.estimators import score_function
         >>> def loss(scores, key):
         ...     cost = lambda k: (k - 1.0) ** 2
-        ...     losses = score_function(cost, Catnat(scores), num_samples=4, baseline="leave-one-out", key=key)
+        ...     losses = score_function(
+        ...         cost, Catnat(scores), num_samples=4, baseline="leave-one-out", key=key
+        ...     )
         ...     return losses.mean()
         >>> jax.grad(loss)(jnp.zeros((10, 3)), jax.random.key(0)).shape
         (10, 3)
@@ -308,7 +318,8 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
         >>> from catnat.jax import Catnat
         >>> from catnat.jax.estimators import unordered_set
         >>> distribution = Catnat(jnp.zeros((3, 3)))
-        >>> print(unordered_set(lambda k: k, distribution, 4, key=jax.random.key(0)))  # all four classes: exact
+        >>> # all four classes: exact
+        >>> print(unordered_set(lambda k: k, distribution, 4, key=jax.random.key(0)))
         [1.5 1.5 1.5]
     """
     given = _probs(distribution, "unordered_set")
@@ -418,7 +429,9 @@ def sample_counts(
         >>> import jax, jax.numpy as jnp
         >>> from catnat.jax import Catnat
         >>> from catnat.jax.estimators import sample_counts
-        >>> print(sample_counts(Catnat(jnp.zeros((5, 3))), 10**6, key=jax.random.key(0)).sum(-1))
+        >>> print(
+        ...     sample_counts(Catnat(jnp.zeros((5, 3))), 10**6, key=jax.random.key(0)).sum(-1)
+        ... )
         [1000000 1000000 1000000 1000000 1000000]
     """
     probs = lax.stop_gradient(_probs(distribution, "sample_counts")).astype(float)

@@ -69,7 +69,11 @@ def natural_gradient(
         >>> import jax, jax.numpy as jnp
         >>> from catnat.jax import log_prob
         >>> from catnat.jax.geometry import natural_gradient
-        >>> print(jax.grad(lambda s: log_prob(natural_gradient(s), jnp.array(0)))(jnp.zeros(3)).round(4))
+        >>> print(
+        ...     jax.grad(lambda s: log_prob(natural_gradient(s), jnp.array(0)))(
+        ...         jnp.zeros(3)
+        ...     ).round(4)
+        ... )
         [-2. -4.  0.]
     """
     check_damping(damping)
@@ -108,7 +112,11 @@ def softmax_natural_gradient(
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from catnat.jax.geometry import softmax_natural_gradient
-        >>> print(jax.grad(lambda x: jax.nn.log_softmax(softmax_natural_gradient(x))[0])(jnp.zeros(4)))
+        >>> print(
+        ...     jax.grad(lambda x: jax.nn.log_softmax(softmax_natural_gradient(x))[0])(
+        ...         jnp.zeros(4)
+        ...     )
+        ... )
         [ 3. -1. -1. -1.]
     """
     check_damping(damping)
@@ -282,7 +290,8 @@ def fisher_rao_distance(
     Example:
         >>> import jax.numpy as jnp
         >>> from catnat.jax.geometry import fisher_rao_distance
-        >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5])).round(4))  # |s - t| pi / A, A = 2 pi
+        >>> # |s - t| pi / A, A = 2 pi
+        >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5])).round(4))
         0.75
     """
     p = prepare(p_scores, tree, activation, num_classes)

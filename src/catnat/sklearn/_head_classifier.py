@@ -52,9 +52,16 @@ class HeadClassifier(TreePredictor):
     Example:
         >>> from sklearn.feature_extraction.text import HashingVectorizer
         >>> from catnat.sklearn import HeadClassifier
-        >>> texts, labels = ["a cat sat", "a dog ran", "cats sit", "dogs run"], ["cat", "dog", "cat", "dog"]
-        >>> vectorizer = HashingVectorizer(n_features=2**10, analyzer="char_wb", ngram_range=(3, 3))
-        >>> classifier = HeadClassifier(16, random_state=0).fit(vectorizer.transform(texts), labels)
+        >>> texts, labels = (
+        ...     ["a cat sat", "a dog ran", "cats sit", "dogs run"],
+        ...     ["cat", "dog", "cat", "dog"],
+        ... )
+        >>> vectorizer = HashingVectorizer(
+        ...     n_features=2**10, analyzer="char_wb", ngram_range=(3, 3)
+        ... )
+        >>> classifier = HeadClassifier(16, random_state=0).fit(
+        ...     vectorizer.transform(texts), labels
+        ... )
         >>> classifier.predict(vectorizer.transform(["dogs ran"])).tolist()
         ['dog']
     """

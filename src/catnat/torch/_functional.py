@@ -180,7 +180,9 @@ def sample(
     Example:
         >>> import torch
         >>> from catnat.torch import sample
-        >>> sample(torch.zeros(2, 9), sample_shape=(3,), generator=torch.Generator().manual_seed(0)).shape
+        >>> sample(
+        ...     torch.zeros(2, 9), sample_shape=(3,), generator=torch.Generator().manual_seed(0)
+        ... ).shape
         torch.Size([3, 2])
     """
     return draw(prepare(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), generator)
@@ -272,7 +274,8 @@ def mode(
     Example:
         >>> import torch
         >>> from catnat.torch import mode
-        >>> mode(torch.tensor([0.2, 1.0, 0.0]))  # most go right at the root, and split evenly there
+        >>> # most go right at the root, and split evenly there
+        >>> mode(torch.tensor([0.2, 1.0, 0.0]))
         tensor(1)
     """
     return log_probs(prepare(scores, tree, activation, num_classes).detach(), floored=False).argmax(-1)

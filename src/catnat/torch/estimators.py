@@ -203,7 +203,12 @@ def score_function(
         >>> from catnat.torch import Catnat
         >>> from catnat.torch.estimators import score_function
         >>> scores = torch.zeros(10, 3, requires_grad=True)
-        >>> loss = score_function(lambda k: (k - 1.0) ** 2, Catnat(scores), num_samples=4, baseline="leave-one-out")
+        >>> loss = score_function(
+        ...     lambda k: (k - 1.0) ** 2,
+        ...     Catnat(scores),
+        ...     num_samples=4,
+        ...     baseline="leave-one-out",
+        ... )
         >>> loss.shape
         torch.Size([10])
         >>> loss.mean().backward()
@@ -282,7 +287,8 @@ def unordered_set(
         >>> from catnat.torch import Catnat
         >>> from catnat.torch.estimators import unordered_set
         >>> scores = torch.zeros(10, 3, requires_grad=True)
-        >>> unordered_set(lambda k: k.float(), Catnat(scores), 4)  # all classes: no randomness is left
+        >>> # all classes: no randomness is left
+        >>> unordered_set(lambda k: k.float(), Catnat(scores), 4)
         tensor([1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000, 1.5000],
                grad_fn=...)
     """

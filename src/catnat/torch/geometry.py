@@ -264,7 +264,8 @@ def fisher_rao_distance(
     Example:
         >>> import torch
         >>> from catnat.torch.geometry import fisher_rao_distance
-        >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]))  # two classes: |s - t| pi / A, A = 2 pi
+        >>> # two classes: |s - t| pi / A, A = 2 pi
+        >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]))
         tensor(0.7500)
     """
     _, tree, activation = _inputs.check(p_scores, tree, activation, num_classes)

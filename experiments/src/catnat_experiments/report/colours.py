@@ -1,11 +1,49 @@
-"""The colours of the columns of a table."""
+"""One colour for each parameterization, in all plots.
+
+The first six are Okabe and Ito's, which colour-blind readers can tell apart. Scripts of the gallery are downloaded
+without this package and repeat those that they need; a test of this package compares them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib as mpl
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
+
+PALETTE = {
+    "softmax": "#D55E00",
+    "sigmoid": "#CC79A7",
+    "natural": "#0072B2",
+    "natural-reflect": "#009E73",
+    "natural-isotropic": "#E69F00",
+    "natural-tail": "#56B4E9",
+    "sparsemax": "#999999",
+    # controls, and what changes the update: darker than what they start from
+    "softmax-damped-gradient": "#7A3600",
+    "sigmoid-natural-gradient": "#7A3B5E",
+    "sigmoid-trust-region": "#A34D7C",
+    "natural-damped-gradient": "#003A5C",
+    "trust-region": "#00503A",
+    # references
+    "exact": "#000000",
+    "optimal": "#000000",
+    "untrained": "#666666",
+}
+"""Of parameterizations by the names that configs and records have for them."""
 
 
-def colour(place: int, count: int) -> str:
-    """Of a column: matplotlib's usual ten, and twenty where there are more columns."""
-    return f"C{place}" if count <= 10 else to_hex(mpl.colormaps["tab20"](place % 20))
+def colour(name: str, names: Sequence[str]) -> str:
+    """Of one column among others.
+
+    A parameterization has its own, and "natural+warm-up" a lighter shade of natural's. What is no parameterization gets
+    one by its place among the names.
+    """
+    base, variant, _ = name.partition("+")
+    if base in PALETTE:
+        return _lighter(PALETTE[base]) if variant else PALETTE[base]
+    return to_hex(mpl.colormaps["tab20"](list(names).index(name) % 20))
+
+
+def _lighter(shade: str) -> str:
+    return to_hex([0.5 + 0.5 * part for part in to_rgb(shade)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,6 +16,22 @@ from matplotlib.figure import Figure
 from catnat_experiments.report.colours import colour
 from catnat_experiments.report.statistics import Sample
 from catnat_experiments.report.tables import Curve, Numbers
+
+WIDTH = 7.6
+"""Inches: what a page's column shows at its true size, so that a label of 9 points has 9 points there."""
+COLUMNS = 3
+"""Panels side by side, at most."""
+
+
+def grid(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure as wide as a page, with some panels in rows of at most :data:`COLUMNS`, each row of a given height."""
+    columns = min(count, COLUMNS)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDTH, 0.6 + height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).flatten())
+    for unused in panels[count:]:
+        unused.set_visible(False)
+    return figure, panels[:count]
 
 
 def slug(title: str) -> str:
@@ -28,26 +46,24 @@ def slug(title: str) -> str:
 def plot_table(numbers: Numbers, directory: Path) -> Path:
     """One panel per row, each with its own scale: means with one standard deviation, the paper's numbers as crosses."""
     table = numbers.table
-    size = max(5.0, 1.5 + 2.0 * len(numbers.rows)), 1.4 + 0.25 * len(table.columns)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(numbers.rows), sharey=True, squeeze=False)[0]
+    figure, panels = grid(len(numbers.rows), 0.8 + 0.22 * len(table.columns), sharey=True)
     for axes, row in zip(panels, numbers.rows, strict=True):
         for place, column in enumerate(table.columns):
             sample = numbers.samples.get((row, column), Sample(()))
-            style = {"color": colour(place, len(table.columns))}
+            style = {"color": colour(column, table.columns)}
             spread = 0.0 if math.isnan(sample.std) else sample.std
             axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, **style)
             axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, **style)
         if table.reference is not None and (row, table.reference) in numbers.samples:
             axes.axvline(numbers.samples[row, table.reference].mean, color="gray", ls="--", lw=1, label=table.reference)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
-        axes.locator_params(axis="x", nbins=4)
+        axes.locator_params(axis="x", nbins=3)
         axes.margins(x=0.1, y=0.1)
     panels[0].set_yticks(range(len(table.columns)), table.columns)
     panels[0].invert_yaxis()  # of all panels: the first column is at the top
     if table.paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
-    legend_beside(figure)
+    legend_below(figure)
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
 
@@ -61,20 +77,18 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
     table, frame = numbers.table, numbers.frame
     if f"history.{curve.name}" not in frame:
         return None
-    size = 1.5 + max(5.0, 3.0 * len(numbers.rows)), max(2.8, 0.25 * len(table.columns) + 0.6)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(1, len(numbers.rows), sharex=True, squeeze=False)[0]
+    figure, panels = grid(len(numbers.rows), 2.4, sharex=True)
     for axes, row in zip(panels, numbers.rows, strict=True):
-        for place, column in enumerate(table.columns):
+        for column in table.columns:
             runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
-            shade = colour(place, len(table.columns))
+            shade = colour(column, table.columns)
             draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", shade, column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
         axes.set_xlabel(curve.x_title)
         axes.set_xscale("log" if curve.log_x else "linear")
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
-    legend_beside(figure)
+    legend_below(figure)
     return save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
 
 
@@ -92,14 +106,19 @@ def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, 
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
 
 
-def legend_beside(figure: Figure) -> None:
-    """One legend for all panels, that of the first, to their right."""
+def style_of_gallery(_: object, __: str) -> None:
+    """Make figures of the gallery transparent too: sphinx-gallery calls this before every script."""
+    mpl.rcParams["savefig.transparent"] = True
+
+
+def legend_below(figure: Figure) -> None:
+    """One legend for all panels, that of the first."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if handles:  # matplotlib would draw an empty box
-        figure.legend(handles, labels, loc="outside right upper", fontsize="small")
+        figure.legend(handles, labels, loc="outside lower center", ncols=COLUMNS, fontsize=9)
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure to a file."""
-    figure.savefig(path, dpi=120)
+    """Write a figure to a file; its ground is the page's, light or dark."""
+    figure.savefig(path, dpi=150, transparent=True)
     return path

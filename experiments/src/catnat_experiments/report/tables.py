@@ -59,7 +59,7 @@ class Curve:
     title: str = ""
     x: str | None = None
     log: bool = False
-    x_title: str = "step"
+    x_title: str = "updates"
     log_x: bool = False
 
 

@@ -26,7 +26,7 @@ def strips(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
     """A strip for each parameterization: frames evenly over a game, of the run with the first seed."""
     firsts = runs.sort_values("config.seed").groupby("config.parameterization").first()
     present = [name for name in names if name in firsts.index]
-    figure = Figure(figsize=(1.35 * PICTURES, 1.7 * len(present)), layout="constrained")
+    figure = Figure(figsize=(plots.WIDTH, 0.4 + 1.2 * len(present)), layout="constrained")
     for row, name in zip(figure.subplots(len(present), PICTURES, squeeze=False), present, strict=True):
         run = firsts.loc[name]
         shown = unpack(run["history.pictures"]).reshape(PICTURES, SIDE, SIDE)
@@ -35,6 +35,6 @@ def strips(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
             axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_title(f"step {step:.0f}: {points:g}", fontsize="x-small")
-        row[0].set_ylabel(name, fontsize="small")
+            axes.set_title(f"step {step:.0f}\n{points:g} points", fontsize=9)
+        row[0].set_ylabel(name, fontsize=9)
     return plots.save(figure, path)

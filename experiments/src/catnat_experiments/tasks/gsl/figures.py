@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from catnat_experiments.report import plots
+from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.gsl import data, paper
 
 ENTRIES = {"zero": "true zeros", "edge": "true edges"}
@@ -30,7 +31,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
 
 
 def _color(name: str) -> str:
-    return f"C{paper.ALL.index(name)}"
+    return colour(name, paper.ALL)
 
 
 def _runs(frame: pd.DataFrame, name: str, theta: float) -> pd.DataFrame:
@@ -42,15 +43,15 @@ def _runs(frame: pd.DataFrame, name: str, theta: float) -> pd.DataFrame:
 
 def hidden_graph(directory: Path) -> Path:
     """The four communities in a line, and the entries of the adjacency matrix that can be there."""
-    figure = Figure(figsize=(10.0, 2.6), layout="compressed")
-    left, right = figure.subplots(1, 2, width_ratios=(5, 2))
+    figure = Figure(figsize=(plots.WIDTH, 4.8), layout="compressed")
+    left, right = figure.subplots(2, 1, height_ratios=(2, 3))
     places = np.concatenate([_TRIANGLE + np.array([2.8 * community, 0.0]) for community in range(data.COMMUNITIES)])
     edges = data.possible_edges().numpy()
     for i, j in np.argwhere(np.triu(edges, 1)):
         left.plot(*places[[i, j]].T, color="gray", lw=1.2, zorder=1)
-    left.scatter(*places.T, c=[f"C{node // 6}" for node in range(data.NODES)], s=110, zorder=2)
+    left.scatter(*places.T, c=[f"C{node // 6}" for node in range(data.NODES)], s=180, zorder=2)
     for node, (x, y) in enumerate(places):
-        left.text(x, y, str(node), ha="center", va="center", color="white", fontsize="x-small", zorder=3)
+        left.text(x, y, str(node), ha="center", va="center", color="white", fontsize=9, zorder=3)
     left.margins(0.05, 0.2)  # or the outermost nodes would be cut
     left.set_aspect("equal")
     left.axis("off")
@@ -67,13 +68,13 @@ def hidden_graph(directory: Path) -> Path:
 
 def theta_errors(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
     """MAE on theta over the true zeros and over the true edges: mean and standard deviation of the final runs."""
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    figure = Figure(figsize=(plots.WIDTH, 3.6), layout="constrained")
     for axes, (kind, title) in zip(figure.subplots(1, 2), ENTRIES.items(), strict=True):
         _errors_by_theta(axes, frame, names, f"metrics.mae_theta_{kind}")
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("theta*")
     figure.axes[0].set_ylabel("mean |theta - theta*|")
-    plots.legend_beside(figure)
+    plots.legend_below(figure)
     return plots.save(figure, directory / "theta-errors.png")
 
 
@@ -94,26 +95,26 @@ def _errors_by_theta(axes: Axes, frame: pd.DataFrame, names: Sequence[str], metr
 def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
     """The fraction of saturated entries over training, of true zeros and of true edges, for those who have any."""
     thetas = sorted(set(frame["config.theta"]))
-    figure = Figure(figsize=(2.0 + 2.0 * len(thetas), 4.2), layout="constrained")
+    figure = Figure(figsize=(plots.WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, len(thetas), sharex=True, sharey="row", squeeze=False)
     for row, (kind, title) in zip(panels, ENTRIES.items(), strict=True):
         for axes, theta in zip(row, thetas, strict=True):
             for name in names:
                 plots.draw_history(axes, _runs(frame, name, theta), f"dead_{kind}", "step", _color(name), name)
             axes.set_title(f"theta* {theta}" if kind == "zero" else "", fontsize="medium")
-        row[0].set_ylabel(f"dead {title}, share")
+            axes.locator_params(axis="x", nbins=2)
+        row[0].set_ylabel(f"{title},\nfraction saturated")
         row[0].set_ylim(bottom=0)
     for axes in panels[-1]:
-        axes.set_xlabel("step")
-    plots.legend_beside(figure)
+        axes.set_xlabel("updates")
+    plots.legend_below(figure)
     return plots.save(figure, directory / "dead-entries.png")
 
 
 def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
     """Every final run: how far its energy score is above the optimal row's, over its saturated true edges."""
     thetas = sorted(set(frame["config.theta"]))
-    figure = Figure(figsize=(2.0 + 2.0 * len(thetas), 2.8), layout="constrained")
-    panels = figure.subplots(1, len(thetas), squeeze=False)[0]
+    figure, panels = plots.grid(len(thetas), 2.2)
     for axes, theta in zip(panels, thetas, strict=True):
         optimal = _runs(frame, paper.OPTIMAL, theta)["metrics.test_es_twice"].mean()
         for name in names:
@@ -122,9 +123,9 @@ def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Pa
             above = runs["metrics.test_es_twice"] - optimal
             axes.plot(lost, above, "o", ms=4, alpha=0.6, color=_color(name), label=name)
         axes.set_title(f"theta* {theta}", fontsize="medium")
-        axes.set_xlabel("dead true edges")
+        axes.set_xlabel("saturated true edges")
         axes.set_xscale("symlog", linthresh=1)
         axes.set_yscale("symlog", linthresh=0.1)
-    panels[0].set_ylabel("energy score above optimal")
-    plots.legend_beside(figure)
+    panels[0].set_ylabel("energy score\nabove optimal")
+    plots.legend_below(figure)
     return plots.save(figure, directory / "lost-edges.png")

@@ -19,7 +19,7 @@ CURVES = {
     "validation_loss": "loss on validation images",
     "entropy": "entropy of a posterior, nats",
     "classes_alive": "classes alive",
-    "dead": "dead scores, share",
+    "dead": "saturated scores, fraction",
 }
 
 
@@ -31,7 +31,7 @@ def figures(
     Args:
         frame: Records.
         directory: Where to draw.
-        columns: The parameterizations, in the order of the tables, which gives them their colours.
+        columns: The parameterizations, in the order of the tables.
         keys: Of the config.
     """
     final = frame[frame["stage"] == "final"] if len(frame) else frame
@@ -39,7 +39,7 @@ def figures(
     for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
         present = [column for column in columns if column in set(runs["config.parameterization"])]
-        colours = {column: colour(place, len(present)) for place, column in enumerate(present)}
+        colours = {column: colour(column, present) for column in present}
         drawn += [
             pictures(runs, list(colours), directory / f"pictures-{name}.png"),
             curves(runs, colours, directory / f"curves-{name}.png"),
@@ -49,7 +49,7 @@ def figures(
 
 def pictures(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
     """Originals and reconstructions to the left, images from the prior to the right; the run with the first seed."""
-    figure = Figure(figsize=(12.0, 0.9 + 0.75 * (len(names) + 1)), layout="constrained")
+    figure = Figure(figsize=(plots.WIDTH, 0.9 + 0.5 * (len(names) + 1)), layout="constrained")
     panels = figure.subplots(len(names) + 1, 2, squeeze=False)
     firsts = {name: _first(runs, name) for name in names}
     _strip(panels[0][0], firsts[names[0]], "originals", "")
@@ -79,12 +79,12 @@ def _strip(axes: Axes, run: pd.Series, kind: str, label: str) -> None:
 
 def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
     """Loss, entropy, classes alive and saturated scores over training: means and standard deviations of final runs."""
-    figure = Figure(figsize=(13.0, 3.0), layout="constrained")
-    for axes, (metric, title) in zip(figure.subplots(1, len(CURVES)), CURVES.items(), strict=True):
+    figure = Figure(figsize=(plots.WIDTH, 5.2), layout="constrained")
+    for axes, (metric, title) in zip(figure.subplots(2, 2).flatten(), CURVES.items(), strict=True):
         for name, shade in colours.items():
             mine = runs[runs["config.parameterization"] == name]
             plots.draw_history(axes, mine, metric, "step", shade, name)
         axes.set_title(title, fontsize="medium")
-        axes.set_xlabel("step")
-    plots.legend_beside(figure)
+        axes.set_xlabel("updates")
+    plots.legend_below(figure)
     return plots.save(figure, path)

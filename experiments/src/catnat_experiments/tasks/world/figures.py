@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from catnat_experiments.common.pictures import LEVELS, unpack
 from catnat_experiments.report import plots
+from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.world import environment, model, training
 
 
@@ -30,23 +31,23 @@ def ahead(runs: dict[str, pd.DataFrame], path: Path) -> Path:
     """Log-loss over the steps ahead, between that of exact predictions and that of a constant guess."""
     figure = Figure(figsize=(6.0, 3.4), layout="constrained")
     axes = figure.subplots()
-    for place, name in enumerate(training.ALL):
+    for name in training.ALL:
         if name in runs:
-            plots.draw_history(axes, runs[name], "ahead", "ahead.step", f"C{place}", name)
+            plots.draw_history(axes, runs[name], "ahead", "ahead.step", colour(name, training.ALL), name)
     if training.EXACT in runs:
-        plots.draw_history(axes, runs[training.EXACT], "ahead", "ahead.step", "black", "exact law")
+        plots.draw_history(axes, runs[training.EXACT], "ahead", "ahead.step", "black", "exact distribution")
         plots.draw_history(axes, runs[training.EXACT], "ahead_mean_frame", "ahead.step", "gray", "mean frame")
     axes.set_xlabel("steps ahead")
     axes.set_ylabel("log-loss, nats a frame")
     axes.set_ylim(bottom=0)
-    plots.legend_beside(figure)
+    plots.legend_below(figure)
     return plots.save(figure, path)
 
 
 def pictures(runs: dict[str, pd.DataFrame], path: Path) -> Path:
     """One test sequence, and one rollout of the run with the smallest seed, for each parameterization."""
     firsts = {name: runs[name].sort_values("config.seed").iloc[0] for name in training.ALL if name in runs}
-    figure = Figure(figsize=(12.0, 0.8 * (len(firsts) + 1)), layout="constrained")
+    figure = Figure(figsize=(plots.WIDTH, 0.5 * (len(firsts) + 1)), layout="constrained")
     top, *panels = figure.subplots(len(firsts) + 1, 1, squeeze=False)[:, 0]
     _strip(top, next(iter(firsts.values()))["history.pictures.truth"], "the world")
     for axes, (name, run) in zip(panels, firsts.items(), strict=True):
