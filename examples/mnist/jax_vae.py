@@ -26,10 +26,7 @@ N, K, HIDDEN, BATCH = 20, 32, 256, 200
 class VAE(nnx.Module):
     def __init__(self, rngs):
         def layers(features, outputs):
-            first, last = (
-                nnx.Linear(features, HIDDEN, rngs=rngs),
-                nnx.Linear(HIDDEN, outputs, rngs=rngs),
-            )
+            first, last = nnx.Linear(features, HIDDEN, rngs=rngs), nnx.Linear(HIDDEN, outputs, rngs=rngs)
             return nnx.Sequential(first, nnx.relu, last)
 
         self.encoder = layers(784, N * (K - 1))  # K - 1 scores for each latent
@@ -46,9 +43,7 @@ def negative_elbo(model, x, key):
     posterior = model.posterior(x)
     pixels = model.decode(posterior.rsample(key=key))
     error = optax.sigmoid_binary_cross_entropy(pixels, x).sum(-1)
-    return (
-        error + N * math.log(K) - posterior.entropy().sum(-1)
-    ).mean()  # the prior is uniform
+    return (error + N * math.log(K) - posterior.entropy().sum(-1)).mean()  # the prior is uniform
 
 
 @nnx.jit
@@ -62,44 +57,22 @@ def images(path):
 
 
 parser = argparse.ArgumentParser()
-parser.add_argument(
-    "folder",
-    nargs="?",
-    type=Path,
-    default=Path(os.environ.get("CATNAT_DATA", ".")) / "mnist",
-)
+parser.add_argument("folder", nargs="?", type=Path, default=Path(os.environ.get("CATNAT_DATA", ".")) / "mnist")
 parser.add_argument("--steps", type=int, default=2400)
 parser.add_argument("--picture", type=Path, default="jax_vae.png")
 args = parser.parse_args()
-train, test = (
-    jnp.asarray(images(args.folder / f"{part}-images-idx3-ubyte.gz"))
-    for part in ("train", "t10k")
-)
+train, test = (jnp.asarray(images(args.folder / f"{part}-images-idx3-ubyte.gz")) for part in ("train", "t10k"))
 key, model = jax.random.key(0), VAE(nnx.Rngs(0))
-evaluate, optimizer = (
-    nnx.jit(negative_elbo),
-    nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param),
-)
+evaluate, optimizer = nnx.jit(negative_elbo), nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param)
 for i in range(args.steps + 1):
     rows, draws = jax.random.split(jax.random.fold_in(key, i))
     if i % 300 == 0 or i == args.steps:
         print(f"step {i:4}  test ELBO {-evaluate(model, test, draws):7.1f}", flush=True)
-    step(
-        model,
-        optimizer,
-        train[jax.random.randint(rows, (BATCH,), 0, len(train))],
-        draws,
-    )
+    step(model, optimizer, train[jax.random.randint(rows, (BATCH,), 0, len(train))], draws)
 
 shown = test[:12]
 copies = model.decode(model.posterior(shown).mode)
-prior = model.decode(
-    cj.OneHotCatnat(jnp.zeros((24, N, K - 1))).sample(key=key)
-)  # zero scores: the uniform prior
-rows = [
-    *jnp.concatenate([shown, jax.nn.sigmoid(copies), jax.nn.sigmoid(prior)]).reshape(
-        4, 12, 28, 28
-    )
-]
+prior = model.decode(cj.OneHotCatnat(jnp.zeros((24, N, K - 1))).sample(key=key))  # zero scores: the uniform prior
+rows = [*jnp.concatenate([shown, jax.nn.sigmoid(copies), jax.nn.sigmoid(prior)]).reshape(4, 12, 28, 28)]
 picture = np.block([[np.asarray(one) for one in row] for row in rows])
 plt.imsave(args.picture, picture.repeat(3, 0).repeat(3, 1), cmap="gray_r")

@@ -35,9 +35,7 @@ class Config:
 
 
 def mlp(inputs: int, outputs: int = 64) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, outputs), nn.Tanh()
-    )
+    return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, outputs), nn.Tanh())
 
 
 class Agent(nn.Module):
@@ -72,42 +70,21 @@ class Rollouts:
     def __init__(self, agent: Agent, config: Config) -> None:
         self.agent, self.config = agent, config
         same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.envs = gym.make_vec(
-            config.env,
-            config.num_envs,
-            vectorization_mode="sync",
-            vector_kwargs=same_step,
-        )
+        self.envs = gym.make_vec(config.env, config.num_envs, vectorization_mode="sync", vector_kwargs=same_step)
         self.observation = torch.as_tensor(self.envs.reset(seed=config.seed)[0])
         self.running, self.returns = np.zeros(config.num_envs), []
 
     @torch.no_grad()
     def collect(self) -> dict[str, torch.Tensor]:
-        steps = {
-            name: []
-            for name in (
-                "observations",
-                "actions",
-                "log_probs",
-                "values",
-                "rewards",
-                "dones",
-            )
-        }
+        steps = {name: [] for name in ("observations", "actions", "log_probs", "values", "rewards", "dones")}
         for _ in range(self.config.rollout):
             policy = self.agent.policy(self.observation)
             action = policy.sample()
-            following, reward, terminated, truncated, info = self.envs.step(
-                action.numpy()
-            )
+            following, reward, terminated, truncated, info = self.envs.step(action.numpy())
             self._count(reward, terminated | truncated)
             reward = torch.as_tensor(reward, dtype=torch.float32)
-            for env in np.flatnonzero(
-                truncated & ~terminated
-            ):  # it went on, but nobody looked
-                reward[env] += self.config.gamma * self.agent.value(
-                    torch.as_tensor(info["final_obs"][env])
-                )
+            for env in np.flatnonzero(truncated & ~terminated):  # it went on, but nobody looked
+                reward[env] += self.config.gamma * self.agent.value(torch.as_tensor(info["final_obs"][env]))
             for name, value in {
                 "observations": self.observation,
                 "actions": action,
@@ -120,9 +97,7 @@ class Rollouts:
             self.observation = torch.as_tensor(following)
         batch = {name: torch.stack(values) for name, values in steps.items()}
         last_value = self.agent.value(self.observation)
-        batch["advantages"] = advantages(
-            batch["rewards"], batch["values"], batch["dones"], last_value, self.config
-        )
+        batch["advantages"] = advantages(batch["rewards"], batch["values"], batch["dones"], last_value, self.config)
         batch["targets"] = batch["advantages"] + batch["values"]
         return {name: values.flatten(0, 1) for name, values in batch.items()}
 
@@ -132,20 +107,14 @@ class Rollouts:
         self.running[done] = 0
 
 
-def loss(
-    agent: Agent, batch: dict[str, torch.Tensor], clip: float, config: Config
-) -> torch.Tensor:
+def loss(agent: Agent, batch: dict[str, torch.Tensor], clip: float, config: Config) -> torch.Tensor:
     policy = agent.policy(batch["observations"])
     ratio = (policy.log_prob(batch["actions"]) - batch["log_probs"]).exp()
     advantage = batch["advantages"]
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     gain = torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
     error = (agent.value(batch["observations"]) - batch["targets"]).square()
-    return (
-        -gain.mean()
-        + config.value * error.mean()
-        - config.entropy * policy.entropy().mean()
-    )
+    return -gain.mean() + config.value * error.mean() - config.entropy * policy.entropy().mean()
 
 
 def train(config: Config, report_every: int = 50) -> tuple[Agent, list[float]]:
@@ -183,11 +152,7 @@ def evaluate(agent: Agent, config: Config, episodes: int = 20) -> list[float]:
     """Returns of the most probable actions."""
     env, returns = gym.make(config.env), []
     for episode in range(episodes):
-        observation, done, total = (
-            env.reset(seed=1000 * config.seed + episode)[0],
-            False,
-            0.0,
-        )
+        observation, done, total = env.reset(seed=1000 * config.seed + episode)[0], False, 0.0
         while not done:
             action = agent.policy(torch.as_tensor(observation)).mode
             observation, reward, terminated, truncated, _ = env.step(int(action))
@@ -199,17 +164,11 @@ def evaluate(agent: Agent, config: Config, episodes: int = 20) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for field in dataclasses.fields(Config):
-        parser.add_argument(
-            f"--{field.name.replace('_', '-')}",
-            type=type(field.default),
-            default=field.default,
-        )
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     config = Config(**vars(parser.parse_args()))
     agent, _ = train(config)
     returns = evaluate(agent, config)
-    print(
-        f"median return of the most probable actions {np.median(returns):.1f}, over {len(returns)} episodes"
-    )
+    print(f"median return of the most probable actions {np.median(returns):.1f}, over {len(returns)} episodes")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def path_log_prob_is_the_gathered_one(backend: Any, case: TreeCase, activation: 
         classes = rng.integers(case.num_classes, size=(4, 2, 3))  # a sample shape in front of the batch
         got = backend.log_prob(scores, classes, case.tree, activation)
         close(got, np.take_along_axis(dense[None], classes[..., None], -1)[..., 0], rtol=1e-13, atol=1e-15)
-        close(backend.log_prob(scores, classes[0], case.tree, activation), got[0])
+        close(backend.log_prob(scores, classes[0], case.tree, activation), got[0], rtol=1e-13, atol=1e-15)
         # One class for all rows, and all classes for one row.
         close(backend.log_prob(scores, np.array(0), case.tree, activation), dense[..., 0], rtol=1e-13, atol=1e-15)
         every = np.arange(case.num_classes)

@@ -46,4 +46,5 @@ def colour(name: str, names: Sequence[str]) -> str:
 
 
 def _lighter(shade: str) -> str:
-    return to_hex([0.5 + 0.5 * part for part in to_rgb(shade)])
+    red, green, blue = (0.5 + 0.5 * part for part in to_rgb(shade))
+    return to_hex((red, green, blue))

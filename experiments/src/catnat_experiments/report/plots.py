@@ -50,10 +50,10 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     for axes, row in zip(panels, numbers.rows, strict=True):
         for place, column in enumerate(table.columns):
             sample = numbers.samples.get((row, column), Sample(()))
-            style = {"color": colour(column, table.columns)}
+            shade = colour(column, table.columns)
             spread = 0.0 if math.isnan(sample.std) else sample.std
-            axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, **style)
-            axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, **style)
+            axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, color=shade)
+            axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, color=shade)
         if table.reference is not None and (row, table.reference) in numbers.samples:
             axes.axvline(numbers.samples[row, table.reference].mean, color="gray", ls="--", lw=1, label=table.reference)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
