@@ -17,7 +17,6 @@ import catnat.jax.extend as jax_extend
 import catnat.torch
 import catnat.torch.extend as torch_extend
 
-NAMES_ONLY_IN_TORCH = {".kernels"}  # what JAX runs is what XLA compiles
 TORCH_NAMES_IN_JAX = {"dim": "axis", "generator": "key"}
 # What a signature may have beyond its twin's, and why.
 ONLY_TORCH = {
@@ -48,7 +47,7 @@ def names_of(library):
     """All public names of a framework but modules, as they are written after its own name."""
     modules = {where: importlib.import_module(f"catnat.{library}{where}") for where in MODULES}
     names = [f"{where}.{name}" for where, module in modules.items() for name in module.__all__]
-    return [name for name in names if name not in {*MODULES, *NAMES_ONLY_IN_TORCH}]
+    return [name for name in names if name not in MODULES]
 
 
 def public(library, name):

@@ -5,18 +5,14 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
-#include <memory>
-#include <new>
 
+#include "memory.h"
 #include "tree.h"
 
 namespace {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// Rows are computed in cache, so a thread is worth its start from this many numbers on.
-constexpr int64_t GRAIN = 1 << 14;
 
 // Directly, because the dispatcher would look an allocation up by its name.
 Tensor empty(const Tensor& like, int64_t rows, int64_t columns) {
@@ -29,21 +25,8 @@ Tensor empty(const Tensor& like, int64_t rows, int64_t columns) {
   return Tensor(made);
 }
 
-struct Free {
-  void operator()(void* memory) const { ::operator delete(memory, std::align_val_t(64)); }
-};
-
-// Of one thread, kept from call to call.
-template <class T>
-T* buffer(int64_t size) {
-  static thread_local std::unique_ptr<void, Free> memory;
-  static thread_local int64_t bytes = 0;
-  if (bytes < size * int64_t(sizeof(T))) {
-    bytes = size * int64_t(sizeof(T));
-    memory.reset(::operator new(bytes, std::align_val_t(64)));
-  }
-  return static_cast<T*>(memory.get());
-}
+using catnat::buffer;
+using catnat::GRAIN;
 
 void check(const Tensor& scores, const Tensor& constants, const Tensor& table, int64_t activation) {
   STD_TORCH_CHECK(scores.dim() == 2 && scores.is_contiguous(), "scores must be a contiguous matrix");
@@ -91,7 +74,7 @@ template <class T, class F>
 void for_rows(const catnat::Problem<T>& p, const F& body) {
   const int64_t lanes = catnat::functions<T>().lanes;
   auto run = [&](int64_t first, int64_t end) { body(first, end, buffer<T>(2 * int64_t(p.classes) * lanes)); };
-  const int64_t grain = (GRAIN / (lanes * p.classes) + 1) * lanes;
+  const int64_t grain = catnat::grain_of(lanes, p.classes);
   if (p.rows <= grain) return p.rows > 0 ? run(0, p.rows) : void();
   torch::stable::parallel_for(0, p.rows, grain, run);
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from catnat._forest import Forest
 from catnat._tree import Ints, Tree
-from catnat.activations import Activation, Constants
+from catnat.activations import Activation, Constants, natural, sigmoid
 
 
 def node_constants(tree: Tree | Forest, activation: Activation, dtype: Any) -> Constants:
@@ -63,3 +63,28 @@ def subsets(k: int) -> tuple[list[tuple[Ints, Ints]], Ints]:
         levels.append((np.array(members), np.array(larger)))
     pairs = [[s if s == t else k + place[min(s, t), max(s, t)] for t in range(k)] for s in range(k)]
     return levels, np.array(pairs)
+
+
+# ---- for fused kernels ----
+
+# What they compute: the sigmoid of the scores, and the natural activation in its two boundaries. Exactly these types,
+# because a subclass may compute something else.
+SIGMOID, CLAMPED, REFLECTED = range(3)
+FUSED = (sigmoid, natural)
+# A balanced tree of more classes than this is computed level by level, not by a table of children.
+_MOST_TABLE_CLASSES = 64
+
+
+def fused_code(activation: Activation) -> int:
+    """The number by which kernels know one of the activations ``FUSED``."""
+    if not isinstance(activation, natural):
+        return SIGMOID
+    return REFLECTED if activation.boundary == "reflect" else CLAMPED
+
+
+def fused_table(tree: Tree | Forest) -> NDArray[np.int32]:
+    """The number of roots, the roots, the ids of both children of every node; nothing for a large balanced tree."""
+    if tree.kind == "balanced" and tree.num_classes > _MOST_TABLE_CLASSES:
+        return np.empty(0, np.int32)
+    roots = tree.roots if isinstance(tree, Forest) else [0]
+    return np.concatenate([[len(roots)], roots, tree.children.ravel()]).astype(np.int32)

@@ -37,10 +37,10 @@ def on_cpu(monkeypatch):
     """The kernels serve tensors of the CPU."""
     monkeypatch.setenv("CATNAT_TRITON", "1")
     monkeypatch.setitem(_fused._SOURCES, "cpu", _fused._SOURCES["cuda"])
-    _fused._implementation.cache_clear()
+    _fused._found.cache_clear()
     assert "Triton" in ct.kernels()["cpu"]
     yield
-    _fused._implementation.cache_clear()
+    _fused._found.cache_clear()
 
 
 # ---- what they compute ----

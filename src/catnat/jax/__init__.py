@@ -25,6 +25,7 @@ from catnat.jax._functional import log_prob as log_prob
 from catnat.jax._functional import mode as mode
 from catnat.jax._functional import sample as sample
 from catnat.jax._functional import sample_without_replacement as sample_without_replacement
+from catnat.jax._fused import kernels as kernels
 from catnat.jax._heads import CatnatHead as CatnatHead
 from catnat.jax._heads import HeadOutput as HeadOutput
 from catnat.jax._inverse import scores_from_logits as scores_from_logits
@@ -55,6 +56,7 @@ __all__ = [
     "entropy",
     "estimators",
     "geometry",
+    "kernels",
     "kl_divergence",
     "log_catnat",
     "log_prob",

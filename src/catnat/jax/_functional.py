@@ -15,7 +15,7 @@ from catnat import _checks
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.activations import Activation
-from catnat.jax import _constants, _dense, _inputs, _paths
+from catnat.jax import _constants, _dense, _fused, _inputs, _paths
 from catnat.jax._nodes import LazyNodes, Nodes, prepare
 
 # Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
@@ -94,7 +94,8 @@ def log_catnat(
 @functools.partial(jax.jit, static_argnames="floored")
 def log_probs(nodes: Nodes, *, floored: bool = True) -> Array:
     """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
-    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
+    fused = _fused.log_probs(nodes, floored=floored)
+    return _fused.plain_log_probs(nodes, floored=floored) if fused is None else fused
 
 
 @jax.jit

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from catnat import activations
+from catnat import _tables, activations
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.activations import Activation
@@ -27,25 +26,17 @@ from catnat.torch import _constants, _dense, _paths
 from catnat.torch._autograd import apply
 from catnat.torch._nodes import Nodes
 
-# A balanced tree of more classes than this is computed level by level, not by a table of children.
-MOST_TABLE_CLASSES = 64
-
-# What an implementation computes: the sigmoid of the scores, and the natural activation in its two boundaries.
-SIGMOID, CLAMPED, REFLECTED = range(3)
-
 
 class Plan(NamedTuple):
     """A tree and an activation as the tensors of a kernel, on one device and in one dtype."""
 
     tree: Tree | Forest
     activation: Activation
-    code: int  # SIGMOID, CLAMPED or REFLECTED
+    code: int  # `_tables.SIGMOID`, `CLAMPED` or `REFLECTED`
     # Rows of one kind, with a column for every node, or one if all nodes are alike: `Affine`'s scale and offset, or
     # `Band`'s six and the period of its reflections.
     constants: Tensor
-    # The number of roots, the roots, then the ids of both children of every node, int32. Empty for a large balanced
-    # tree, which is known by its size.
-    table: Tensor
+    table: Tensor  # `_tables.fused_table`
 
 
 class Implementation(Protocol):
@@ -140,7 +131,6 @@ def _found(device_type: str) -> Implementation | str:
     return _SOURCES[device_type]() if device_type in _SOURCES else "there are none for this device"
 
 
-@functools.cache
 def _implementation(device_type: str) -> Implementation | None:
     found = _found(device_type)
     return None if isinstance(found, str) else found
@@ -172,31 +162,19 @@ def _serving(nodes: Nodes) -> Implementation | None:
         return None
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
-    if type(nodes.activation) not in _CODES:
+    if type(nodes.activation) not in _tables.FUSED:
         return None
     return _implementation(scores.device.type)
 
 
-_CODES = {activations.sigmoid: SIGMOID, activations.natural: CLAMPED}
-
-
 @_constants.constant
 def _plan(tree: Tree | Forest, activation: Activation, device: torch.device, dtype: torch.dtype) -> Plan:
-    code = _CODES[type(activation)]
     constants = list(_constants.node_constants(tree, activation, device, dtype))
     if isinstance(activation, activations.natural):
         constants.append(torch.pi / constants[5])
-        code = REFLECTED if activation.boundary == "reflect" else CLAMPED
     columns = [torch.as_tensor(row, dtype=dtype, device=device).reshape(-1) for row in constants]
-    table = torch.as_tensor(_table(tree), device=device)
-    return Plan(tree, activation, code, torch.stack(columns), table)
-
-
-def _table(tree: Tree | Forest) -> NDArray[np.int32]:
-    if tree.kind == "balanced" and tree.num_classes > MOST_TABLE_CLASSES:
-        return np.empty(0, np.int32)
-    roots = tree.roots if isinstance(tree, Forest) else [0]
-    return np.concatenate([[len(roots)], roots, tree.children.ravel()]).astype(np.int32)
+    table = torch.as_tensor(_tables.fused_table(tree), device=device)
+    return Plan(tree, activation, _tables.fused_code(activation), torch.stack(columns), table)
 
 
 def log_probs(nodes: Nodes, *, floored: bool) -> Tensor | None:
@@ -262,7 +240,7 @@ def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
     scores, tree = nodes.scores, nodes.tree
     if torch.compiler.is_exporting() or not _is_compiled_with(scores.device.type):
         return None
-    if nodes.masses is not None or type(nodes.activation) not in _CODES or tree.num_nodes == 0:
+    if nodes.masses is not None or type(nodes.activation) not in _tables.FUSED or tree.num_nodes == 0:
         return None
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
     rows = scores.reshape(-1, tree.num_nodes).contiguous()

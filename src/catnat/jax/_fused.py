@@ -1,0 +1,192 @@
+"""Fused kernels: the log-probabilities of all classes in one call on the CPU, where catnat-kernels is installed.
+
+What XLA compiles from the plain operations is the definition, the fallback and, in tests, the oracle. All derivatives
+beyond the first are the plain operations'. The environment variable ``CATNAT_KERNELS=0`` switches the kernels off, and
+``=baseline``, ``=avx2`` or ``=avx512`` has them use this instruction set.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from catnat import _tables
+from catnat._forest import Forest
+from catnat._tree import Tree
+from catnat.activations import Activation
+from catnat.jax import _constants, _dense
+from catnat.jax._nodes import Nodes
+
+
+@functools.cache
+def _found() -> tuple[bool, str]:
+    """Whether there are kernels, and which, or why not. Looked for once, when the first function is traced."""
+    if os.environ.get("CATNAT_KERNELS", "1") == "0":
+        return False, "switched off by CATNAT_KERNELS=0"
+    try:
+        package, targets = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.jax_ops"))
+    except ModuleNotFoundError:
+        return False, 'pip install "catnat-kernels"'
+    except ImportError as error:
+        return False, str(error)
+    return True, f"catnat-kernels {package.__version__} ({targets.instruction_set})"
+
+
+def kernels() -> dict[str, str]:
+    """Which fused kernels are in use, by the type of device: their names, or why there are none.
+
+    They change the time that a call takes, and nothing else but the last digits.
+
+    Example:
+        >>> from catnat.jax import kernels
+        >>> sorted(kernels())
+        ['cpu']
+    """
+    found, words = _found()
+    return {"cpu": words if found else f"none: {words}"}
+
+
+def log_probs(nodes: Nodes, *, floored: bool) -> Array | None:
+    """The log-probability of every class, (..., K), or None where no kernel serves."""
+    tree, scores = nodes.tree, nodes.scores
+    if nodes.masses is not None or type(nodes.activation) not in _tables.FUSED or tree.num_nodes == 0:
+        return None
+    if scores.dtype not in (jnp.float32, jnp.float64) or not _found()[0] or _is_on_mesh(scores):
+        return None
+    return _log_probs(scores, Problem(tree, nodes.activation, floored))
+
+
+def plain_log_probs(nodes: Nodes, *, floored: bool) -> Array:
+    """The same as operations that XLA compiles."""
+    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
+
+
+def _is_on_mesh(scores: Array) -> bool:
+    """Whether the scores are spread over a mesh of devices, or the shard of one: XLA cannot partition foreign calls."""
+    return not jax.typeof(scores).sharding.mesh.empty
+
+
+class Problem(NamedTuple):
+    """What is computed of the scores: static."""
+
+    tree: Tree | Forest
+    activation: Activation
+    floored: bool
+
+    def plain(self, scores: Array) -> Array:
+        """The log-probabilities."""
+        return plain_log_probs(Nodes(scores, self.tree, self.activation), floored=self.floored)
+
+    def plain_push(self, scores: Array, tangent: Array) -> Array:
+        """The tangent of the log-probabilities."""
+        pushed: Array = jax.jvp(self.plain, (scores,), (tangent,))[1]
+        return pushed
+
+    def plain_pull(self, scores: Array, grad: Array) -> Array:
+        """The gradient of the scores."""
+        return jax.vjp(self.plain, scores)[1](grad)[0]
+
+    def call(self, target: str, *arrays: Array, columns: int) -> Array:
+        """A kernel of the CPU, of ``arrays`` with the same leading axes; the result has ``columns`` on its last."""
+        constants = [*_constants.node_constants(self.tree, self.activation, arrays[0].dtype)]
+        code = _tables.fused_code(self.activation)
+        if code != _tables.SIGMOID:
+            constants.append(jnp.pi / constants[5])
+        rows = jnp.stack([jnp.asarray(row, arrays[0].dtype).reshape(-1) for row in constants])
+        shape = jax.ShapeDtypeStruct((*arrays[0].shape[:-1], columns), arrays[0].dtype)
+        attributes = {"depth": np.int64(self.tree.depth), "activation": np.int64(code), "floored": self.floored}
+        return jax.ffi.ffi_call(target, shape)(*arrays, rows, _tables.fused_table(self.tree), **attributes)
+
+
+def _on_cpu(kernel: Callable[..., Array], plain: Callable[..., Array], *arrays: Array) -> Array:
+    """The kernel where a program is compiled for the CPU. A batch becomes one more leading axis."""
+    batched = custom_vmap(kernel)
+    batched.def_vmap(lambda size, is_batched, *given: (batched(*_lead(given, is_batched, size)), True))
+    return lax.platform_dependent(*arrays, cpu=batched, default=plain)
+
+
+def _lead(arrays: tuple[Array, ...], is_batched: list[bool], size: int) -> list[Array]:
+    """The arrays with the batch axis first, those without it repeated."""
+    pairs = zip(arrays, is_batched, strict=True)
+    return [array if has else jnp.broadcast_to(array, (size, *array.shape)) for array, has in pairs]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _log_probs(scores: Array, problem: Problem) -> Array:
+    def kernel(scores: Array) -> Array:
+        return problem.call("catnat_log_probs", scores, columns=problem.tree.num_classes)
+
+    return _on_cpu(kernel, problem.plain, scores)
+
+
+@_log_probs.defjvp
+def _slopes_of_log_probs(problem: Problem, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    return _log_probs(*primals, problem), _push.bind(*primals, *tangents, problem=problem)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _pull(scores: Array, grad: Array, problem: Problem) -> Array:
+    """The gradient of the scores, from that of the log-probabilities."""
+
+    def kernel(scores: Array, grad: Array) -> Array:
+        return problem.call("catnat_log_probs_backward", grad, scores, columns=problem.tree.num_nodes)
+
+    return _on_cpu(kernel, problem.plain_pull, scores, grad)
+
+
+@_pull.defjvp
+def _slopes_of_pull(
+    problem: Problem, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    found: tuple[Array, Array] = jax.jvp(problem.plain_pull, primals, tangents)
+    return found
+
+
+# The tangent as a linear operation of its own, whose transpose is the kernel: `jax.custom_vjp` would do without
+# forward mode.
+_push = Primitive("catnat_push")
+
+
+@_push.def_impl
+def _push_impl(scores: Array, tangent: Array, *, problem: Problem) -> Array:
+    return problem.plain_push(scores, tangent)
+
+
+@_push.def_abstract_eval
+def _push_shape(scores: Any, tangent: Any, *, problem: Problem) -> Any:
+    return scores.update(shape=(*scores.shape[:-1], problem.tree.num_classes))
+
+
+def _push_transpose(grad: Any, scores: Array, tangent: Any, *, problem: Problem) -> tuple[None, Any]:
+    return None, ad.Zero(tangent.aval) if type(grad) is ad.Zero else _pull(scores, grad, problem)
+
+
+def _push_jvp(primals: Any, tangents: Any, *, problem: Problem) -> Any:
+    return jax.jvp(problem.plain_push, primals, tuple(map(ad.instantiate_zeros, tangents)))
+
+
+def _push_batch(arrays: Any, axes: Any, *, problem: Problem) -> Any:
+    is_batched = [axis is not None for axis in axes]
+    moved = [
+        jnp.moveaxis(array, axis, 0) if has else array
+        for array, axis, has in zip(arrays, axes, is_batched, strict=True)
+    ]
+    size = next(array.shape[0] for array, has in zip(moved, is_batched, strict=True) if has)
+    return _push.bind(*_lead(tuple(moved), is_batched, size), problem=problem), 0
+
+
+ad.primitive_transposes[_push] = _push_transpose
+ad.primitive_jvps[_push] = _push_jvp
+batching.primitive_batchers[_push] = _push_batch
+mlir.register_lowering(_push, mlir.lower_fun(_push_impl, multiple_results=False))
