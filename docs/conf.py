@@ -44,7 +44,7 @@ mathjax_wheel = Path(importlib.util.find_spec("sphinx-mathjax-offline").origin).
 mathjax_path = "tex-svg-full.js"
 html_static_path = ["_static", str(mathjax_wheel / "static/mathjax" / mathjax_path)]
 html_css_files = ["site.css"]
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(HERE / "_static/scorer.js")
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
