@@ -95,7 +95,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!catnat(\.|$)).*"),
     (
         r"py:class",
-        r"catnat\.jax\.(_distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Affine|Band|TreeWithPrior)",
+        r"catnat\.jax\.(_distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Affine|Band|TreeWithPrior)"
+        r"|catnat\.coding\._model\.Head",
     ),  # protocols, bases and constants in signatures: the pages say what
 ]
 
