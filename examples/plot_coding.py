@@ -2,7 +2,7 @@
 A tree as a compressor
 ======================
 
-An arithmetic coder codes binary decisions, and a class is a path of them. :mod:`catnat.coding` compresses classes to
+An arithmetic coder codes binary decisions, and a class is a path of them. ``catnat.coding`` compresses classes to
 their negative log-likelihood, however many classes there are: it needs the probabilities on a path, never all of them.
 """
 
