@@ -66,9 +66,9 @@ def test_values_and_gradients_are_those_of_plain_operations(name, activation, fl
 
 @interpreted
 @pytest.mark.parametrize("activation", KINDS, ids=str)
-@pytest.mark.parametrize("name", ["balanced-1024", "balanced-1025", "balanced-3000"])
-def test_one_slab_and_two(name, activation):
-    assert_as_plain(TREES[name], activation, floored=True, batch=3)
+@pytest.mark.parametrize("classes", [1024, 1025, 3000])
+def test_one_slab_and_two(classes, activation):
+    assert_as_plain(catnat.balanced(classes), activation, floored=True, batch=3)
 
 
 @interpreted
