@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -136,6 +136,19 @@ class Nodes(NamedTuple):
         return Nodes(self.scores.detach(), self.tree, self.activation, self.masses)
 
 
+class ReadNodes(Protocol):
+    """What a walk down a tree needs of nodes whose scores are made where they are read."""
+
+    @property
+    def tree(self) -> Tree: ...
+    @property
+    def batch(self) -> torch.Size: ...
+    @property
+    def like(self) -> Tensor: ...
+    def at(self, index: Tensor) -> NodeScores: ...
+    def select(self, chosen: Tensor) -> ReadNodes: ...
+
+
 class LazyNodes(NamedTuple):
     """All nodes of a tree, whose scores are made where they are read: an input times the node's row of weights.
 
@@ -168,11 +181,12 @@ class LazyNodes(NamedTuple):
         """How the activation is computed."""
         return kernel_for(self.activation)
 
-    def at(self, index: Tensor) -> NodeScores:
-        """The nodes ``index``, whose leading axes are the input's batch."""
-        rows = F.embedding(index, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
+    def at(self, index: Tensor, place: Tensor | None = None) -> NodeScores:
+        """The nodes ``index``, whose leading axes are the input's batch; ``place`` is where their weights stand."""
+        place = index if place is None else place
+        rows = F.embedding(place, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
         scores = torch.matmul(rows, self.input.unsqueeze(-1)).view(index.shape)
-        return self._node_scores(scores, index, index)
+        return self._node_scores(scores, index, place)
 
     def each(self, row: Tensor, node: Tensor, place: Tensor) -> NodeScores:
         """One node an entry: of an input's ``row``, at a ``node`` whose weights stand at ``place``."""
@@ -183,7 +197,11 @@ class LazyNodes(NamedTuple):
         if self.bias is not None:
             scores = scores + self.bias.gather(0, place.flatten(), sparse_grad=self.sparse).view(place.shape)
         scores = _inputs.to_computing_dtype(scores)
-        return NodeScores(scores, self.kernel, _constants_at(node, self.tree, self.activation, scores), None)
+        return NodeScores(scores, self.kernel, self.constants_at(node, scores), None)
+
+    def constants_at(self, node: Tensor, like: Tensor) -> Any:
+        """The activation's constants at ``node``, in the dtype of ``like``."""
+        return _constants_at(node, self.tree, self.activation, like)
 
 
 def prepare(

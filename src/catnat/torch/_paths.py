@@ -14,7 +14,7 @@ from torch import Tensor
 from catnat._forest import Forest
 from catnat._tree import Tree, first_leaf
 from catnat.torch import _constants
-from catnat.torch._nodes import LazyNodes, Nodes, NodeScores
+from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, ReadNodes
 
 # Deeper trees (a chain, say) are handled densely: a walk would be a Python loop as long as the tree is deep.
 MOST_WALKED_LEVELS = 64
@@ -121,14 +121,14 @@ class TableWalk:
         return leaves
 
 
-def walk_of(nodes: Nodes | LazyNodes) -> HeapWalk | TableWalk:
+def walk_of(nodes: Nodes | ReadNodes) -> HeapWalk | TableWalk:
     """How to walk down the tree of these nodes."""
     if nodes.tree.kind == "balanced":
         return HeapWalk(nodes.tree)
     return TableWalk(nodes.tree, nodes.like.device)
 
 
-def descend(nodes: Nodes | LazyNodes, count: int, generator: torch.Generator | None) -> Tensor:
+def descend(nodes: Nodes | ReadNodes, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` classes for every row, batch + (count,), or batch + (count, N) in a forest.
 
     At each node the branch is yes if a uniform number is below a.

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from catnat.torch._nodes import LazyNodes
+from catnat.torch._nodes import ReadNodes
 from catnat.torch._paths import HeapWalk, TableWalk, walk_of
 
 # Nodes of a row that are read at once: each pass costs about the same up to here.
@@ -52,14 +52,14 @@ class _Places(NamedTuple):
 
 
 class _Search(NamedTuple):
-    rows: LazyNodes  # with one batch axis
+    rows: ReadNodes  # with one batch axis
     walk: HeapWalk | TableWalk
     k: int
     max_nodes: int
 
     def first_look(self) -> _Places:
         """Down to k leaves, always from the k most probable places; what was passed over is kept behind them."""
-        rows, like = len(self.rows.input), self.rows.like
+        rows, like = self.rows.batch[0], self.rows.like
         row = torch.arange(rows, device=like.device)
         at = self.walk.start((rows, 1), like.device)
         places = _Places(row, at, like.new_zeros(rows, 1), torch.zeros_like(row))
@@ -108,7 +108,7 @@ class _Search(NamedTuple):
         return new._replace(at=torch.cat([places.at, new.at], -1), log_prob=torch.cat([rest, new.log_prob], -1))
 
 
-def topk(rows: LazyNodes, k: int, max_nodes: int | None) -> TopK:
+def topk(rows: ReadNodes, k: int, max_nodes: int | None) -> TopK:
     """The k most probable classes of a batch with one axis, and whether that is proven."""
     search = _Search(rows, walk_of(rows), k, rows.tree.num_nodes if max_nodes is None else max_nodes)
     first = search.first_look()

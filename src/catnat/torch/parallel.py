@@ -161,7 +161,7 @@ class _Copied(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _sum_over_ranks(grad, ctx.group), None
+        return sum_over_ranks(grad, ctx.group), None
 
 
 class _Summed(torch.autograd.Function):
@@ -169,14 +169,15 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: distributed.ProcessGroup) -> Tensor:
-        return _sum_over_ranks(value, group)
+        return sum_over_ranks(value, group)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
 
-def _sum_over_ranks(value: Tensor, group: distributed.ProcessGroup) -> Tensor:
+def sum_over_ranks(value: Tensor, group: distributed.ProcessGroup) -> Tensor:
+    """The sum of a tensor over the ranks of a group; an error that says so if one of them has ended."""
     total = value.clone(memory_format=torch.contiguous_format)
     try:
         distributed.all_reduce(total, group=group)

@@ -1,0 +1,643 @@
+"""TorchRec: a head whose rows are an embedding table, split over ranks, read by its all-to-all and trained in backward.
+
+A path is a list of rows, and the score of a node is the product of its row with the features: an embedding collection
+and a dot product. The nodes of the first levels, which are on every path, are ordinary parameters on every rank; all
+others are rows of one TorchRec table, split row by row. Every rank has its own batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+try:
+    import torchrec  # type: ignore[import-untyped, import-not-found, unused-ignore] # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "catnat.integrations.torchrec needs TorchRec and FBGEMM, and the pair that fits your torch: with torch 2.13, "
+        'pip install "catnat[torchrec]".'
+    ) from error
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from fbgemm_gpu.split_embedding_configs import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    EmbOptimType,
+)
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torchrec.distributed.embedding import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    EmbeddingCollectionSharder,
+)
+from torchrec.distributed.planner import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    EmbeddingShardingPlanner,
+    Topology,
+)
+from torchrec.distributed.planner.stats import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    NoopEmbeddingStats,
+)
+from torchrec.distributed.planner.storage_reservations import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    FixedPercentageStorageReservation,
+)
+from torchrec.distributed.planner.types import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    KernelConfig,
+    ParameterConstraints,
+    TopologyFactory,
+    TrainerConfig,
+)
+from torchrec.distributed.types import ShardingEnv  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from torchrec.modules.embedding_configs import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    EmbeddingConfig,
+)
+from torchrec.modules.embedding_modules import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    EmbeddingCollection,
+)
+from torchrec.sparse.jagged_tensor import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    KeyedJaggedTensor,
+)
+
+import catnat.torch as ct
+from catnat import Tree
+from catnat.torch import extend
+
+__all__ = ["ShardedCatnatHead", "load_checkpoint", "save_checkpoint"]
+
+OPTIMIZERS = {
+    "RowWiseAdagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "Adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "Adam": EmbOptimType.ADAM,
+    "SGD": EmbOptimType.EXACT_SGD,
+}
+_ON_CPU = ("RowWiseAdagrad", "Adagrad", "SGD")  # FBGEMM has the others for GPUs alone
+# FBGEMM's kernels take rows whose length is a multiple of this.
+_WIDTH = 4
+# Neighbours on a level stay together in groups of this many rows, about a page of memory or more.
+_GROUP = 64
+# Tensors of at least this many numbers get memory that is not touched.
+_LARGE = 1 << 16
+
+Result = TypeVar("Result")
+
+
+class ShardedCatnatHead(extend.PathHead):
+    r"""A :class:`catnat.torch.CatnatHead` whose rows are a TorchRec table, split over ranks, each with its own batch.
+
+    The log-probability of class :math:`k` is a sum over its path, of which each rank reads the rows from their owners:
+
+    .. math:: \log p(k \mid x) = \sum_{i \in \text{path}(k)} \log a_i\bigl(\pm (w_i \cdot x + b_i)\bigr)
+
+    Nodes of the first ``replicated_levels`` levels are the parameter ``top`` on every rank, whose gradient is averaged
+    over ranks; give it to an optimizer of your own. All other rows are updated by a fused optimizer *during* ``backward``
+    and have no ``grad``. Gradients are those of the mean over ranks of their losses, as in
+    ``DistributedDataParallel``.
+
+    All rows start at zero, so the head starts at the tree's prior, and memory for a row is taken when it is first
+    updated. Paths of a balanced tree are computed: nothing on a rank is as large as K but its part of the table. Other
+    trees, and priors that are given, have their tables on every rank.
+
+    Every method but ``extra_repr`` is called by all ranks of the group together.
+
+    Args:
+        in_features: The size d of the input.
+        classes: The number of classes, or the tree.
+        activation: "sigmoid", "natural", or an activation object.
+        bias: Whether to add a bias. It is a column of the table, of which FBGEMM needs a multiple of four.
+        optimizer: "RowWiseAdagrad" (one number of state per row), "Adagrad", "SGD", or on GPUs "Adam".
+        learning_rate: Of that optimizer; later in ``fused_optimizer.param_groups``.
+        replicated_levels: How many levels are on all ranks. Another level costs an all-reduce of as many rows as it has
+            and saves the exchange of at most one row per example: about the logarithm of a rank's batch is best.
+        optimizer_options: More settings of FBGEMM's optimizer, such as ``{"eps": 1e-6}``.
+        class_weights: A factor on the loss per class.
+        ignore_index: A target that is ignored.
+        group: The ranks; all of them if not given.
+        topology: What TorchRec's planner should know of the machines; the defaults of TorchRec if not given.
+        device: Where the rows are; the CPU if not given.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from torch import distributed
+        >>> from catnat.integrations.torchrec import ShardedCatnatHead
+        >>> distributed.init_process_group(  # here one rank; torchrun starts more
+        ...     "gloo", init_method=f"file://{tempfile.mkdtemp()}/meeting", rank=0, world_size=1
+        ... )
+        >>> head = ShardedCatnatHead(16, 1 << 24, learning_rate=0.1)
+        >>> optimizer = torch.optim.Adagrad([head.top], 0.1)
+        >>> features, target = torch.randn(8, 16), torch.randint(1 << 24, (8,))
+        >>> output, loss = head(features, target)
+        >>> loss.backward()  # has updated the rows on 8 paths
+        >>> optimizer.step()  # and this the first levels
+        >>> bool(head.loss(features, target) < loss)
+        True
+        >>> head.sample(features).shape
+        torch.Size([8])
+        >>> distributed.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        classes: int | Tree,
+        activation: ct.Activation | str = "sigmoid",
+        bias: bool = True,
+        *,
+        optimizer: str = "RowWiseAdagrad",
+        learning_rate: float = 0.1,
+        replicated_levels: int = 8,
+        optimizer_options: Mapping[str, Any] | None = None,
+        class_weights: Float[Tensor, "classes"] | None = None,
+        ignore_index: int = -100,
+        group: distributed.ProcessGroup | None = None,
+        topology: Topology | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(in_features, classes, activation, False, class_weights, ignore_index)
+        device = torch.device("cpu" if device is None else device)
+        extend.one_of(optimizer, "optimizer", tuple(OPTIMIZERS))
+        if device.type == "cpu" and optimizer not in _ON_CPU:
+            raise ValueError(
+                f"`optimizer` is {optimizer!r}, which FBGEMM has for GPUs alone; on a CPU it has {', '.join(_ON_CPU)}."
+            )
+        if replicated_levels < 0:
+            raise ValueError(f"`replicated_levels` is {replicated_levels}, but a number of levels is 0 or more.")
+        if not distributed.is_initialized():
+            raise RuntimeError(
+                "A sharded head needs a process group, even on one rank: call torch.distributed.init_process_group "
+                "first, or start the script with torchrun."
+            )
+        self.bias = bias
+        self._group: distributed.ProcessGroup = group or distributed.group.WORLD  # type: ignore[assignment]
+        self.width = -(-(in_features + bias) // _WIDTH) * _WIDTH
+        self.replicated_nodes = _nodes_above(self.tree, replicated_levels)
+        self._order = _Order.of(self.tree.num_nodes - self.replicated_nodes)
+        self.top = nn.Parameter(torch.zeros(self.replicated_nodes, self.width, device=device))
+        fused = {"optimizer": OPTIMIZERS[optimizer], "learning_rate": learning_rate, **(optimizer_options or {})}
+        self.table = self._shard(fused, topology, device)
+
+    def _shard(self, fused: dict[str, Any], topology: Topology | None, device: torch.device) -> Any:
+        config = EmbeddingConfig(
+            name="rows",
+            embedding_dim=self.width,
+            num_embeddings=self._order.rows,
+            feature_names=["nodes"],
+            init_fn=_leave_zero,
+        )
+        whole = EmbeddingCollection(tables=[config], device=torch.device("meta"))
+        sharder = EmbeddingCollectionSharder(fused_params=fused)
+        planner = EmbeddingShardingPlanner(
+            topology=topology or _topology(self._group.size(), device),
+            constraints={"rows": ParameterConstraints(sharding_types=["row_wise"], compute_kernels=["fused"])},
+            storage_reservation=FixedPercentageStorageReservation(percentage=0.1),
+            stats=NoopEmbeddingStats(),
+        )
+        plan = planner.collective_plan(nn.ModuleDict({"table": whole}), [sharder], self._group).plan["table"]
+        parts = plan["rows"].sharding_spec.shards
+        self._shards = [slice(part.shard_offsets[0], part.shard_offsets[0] + part.shard_sizes[0]) for part in parts]
+        with _LazyZeros():
+            return sharder.shard(whole, plan, ShardingEnv.from_process_group(self._group), device)
+
+    @property
+    def fused_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the table, which steps in ``backward``: its ``param_groups``, its state for checkpoints."""
+        return self.table.fused_optimizer
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        ranks = f"rank {self._group.rank()} of {self._group.size()}"
+        return f"{self.in_features}, {self.tree}, {self.activation}, bias={self.bias}, {ranks}"
+
+    # ---- rows ----
+
+    def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
+        path = extend.Paths.to(classes, self.tree)
+        weight, place = self._fetch(path.node)
+        return path.log_prob(self._nodes(self._with_bias(input), weight), place)
+
+    def _with_bias(self, input: Tensor) -> Tensor:
+        """The input as long as a row: the bias is multiplied with 1, what fills up with 0."""
+        input = input.to(self.top.dtype)
+        if self.bias:
+            input = F.pad(input, (0, 1), value=1.0)
+        return F.pad(input, (0, self.width - input.shape[-1]))
+
+    def _nodes(self, input: Tensor, weight: Tensor) -> _FetchedNodes:
+        return _FetchedNodes(input, weight, None, self.tree, self.activation, False)
+
+    def _fetch(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows, and where in them each node stands: those of the top, then what the other ranks have sent."""
+        deep = nodes >= self.replicated_nodes
+        rows, inverse = self._order.row(nodes[deep] - self.replicated_nodes).unique(return_inverse=True)
+        # One list, not one per example: then ranks may have batches of any size, or none.
+        lengths = torch.tensor([len(rows)], device=rows.device)
+        try:
+            sent = self.table(KeyedJaggedTensor(keys=["nodes"], values=rows, lengths=lengths)).wait()["nodes"].values()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"Rank {self._group.rank()} could not fetch {len(rows)} rows from the other ranks: one of them has "
+                "ended, or did not come within the group's timeout. Start all ranks again from the last checkpoint; "
+                "the log of the rank that ended first says why."
+            ) from error
+        top: Tensor = _Averaged.apply(self.top, self._group)
+        place = nodes.masked_scatter(deep, inverse + self.replicated_nodes)
+        return torch.cat([top, sent]), place
+
+    # ---- walks ----
+
+    def sample(
+        self,
+        input: Float[Tensor, "*batch features"],
+        sample_shape: Sequence[int] = (),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Int[Tensor, "*samples_and_batch"]:
+        """Draw classes by walking down from the root, all ranks level by level.
+
+        With the same rows and the same generator they are the draws of a whole head.
+        """
+        self._check_input(input)
+        sample_shape = extend.shape_of_samples(sample_shape)
+        count, batch = math.prod(sample_shape), input.shape[:-1]
+        drawn = self._walk(input, lambda nodes: extend.descend(nodes, count, generator))
+        return drawn.movedim(-1, 0).reshape((*sample_shape, *batch))
+
+    def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> ct.TopK:
+        """The ``k`` most probable classes, exactly; see :meth:`catnat.torch.CatnatHead.topk`.
+
+        Ranks that are done answer for their rows until all are.
+
+        Args:
+            input: Features.
+            k: How many classes.
+            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read.
+        """
+        self._check_input(input)
+        extend.how_many(k, self.tree.num_classes)
+        batch = input.shape[:-1]
+        flat = input.reshape(batch.numel(), self.in_features)
+        found = self._walk(flat, lambda nodes: extend.topk(nodes, k, max_nodes))
+        values, indices = (part.view(*batch, k) for part in found[:2])
+        proven, visited = (part.view(batch) for part in found[2:])
+        return ct.TopK(values.to(extend.returned_dtype(input)), indices, proven, visited)
+
+    def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
+        """The most probable class; see :meth:`topk`."""
+        return self.topk(input, 1).indices.squeeze(-1)
+
+    @torch.no_grad()
+    def _walk(self, input: Tensor, walk: Callable[[_SharedNodes], Result]) -> Result:
+        """Walk, and then answer the ranks that still do: reading rows takes all ranks, and walks differ in length."""
+        result = walk(_SharedNodes(self, self._with_bias(input)))
+        nothing = torch.empty(0, dtype=torch.int64, device=self.top.device)
+        while self._someone_walks(False):
+            self._fetch(nothing)
+        return result
+
+    def _someone_walks(self, here: bool) -> bool:
+        return bool(extend.sum_over_ranks(torch.tensor(int(here), device=self.top.device), self._group))
+
+    # ---- whole heads ----
+
+    @torch.no_grad()
+    def copy_from(self, head: ct.CatnatHead) -> None:
+        """Take this rank's rows, and those of the top, from a whole head on the same tree."""
+        for name in ("tree", "activation", "in_features"):
+            mine, given = getattr(self, name), getattr(head, name)
+            if mine != given:
+                raise ValueError(f"`head` has the {name} {given}, but this one has {mine}: they must be equal.")
+        if (head.bias is not None) != self.bias:
+            raise ValueError(
+                f"`head` has {'no' if self.bias else 'a'} bias, but this one has {'a' if self.bias else 'no'}."
+            )
+        self.top.copy_(self._as_rows(head, slice(0, self.replicated_nodes)))
+        rows = self._shards[self._group.rank()]
+        nodes, real = self._nodes_of(rows)
+        self._local()[real] = self._as_rows(head, nodes[real])
+
+    @torch.no_grad()
+    def to_whole(self) -> ct.CatnatHead | None:
+        """The whole head on the group's first rank, which must have the memory for it; None on all others."""
+        mine = self._local()
+        if self._group.rank() != 0:
+            distributed.send(mine.contiguous(), group=self._group, group_dst=0)
+            return None
+        with torch.device("meta"):  # nothing is drawn that would be overwritten at once
+            head = ct.CatnatHead(
+                self.in_features,
+                self.tree,
+                self.activation,
+                self.bias,
+                class_weights=self.class_weights,
+                ignore_index=self.ignore_index,
+            )
+        weight = self.top.new_zeros(self.tree.num_nodes, self.width)
+        weight[: self.replicated_nodes] = self.top
+        for rank, rows in enumerate(self._shards):
+            nodes, real = self._nodes_of(rows)
+            part = mine
+            if rank != 0:
+                part = mine.new_empty(rows.stop - rows.start, self.width)
+                distributed.recv(part, group=self._group, group_src=rank)
+            weight[nodes[real]] = part[real]
+        head.weight = nn.Parameter(weight[:, : self.in_features].contiguous())
+        if self.bias:
+            head.bias = nn.Parameter(weight[:, self.in_features].contiguous())
+        head.class_weights = self.class_weights
+        return head
+
+    def save(self, directory: str | Path) -> None:
+        """Write the whole head as :meth:`catnat.torch.CatnatHead.save` does, from the group's first rank.
+
+        That rank must have the memory for it; where none has, there is :func:`save_checkpoint`.
+        """
+        head = self.to_whole()
+        if head is not None:
+            head.save(directory)
+        distributed.barrier(self._group)
+
+    @classmethod
+    def load(cls, directory: str | Path, **options: Any) -> ShardedCatnatHead:
+        """The head that :meth:`save`, here or of a whole :class:`catnat.torch.CatnatHead`, has written.
+
+        Args:
+            directory: The folder, which every rank reads.
+            **options: Those of the constructor that a file does not hold: ``optimizer``, ``group`` and so on.
+        """
+        whole = ct.CatnatHead.load(directory)
+        head = cls(
+            whole.in_features,
+            whole.tree,
+            whole.activation,
+            whole.bias is not None,
+            class_weights=whole.class_weights,
+            ignore_index=whole.ignore_index,
+            **options,
+        )
+        head.copy_from(whole)
+        return head
+
+    def _local(self) -> Tensor:
+        """This rank's part of the table."""
+        return self.table.embeddings["rows"].weight.data.view(-1, self.width)
+
+    def _nodes_of(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """The nodes that stand at some rows, and which of them the tree has."""
+        nodes = self._order.place(torch.arange(rows.start, rows.stop)) + self.replicated_nodes
+        return nodes, nodes < self.tree.num_nodes
+
+    def _as_rows(self, head: ct.CatnatHead, nodes: Tensor | slice) -> Tensor:
+        weight = head.weight[nodes]
+        if self.bias:
+            weight = torch.cat([weight, head.bias[nodes].unsqueeze(-1)], -1)
+        return F.pad(weight, (0, self.width - weight.shape[-1])).to(self.top.dtype)
+
+
+def _topology(size: int, device: torch.device) -> Topology:
+    return TopologyFactory.create_topology(
+        TrainerConfig(world_size=size), None, KernelConfig(compute_device=device.type)
+    )
+
+
+# ---- where rows stand ------------------------------------------------------------------------------------------------
+
+
+def _nodes_above(tree: Tree, levels: int) -> int:
+    """How many nodes the first levels have."""
+    if tree.kind == "balanced":  # its list of levels would be made from tables
+        return int(min((1 << levels) - 1, tree.num_nodes))
+    return tree.levels[min(levels, tree.depth) - 1].stop if levels and tree.depth else 0
+
+
+class _Order(NamedTuple):
+    r"""Where the nodes below the top stand in the table: in groups of neighbours, each moved to :math:`m g \bmod G`.
+
+    TorchRec gives each rank a block of rows. In the order of nodes the deepest level would be half of all blocks, and
+    the first block would be on nearly every path. The order does not depend on the number of ranks.
+    """
+
+    groups: int
+    factor: int
+    inverse: int
+
+    @classmethod
+    def of(cls, nodes: int) -> _Order:
+        """For that many nodes."""
+        groups = max(1, -(-nodes // _GROUP))
+        factor = max(1, round(groups * 0.6180339887))  # the golden ratio spreads every run of groups
+        while math.gcd(factor, groups) != 1:
+            factor += 1
+        return cls(groups, factor, pow(factor, -1, groups))
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table has, a multiple of the group."""
+        return self.groups * _GROUP
+
+    def row(self, place: Tensor) -> Tensor:
+        """The row of the node at a place below the top."""
+        return self._move(place, self.factor)
+
+    def place(self, row: Tensor) -> Tensor:
+        """The inverse of :meth:`row`."""
+        return self._move(row, self.inverse)
+
+    def _move(self, value: Tensor, factor: int) -> Tensor:
+        group = torch.div(value, _GROUP, rounding_mode="floor")
+        return group * factor % self.groups * _GROUP + value % _GROUP
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+class _FetchedNodes(extend.LazyNodes):
+    """Nodes whose rows are here, with constants that are computed for these nodes alone where the tree is arithmetic."""
+
+    __slots__ = ()
+
+    def constants_at(self, node: Tensor, like: Tensor) -> Any:
+        tree, activation = self.tree, self.activation
+        all_alike = tree.is_symmetric and activation.scaling == "paper"
+        if all_alike or tree.kind != "balanced" or not tree.has_uniform_prior:
+            return super().constants_at(node, like)
+        dtype = np.dtype(str(like.dtype).removeprefix("torch."))
+        found = activation.constants(_BalancedNodes(tree, node.flatten().cpu().numpy()), dtype)
+        return type(found)(*(torch.as_tensor(row, device=like.device).view(node.shape) for row in found))
+
+
+class _BalancedNodes:
+    """Some nodes of a balanced tree with a uniform prior, as an activation reads a tree."""
+
+    is_symmetric = False
+
+    def __init__(self, tree: Tree, nodes: NDArray[np.int64]) -> None:
+        self._tree, self._heap = tree, nodes + 1
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self._heap)
+
+    def reach(self) -> NDArray[np.float64]:
+        return self._leaves(self._heap) / self._tree.num_classes
+
+    def prior_branches(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        below, yes = self._leaves(self._heap), self._leaves(2 * self._heap + 1)
+        return (below - yes) / below, yes / below
+
+    def _leaves(self, heap: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many leaves are below a heap number: half of the deepest level's places below it, if all are empty."""
+        shift = self._tree.depth + 1 - np.frexp(heap)[1].astype(np.int64)
+        first, width = heap << shift, np.int64(1) << shift
+        filled = np.clip(2 * self._tree.num_classes - first, 0, width)
+        return (width + filled) // 2
+
+    def __hash__(self) -> int:
+        return hash(self._tree)
+
+    def __repr__(self) -> str:
+        return repr(self._tree)
+
+
+class _SharedNodes(NamedTuple):
+    """All nodes of a head, whose rows are fetched from their ranks where they are read."""
+
+    head: ShardedCatnatHead
+    input: Tensor
+
+    @property
+    def tree(self) -> Tree:
+        return self.head.tree
+
+    @property
+    def batch(self) -> torch.Size:
+        return self.input.shape[:-1]
+
+    @property
+    def like(self) -> Tensor:
+        return self.input.new_empty(())
+
+    def select(self, chosen: Tensor) -> _SharedNodes:
+        return self._replace(input=self.input[chosen])
+
+    def at(self, index: Tensor) -> extend.NodeScores:
+        self.head._someone_walks(True)
+        weight, place = self.head._fetch(index)
+        return self.head._nodes(self.input, weight).at(index, place)
+
+
+class _Averaged(torch.autograd.Function):
+    """The parameters, used by every rank for its own batch: their gradient is the mean over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: distributed.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return extend.sum_over_ranks(grad, ctx.group) / ctx.group.size(), None
+
+
+# ---- memory that is not touched --------------------------------------------------------------------------------------
+
+
+def _leave_zero(rows: Tensor) -> Tensor:
+    return rows
+
+
+class _LazyZeros(TorchFunctionMode):
+    """While TorchRec builds a table: its memory is zero pages of the system, and no initial values are drawn.
+
+    ``torch.zeros`` writes every page, and TorchRec draws uniform numbers for all rows before it calls ``init_fn``.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.uniform_:
+            return args[0]
+        large = func is torch.zeros and len(args) == 1 and isinstance(args[0], int) and args[0] >= _LARGE
+        if large and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+            return _lazy_zeros(args[0], kwargs.get("dtype") or torch.get_default_dtype())
+        return func(*args, **kwargs)
+
+
+def _lazy_zeros(size: int, dtype: torch.dtype) -> Tensor:
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return torch.frombuffer(mmap.mmap(-1, size * dtype.itemsize, flags=flags), dtype=dtype)
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+_DIGESTS = "digests.json"
+
+
+def save_checkpoint(
+    state: dict[str, Any], directory: str | Path, group: distributed.ProcessGroup | None = None
+) -> None:
+    """Write a checkpoint with ``torch.distributed.checkpoint``, and a digest of each of its files.
+
+    Every rank writes its own part. The digests are written last and in one piece: a folder without them is of a save
+    that did not come to its end.
+
+    Args:
+        state: ``{"head": head.state_dict(), "fused": head.fused_optimizer.state_dict(), "step": step, ...}``.
+        directory: A folder that all ranks see.
+        group: The ranks; all of them if not given.
+
+    Example:
+        >>> save_checkpoint({"head": head.state_dict(), "step": 100}, "checkpoints/100")  # doctest: +SKIP
+    """
+    directory = Path(directory)
+    dcp.save(state, checkpoint_id=directory, process_group=group)
+    if distributed.get_rank(group) == 0:
+        files = sorted(file for file in directory.iterdir() if file.is_file() and not file.name.startswith(_DIGESTS))
+        unfinished = directory / f"{_DIGESTS}.part"
+        unfinished.write_text(json.dumps({file.name: _digest(file) for file in files}, indent=2) + "\n")
+        unfinished.rename(directory / _DIGESTS)
+    distributed.barrier(group)
+
+
+def load_checkpoint(
+    state: dict[str, Any], directory: str | Path, group: distributed.ProcessGroup | None = None
+) -> None:
+    """Fill ``state``, of a head on any number of ranks, with a checkpoint; raise if a file is not what was saved.
+
+    Hand the parts to ``load_state_dict`` then, of the head first: it checks tree and activation.
+
+    Args:
+        state: What :func:`save_checkpoint` was given, of a new head.
+        directory: The folder.
+        group: The ranks; all of them if not given.
+
+    Example:
+        >>> state = {"head": head.state_dict(), "step": 0}  # doctest: +SKIP
+        >>> load_checkpoint(state, "checkpoints/100")  # doctest: +SKIP
+        >>> head.load_state_dict(state["head"])  # doctest: +SKIP
+    """
+    directory = Path(directory)
+    if not (directory / _DIGESTS).exists():
+        raise ValueError(f"{directory} has no {_DIGESTS}: saving it did not come to its end. Take the one before.")
+    digests = json.loads((directory / _DIGESTS).read_text())
+    # torch reads its files without their check sums.
+    wrong = [name for name, digest in digests.items() if _digest(directory / name) != digest]
+    if wrong:
+        raise ValueError(
+            f"{directory} is damaged: {', '.join(wrong)} differs from what was saved, or is gone. Take the checkpoint "
+            "before it."
+        )
+    dcp.load(state, checkpoint_id=directory, process_group=group)
+
+
+def _digest(file: Path) -> str:
+    if not file.exists():
+        return ""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 24):
+            digest.update(block)
+    return digest.hexdigest()
