@@ -95,8 +95,8 @@ class ShardedCatnatHead(extend.PathHead):
     .. math:: \log p(k \mid x) = \sum_{i \in \text{path}(k)} \log a_i\bigl(\pm (w_i \cdot x + b_i)\bigr)
 
     Nodes of the first ``replicated_levels`` levels are the parameter ``top`` on every rank, whose gradient is averaged
-    over ranks; give it to an optimizer of your own. All other rows are updated by a fused optimizer *during* ``backward``
-    and have no ``grad``. Gradients are those of the mean over ranks of their losses, as in
+    over ranks; give it to an optimizer of your own. All other rows are updated by a fused optimizer *during*
+    ``backward`` and have no ``grad``. Gradients are those of the mean over ranks of their losses, as in
     ``DistributedDataParallel``.
 
     All rows start at zero, so the head starts at the tree's prior, and memory for a row is taken when it is first
@@ -456,7 +456,7 @@ class _Order(NamedTuple):
 
 
 class _FetchedNodes(extend.LazyNodes):
-    """Nodes whose rows are here, with constants that are computed for these nodes alone where the tree is arithmetic."""
+    """Nodes whose rows are here; where the tree is arithmetic, constants are computed for these nodes alone."""
 
     __slots__ = ()
 
