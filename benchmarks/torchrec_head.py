@@ -36,7 +36,7 @@ from catnat.torch.parallel import ParallelCatnatHead  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "torchrec_head.json"
 RANKS, BATCH, NEGATIVES, RATE = 2, 256, 1024, 0.1
-ROUNDS = 25
+ROUNDS, WARM = 40, 20
 
 
 # ---- data ----
@@ -176,11 +176,11 @@ class Traffic:
 def alternate(jobs: dict[str, Job], rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
     """Every job in turn, as often on every rank: they wait for each other."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
-    for number in range(rounds + 3):
+    for number in range(WARM + rounds):
         for name in jobs if number % 2 else reversed(jobs):
             start = time.process_time(), time.perf_counter()
             jobs[name]()
-            if number >= 3:  # warm
+            if number >= WARM:  # frequent rows have their memory
                 times[name].append((time.process_time() - start[0], time.perf_counter() - start[1]))
     found = {}
     for name, job in jobs.items():
@@ -290,7 +290,7 @@ def baselines() -> dict[str, Any]:
         }
         if classes <= 1 << 17:
             jobs["vocabulary-parallel softmax"] = vocabulary_parallel(classes, 64)
-        return alternate(jobs, ROUNDS if classes > 1 << 17 else 10)
+        return alternate(jobs)
 
     return {f"2^{bits}": mean(on_ranks(lambda bits=bits: work(1 << bits))) for bits in (17, 20)}
 

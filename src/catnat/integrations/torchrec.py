@@ -25,13 +25,14 @@ except ImportError as error:
 
 import numpy as np
 import torch
-import torch.distributed.checkpoint as dcp
 from fbgemm_gpu.split_embedding_configs import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
     EmbOptimType,
 )
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torchrec.distributed.embedding import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -593,7 +594,7 @@ def save_checkpoint(
         >>> save_checkpoint({"head": head.state_dict(), "step": 100}, "checkpoints/100")  # doctest: +SKIP
     """
     directory = Path(directory)
-    dcp.save(state, checkpoint_id=directory, process_group=group)
+    save(state, checkpoint_id=directory, process_group=group)
     if distributed.get_rank(group) == 0:
         files = sorted(file for file in directory.iterdir() if file.is_file() and not file.name.startswith(_DIGESTS))
         unfinished = directory / f"{_DIGESTS}.part"
@@ -630,7 +631,7 @@ def load_checkpoint(
             f"{directory} is damaged: {', '.join(wrong)} differs from what was saved, or is gone. Take the checkpoint "
             "before it."
         )
-    dcp.load(state, checkpoint_id=directory, process_group=group)
+    load(state, checkpoint_id=directory, process_group=group)
 
 
 def _digest(file: Path) -> str:
