@@ -52,7 +52,7 @@ def zipf(classes: int, count: int, *, shuffled: bool = False) -> Tensor:
 # ---- jobs ----
 
 
-def sharded(classes: int, features: int, *, levels: int = 8, shuffled: bool = False) -> Job:
+def sharded(classes: int, features: int, *, levels: int = 7, shuffled: bool = False) -> Job:
     head = ShardedCatnatHead(features, classes, bias=False, learning_rate=RATE, replicated_levels=levels)
     optimizer = torch.optim.Adagrad([head.top], RATE) if levels else None
 
@@ -247,7 +247,7 @@ def growth() -> dict[str, Any]:
 
     def work() -> Any:
         jobs = {name: sharded(size, 16) for name, size in sizes.items()}
-        jobs["2^28, scattered"] = sharded(1 << 28, 16, shuffled=True)
+        jobs |= {f"2^{bits}, scattered": sharded(1 << bits, 16, shuffled=True) for bits in (18, 28)}
         return alternate(jobs)
 
     return mean(on_ranks(work))

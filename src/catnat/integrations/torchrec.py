@@ -19,8 +19,9 @@ try:
     import torchrec  # type: ignore[import-untyped, import-not-found, unused-ignore] # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "catnat.integrations.torchrec needs TorchRec and FBGEMM, and the pair that fits your torch: with torch 2.13, "
-        'pip install "catnat[torchrec]".'
+        "catnat.integrations.torchrec needs TorchRec and FBGEMM, the pair that fits your torch: with torch 2.13, on a "
+        "CPU, pip install --no-deps torchrec==1.8.0 fbgemm-gpu-cpu==1.8.0, and torchmetrics, lightning-utilities, "
+        "pyre-extensions, iopath, portalocker, typing-inspect, psutil."
     ) from error
 
 import numpy as np
@@ -114,7 +115,7 @@ class ShardedCatnatHead(extend.PathHead):
         optimizer: "RowWiseAdagrad" (one number of state per row), "Adagrad", "SGD", or on GPUs "Adam".
         learning_rate: Of that optimizer; later in ``fused_optimizer.param_groups``.
         replicated_levels: How many levels are on all ranks. Another level costs an all-reduce of as many rows as it has
-            and saves the exchange of at most one row per example: about the logarithm of a rank's batch is best.
+            and saves the exchange of at most one row per example, so more than the logarithm of a rank's batch lose.
         optimizer_options: More settings of FBGEMM's optimizer, such as ``{"eps": 1e-6}``.
         class_weights: A factor on the loss per class.
         ignore_index: A target that is ignored.
@@ -151,7 +152,7 @@ class ShardedCatnatHead(extend.PathHead):
         *,
         optimizer: str = "RowWiseAdagrad",
         learning_rate: float = 0.1,
-        replicated_levels: int = 8,
+        replicated_levels: int = 7,
         optimizer_options: Mapping[str, Any] | None = None,
         class_weights: Float[Tensor, "classes"] | None = None,
         ignore_index: int = -100,
