@@ -69,7 +69,7 @@ BUILT_IN = {
     ),
     "binned": BuiltIn(
         "distributional regression: bins by softmax and by a tree beside other predictions, beyond the paper",
-        {"smoke": 0.01, "evidence": 0.4},
+        {"smoke": 0.01, "evidence": 0.3},
     ),
     "defaults": BuiltIn(
         "six small tasks that decide the library's defaults, beyond the paper",
