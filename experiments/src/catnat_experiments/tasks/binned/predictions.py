@@ -74,7 +74,8 @@ class Gaussians(Prediction):
 
     def icdf(self, level: float) -> Tensor:
         """By bisection between the smallest and the largest quantile of a component."""
-        of_components = self.means + self.stds * torch.special.ndtri(torch.tensor(level, dtype=self.means.dtype))
+        scaled: Tensor = torch.special.ndtri(torch.tensor(level, dtype=self.means.dtype))
+        of_components = self.means + self.stds * scaled
         low, high = of_components.amin(-1), of_components.amax(-1)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -83,7 +84,8 @@ class Gaussians(Prediction):
         return (low + high) / 2
 
     def _cdf(self, value: Tensor) -> Tensor:
-        return (self.log_weights.exp() * torch.special.ndtr((value.unsqueeze(-1) - self.means) / self.stds)).sum(-1)
+        of_components: Tensor = torch.special.ndtr((value.unsqueeze(-1) - self.means) / self.stds)
+        return (self.log_weights.exp() * of_components).sum(-1)
 
 
 def _mean_distance(mean: Tensor, std: Tensor) -> Tensor:
