@@ -14,7 +14,6 @@ from scipy import integrate, stats
 
 import catnat
 import catnat.torch as ct
-from catnat_experiments.engine import run as engine
 from catnat_experiments.engine.progress import Display
 from catnat_experiments.engine.search import Search
 from catnat_experiments.report import page
@@ -231,6 +230,8 @@ def test_every_method_has_the_same_number_of_trials() -> None:
 def test_smoke_runs_on_ray_and_its_page_has_paired_tests(
     own_ray: None, display: Display, output: io.StringIO, tmp_path: Path
 ) -> None:
+    from catnat_experiments.engine import run as engine  # Ray takes a second to import
+
     engine.run(task.EXPERIMENT, "smoke", tmp_path / "records", engine.Options(), display)
     found, corrupt = records.load_all(tmp_path / "records")
     assert (len(found), corrupt) == (4 + 8 + 2, [])
