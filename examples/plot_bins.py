@@ -44,9 +44,8 @@ for _ in range(300):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-print(
-    f"negative log-density {loss.item():.2f}, CRPS {made.crps(values[batch]).mean().item():.3f}"
-)
+crps = made.crps(values[batch]).mean()
+print(f"negative log-density {loss.item():.2f}, CRPS {crps.item():.3f}")
 
 # %%
 # The density, quantiles along one path each, and the same distribution with an eighth of the bins: its tree, cut.

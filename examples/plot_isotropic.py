@@ -56,7 +56,8 @@ def adam_direction(gradient, state, step):
 def steps_needed(method, optimizer, num_classes):
     """For every rate, the steps by which half of the targets are fitted.
 
-    Infinite if not within MOST_STEPS, or if the rate is given up: at four times the steps of the best one.
+    Infinite if not within MOST_STEPS, or if the rate is given up: at four times the
+    steps of the best one.
     """
     target = targets(num_classes)
     width = num_classes if method == "softmax" else num_classes - 1

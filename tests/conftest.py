@@ -35,9 +35,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # when those of other markers are out already
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out, unless --every-row is given."""
+    """Leave rows out, unless --every-row is given or ``-m`` asks for those that take long."""
     if config.getoption("every_row"):
         return
+    asked = config.getoption("markexpr")
     tests = collections.defaultdict(list)
     for item in items:
         tests[item.nodeid.partition("[")[0], _group(item)].append(item)
@@ -45,17 +46,20 @@ def pytest_collection_modifyitems(config, items):
     for (_, group), rows in tests.items():
         # In the order of a checksum, so that a new row does not change which of the others run.
         rows.sort(key=lambda row: (_is_expensive(row), zlib.crc32(row.name.encode())))
-        if group in ONE_ROW_IN:
-            left_out.update(rows[_how_many(rows, ONE_ROW_IN[group]) :])
+        if "one_row" not in asked and rows[0].get_closest_marker("one_row"):
+            left_out.update(rows[1:])
+        elif group in ONE_ROW_IN:
+            left_out.update(rows[_how_many(rows, ONE_ROW_IN[group], "expensive_compile" in asked) :])
         elif hasattr(rows[0], "callspec") and not rows[0].get_closest_marker("slow"):
             left_out.update(set(rows) - set(_pairwise(rows)))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
 
 
-def _how_many(rows, one_in):
+def _how_many(rows, one_in, expensive_too):
     """Of a test one row at least, unless all are marked `expensive_compile` or Hypothesis makes many of each."""
-    few = all(map(_is_expensive, rows)) or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
+    expensive = not expensive_too and all(map(_is_expensive, rows))
+    few = expensive or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
     return (math.floor if few else math.ceil)(len(rows) / one_in)
 
 

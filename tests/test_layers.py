@@ -54,6 +54,7 @@ def test_a_torch_layer_speaks_for_its_tree(kind, name):
     assert not torch.allclose(layer.log_probs(x), ct.log_catnat(scores), atol=0.1)  # the mistake it is there for
 
 
+@pytest.mark.one_row
 @both
 @pytest.mark.parametrize("kind", [cj.ScoreLayer, cj.CatnatHead])
 def test_a_jax_layer_speaks_for_its_tree(kind, name):

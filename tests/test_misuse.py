@@ -392,6 +392,7 @@ def test_nan_scores_without_validation_never_give_a_masked_class():
                 )
 
 
+@pytest.mark.slow
 def test_nan_scores_never_give_a_masked_class_in_jax():
     mask = jnp.array([False, True, False, True, True, False, False, True])
     some_nan = jnp.where(jax.random.bernoulli(KEY, 0.5, (300, 7)), jnp.nan, 0.0)

@@ -58,6 +58,7 @@ def test_page_runs(page, tmp_path):
         assert printed.splitlines() == PROMISE.findall(code_of(page))
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("page", pages_with(jax_tabs=True))
 def test_jax_tabs_run_without_torch(page, tmp_path):
     without_torch = '\nimport sys\nassert "torch" not in sys.modules, "a tab for JAX loads torch"\n'

@@ -198,6 +198,7 @@ FACTS = {
 }
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("name", ["balanced-5-uneven", "balanced-100", "ordered-90"])
 @pytest.mark.parametrize("tails", [False, True], ids=["bins", "tails"])
 def test_gradients(framework, name, tails):
@@ -294,6 +295,7 @@ def test_coarser(framework, name, activation):
 # ---- hostile inputs ----
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [7, 90])
 @pytest.mark.parametrize("activation", [cases.NATURAL, cases.SIGMOID], ids=lambda a: a.name)
@@ -343,6 +345,7 @@ def test_bins_of_probability_zero(framework):
         checks.close(found, [size / 2, size * 5 / 8, size * 3 / 4], atol=1e-9)
 
 
+@pytest.mark.expensive_compile
 def test_very_many_bins(framework):
     size = 100_000
     bins = catnat.Bins(np.linspace(-1, 1, size + 1))

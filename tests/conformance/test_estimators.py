@@ -225,6 +225,7 @@ def test_the_score_function_reaches_the_parameters_of_f(framework):
 # ---- unordered_set: no bias, by listing all sets ----
 
 
+@pytest.mark.expensive_compile
 @every_kind
 @sizes_of_sets(K)
 def test_sets_are_unbiased(framework, kind, size, monkeypatch):
@@ -234,6 +235,7 @@ def test_sets_are_unbiased(framework, kind, size, monkeypatch):
     np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
+@pytest.mark.expensive_compile
 @sizes_of_sets(K - 1)
 def test_every_set_gives_the_papers_estimate(framework, size, monkeypatch):
     values, gradients, _ = outcomes_of_unordered_set(framework, "Catnat", size, monkeypatch)
@@ -524,6 +526,7 @@ def test_one_temperature_per_row(framework):
         np.testing.assert_allclose(got[row], draw(temperature)[row], rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.expensive_compile
 @every_kind
 def test_shapes(framework, kind):
     lib, cost = framework.lib.estimators, cost_in(framework)
@@ -561,6 +564,7 @@ def test_counts_are_multinomial(framework, kind):
     assert_multinomial(counts.tolist())
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("count", [40, 5000])
 def test_every_count_is_binomial(framework, count):
     """Small and large expected counts: both frameworks draw them by different algorithms."""
@@ -748,6 +752,7 @@ def test_saturated_scores_and_closed_classes_get_no_gradient(framework, kind):
 # ---- no NaN ----
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("activation", ["natural", "sigmoid", "reflect-isotropic"])
 @pytest.mark.parametrize("name", COMPUTED)

@@ -39,6 +39,7 @@ def tree(request):
     return cases.tree_case(request.param)
 
 
+@pytest.mark.expensive_compile
 def test_values(backend, tree, activation, dtype):
     scores = hard_scores(tree.model(activation), activation, dtype)
     args = (tree.tree, activation)

@@ -385,6 +385,7 @@ def test_log_masses_are_log_sums(framework, name, dtype):
         )
 
 
+@pytest.mark.expensive_compile
 @every_tree
 @pytest.mark.parametrize("activation", cases.ACTIVATIONS)
 def test_derivatives_of_conversions(framework, tree, activation):
@@ -618,6 +619,7 @@ def test_probabilities_are_probabilities(framework):
 # ---- masks ----
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("activation", ["sigmoid", "natural", "natural-reflect-isotropic"])
 @pytest.mark.parametrize("name", ["balanced-18", "chain-7", "huffman-zipf-50", "balanced-100"])
 def test_masks_are_those_of_the_pruned_distribution(framework, name, activation):

@@ -136,6 +136,7 @@ def search(framework: Any, head: Any, input: np.ndarray, k: int, **options: Any)
     return found, best
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("activation", ["sigmoid", "natural"])
 @pytest.mark.parametrize("spread", [0.1, 4.0], ids=["near-prior", "certain"])
 @pytest.mark.parametrize("name", names_of(SEARCHED))
@@ -182,6 +183,7 @@ def test_draws_have_the_heads_probabilities(framework, name):
 # ---- hostile inputs, errors ----
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("activation", ["sigmoid", "natural"])
 def test_hostile_inputs_give_finite_losses_and_gradients(framework, activation, dtype):

@@ -66,6 +66,7 @@ def close(got, wanted, tolerance=1e-12):
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance, strict=isinstance(wanted, jax.Array))
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_it_is_the_categorical_of_its_probabilities(kind, name):
     options = OPTIONS[name]
@@ -110,6 +111,7 @@ def test_moments_of_one_hot_vectors():
         Catnat(scores_of()).mean()  # as distrax's Categorical: classes have none
 
 
+@pytest.mark.slow
 def test_values_that_are_none():
     """As in distrax they have probability 0, whatever their dtype."""
     distribution = Catnat(scores_of())
@@ -126,6 +128,7 @@ def test_values_that_are_none():
 # ---- draws ----
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("kind", "name"), FEW_CASES)
 def test_draws(kind, name):
     """Frequencies by a chi-square test that raises a false alarm once in a million; seeds and shapes as in distrax."""
@@ -152,6 +155,7 @@ def test_dtype_of_values(kind):
         kind(scores_of(), dtype=bool)
 
 
+@pytest.mark.slow
 def test_straight_through():
     """A draw plus the gradient of the probabilities, also beside log-probabilities, as distrax's wrapper makes it."""
     scores, weights = scores_of(2), jnp.arange(1.0, K + 1)
@@ -182,6 +186,7 @@ def divergence(p, q):
         return np.where(p > 0, p * (np.log(p) - np.log(q)), 0).sum(-1)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("kind", "name"), FEW_CASES)
 def test_divergences(kind, name):
     """Between catnats on one tree and on two, and both ways with the categoricals of distrax and of TFP."""
@@ -207,6 +212,7 @@ def test_divergences(kind, name):
         assert np.isinf(backwards).all() == ("mask" in options)
 
 
+@pytest.mark.slow
 def test_divergences_at_probability_zero():
     p = Catnat(jnp.array([4.0, 0.0, 0.0]))  # the root always says yes
     q = distrax.Categorical(probs=jnp.array([0.0, 0.0, 0.5, 0.5]))
@@ -222,6 +228,7 @@ def test_divergences_at_probability_zero():
 # ---- transformations ----
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_those_of_the_functions(kind):
     scores = scores_of(3)
@@ -254,6 +261,7 @@ def test_vmap_and_scan(kind):
     close(entropies, batch.entropy())
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("kind", KINDS)
 def test_indexing_is_that_of_the_batch(kind):
     distribution = kind(scores_of(2, 3), TREE, mask=np.stack([MASK, ~MASK])[:, None], temperature=0.5)
@@ -269,6 +277,7 @@ def test_indexing_is_that_of_the_batch(kind):
 # ---- inside other distributions ----
 
 
+@pytest.mark.slow
 def test_inside_other_distributions():
     distribution = Catnat(scores_of(), TREE)
     parts = distrax.Normal(jnp.linspace(-3, 3, K), 0.5)

@@ -35,6 +35,7 @@ def jax_vae(steps, picture):
     return [float(elbo) for elbo in re.findall(r"ELBO +(-[0-9.]+)", done.stdout)]
 
 
+@pytest.mark.slow
 def test_jax_vae_runs(tmp_path):
     first, last = jax_vae(10, tmp_path / "vae.png")
     assert first < -500  # at the start every pixel costs log 2, 543 nats in all

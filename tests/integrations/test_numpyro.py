@@ -59,6 +59,7 @@ def close(got, wanted, tolerance=1e-12):
 # ---- the distribution ----
 
 
+@pytest.mark.one_row
 def test_it_is_the_categorical_of_its_probabilities(options):
     distribution = Catnat(normal(3, 1, K - 1), TREE, "sigmoid", **options)
     reference = dist.Categorical(probs=cj.Catnat(distribution.scores, TREE, "sigmoid", **options).probs)
@@ -89,6 +90,7 @@ def test_it_is_the_categorical_of_its_probabilities(options):
         assert np.isnan(moment).all()
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("classes", [5, 100])  # all classes at once, and along paths
 def test_values_broadcast_against_the_batch(classes):
     """As enumeration needs it: an axis for the classes to the left of all others."""
@@ -172,6 +174,7 @@ def test_gradients_and_transformations():
     close(jax.lax.scan(lambda carry, each: (carry, each.entropy()), None, batch)[1], batch.entropy())
 
 
+@pytest.mark.slow
 def test_inside_other_distributions():
     distribution, x = Catnat(normal(K - 1), TREE), jnp.linspace(-4, 4, 5)
     parts = dist.Normal(jnp.linspace(-3, 3, K), 0.5)
@@ -188,6 +191,7 @@ def test_inside_other_distributions():
 # ---- enumeration in a model ----
 
 
+@pytest.mark.slow
 def test_a_markov_chain_is_summed_over_all_paths():
     """The density of observations, by NumPyro's enumeration and by a loop over all 3^3 hidden paths."""
     pytest.importorskip("funsor")
@@ -218,6 +222,7 @@ def test_a_markov_chain_is_summed_over_all_paths():
     assert tuple(int(trace[f"state_{t}"]["value"]) for t in range(3)) == max(joint, key=joint.get)
 
 
+@pytest.mark.slow
 def test_groups_of_a_mixture_are_drawn_from_their_posterior():
     """Where each of 20,000 equal observations came from; a false alarm once in a million."""
     pytest.importorskip("funsor")
@@ -250,6 +255,7 @@ MAPS = {
 }
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("name", MAPS)
 def test_bijection(name):
     """Onto the simplex, there and back, with the determinant of the Jacobian matrix as autodiff has it."""
@@ -271,6 +277,7 @@ def test_bijection(name):
     assert transform.inverse_shape(probs.shape) == scores.shape
 
 
+@pytest.mark.slow
 def test_the_chain_with_the_sigmoid_is_stick_breaking():
     mine, theirs, x = CatnatTransform(catnat.chain(6), "sigmoid"), transforms.StickBreakingTransform(), normal(3, 5)
     close(mine(x), theirs(x))
@@ -329,6 +336,7 @@ def test_finite_far_out_and_at_the_edges(activation):
     assert (transform(scores) > 0).all()
 
 
+@pytest.mark.slow
 def test_a_lost_score_is_seen():
     """Samplers know a step that went astray by NaN. In other rows nothing changes."""
     transform = CatnatTransform(TREE)
@@ -360,6 +368,7 @@ def test_errors():
             shape_of(wrong)
 
 
+@pytest.mark.slow
 def test_transformed_distributions_and_their_reparameterization():
     transform, value = CatnatTransform(TREE, "sigmoid"), normal(K - 1)
     distribution = dist.TransformedDistribution(dist.Normal(jnp.zeros(K - 1), 1.0).to_event(1), transform)
@@ -407,6 +416,7 @@ def test_missing_numpyro_says_which_extra_to_install():
 # ---- ordered bins ----
 
 
+@pytest.mark.slow
 def test_binned_is_a_distribution_of_numpyros():
     """Its shapes and log-density in a model, gradients through draws, a divergence, and a door through ``jit``."""
     scores, bins = normal(3, 7), catnat.Bins(np.linspace(-2, 2, 9), tails=True)

@@ -361,6 +361,7 @@ def test_bijection(name):
     assert transform.inverse_shape(probs.shape) == scores.shape
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("name", MAPS)
 def test_gradients_of_the_determinant(name):
     """HMC follows them; against finite differences."""
@@ -486,6 +487,7 @@ def test_svi_finds_the_mode_of_the_scores():
     torch.testing.assert_close(transform(guide()["scores"]).detach(), wanted, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_nuts_finds_the_posterior_of_counts():
     """A Dirichlet, whose means and variances are known; all within six standard errors."""
     counts = COUNTS[2:].double()

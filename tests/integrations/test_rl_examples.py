@@ -58,6 +58,7 @@ def test_the_example_is_short():
     assert len(SCRIPT.read_text(encoding="utf-8").splitlines()) < 200
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("version", ["catnat", "softmax"])
 def test_both_versions_learn(version, tmp_path):
     """4,000 steps, two seconds: episodes three times as long as at the start, where they last some 22 steps."""

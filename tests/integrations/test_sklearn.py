@@ -60,6 +60,7 @@ def check(classifier, **options):
 # ---- scikit-learn's own checks ----
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("estimator", [None, LogisticRegression()], ids=["default", "linear"])
 @pytest.mark.parametrize("tree", ["centroids", "balanced"])
 def test_passes_check_estimator(estimator, tree):

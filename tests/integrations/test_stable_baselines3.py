@@ -206,6 +206,7 @@ def test_it_learns(kind):
     assert reward > 90  # one action in five, or in 24, is right
 
 
+@pytest.mark.one_row
 def test_trpo_makes_a_step_of_the_given_divergence(kind, activation):
     trpo = pytest.importorskip("sb3_contrib").TRPO
     model = trpo(

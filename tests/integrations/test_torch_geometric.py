@@ -435,6 +435,7 @@ class Model(torch.nn.Module):
         return out, graphs.log_prob, edges.entropy(), graphs.drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["all", "drawn"])
 def test_compiles_with_a_layer_in_one_graph(keep):
     torch.manual_seed(0)

@@ -44,10 +44,11 @@ def test_tables_of_other_trees_are_as_long_as_the_tree(activation):
     num_classes = 20_000
     program = _program(catnat.huffman(1 / np.arange(1, num_classes + 1)), activation)
     rows = len(activation.constants(catnat.balanced(3), np.dtype("float32")))
-    # 4 bytes each: edges and children (2K each), and the activation's rows, a few times: forward, backward, on paths.
+    # 4 bytes each: edges and children (2K each), and the activation's rows, a few times: forward, backward, on paths,
+    # and beside a kernel once more for other devices, until XLA drops what this one does not need.
     assert _longest_constant(program) <= 4 * max(2, rows) * num_classes
     digits = sum(map(len, re.findall(r'dense<"0x([0-9A-F]*)"', program)))
-    assert digits / 2 < 4 * (2 + 2 + 2 + 6 * rows) * num_classes
+    assert digits / 2 < 4 * (2 + 2 + 2 + 9 * rows) * num_classes
 
 
 def test_program_for_many_classes_compiles():

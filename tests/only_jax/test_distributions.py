@@ -143,6 +143,7 @@ def through_every_door(dist, value):
     return whole, rows, steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", *SOME_OPTIONS])
 def test_jit_vmap_and_scan(name):
     """What comes out of every transform is what was computed outside."""
@@ -221,6 +222,7 @@ def test_expand(options):
 # ---- draws ----
 
 
+@pytest.mark.slow
 def test_the_key_decides():
     for dist in every_kind(options=OPTIONS["renormalize-unimix"]):
         one, same, other = (dist.sample((50,), key=jax.random.key(seed)) for seed in (0, 0, 1))
@@ -252,6 +254,7 @@ def test_neighbours_draw_independently():
     checks.chi_square(np.bincount(pairs, minlength=16), np.full(16, 1 / 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
 @some_options
 def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
@@ -423,6 +426,7 @@ def test_a_users_activation_is_centred_by_numpy_inside_compiled_code(scaling):
     assert jnp.isfinite(curvature).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 @some_options
 def test_hostile_scores(dtype, options):
@@ -529,6 +533,7 @@ def finite_total(found):
     return sum(part.sum() for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
 @pytest.mark.parametrize("name", ["plain", "prune-unimix", "renormalize-T3-unimix"])
 def test_several_variables_are_a_loop(forest, name):

@@ -14,19 +14,11 @@ from catnat.jax._nodes import Nodes
 
 pytest.importorskip("catnat_kernels.jax_ops")
 
-pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
-
-@pytest.fixture
-def in_use(monkeypatch):
-    """Kernels that the library uses by itself, and no program that was compiled without them."""
-    monkeypatch.setenv("CATNAT_JAX_KERNELS", "1")
-    for forget in (_fused._found.cache_clear, jax.clear_caches):
-        forget()
-    yield
-    monkeypatch.undo()
-    for forget in (_fused._found.cache_clear, jax.clear_caches):
-        forget()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"),
+    pytest.mark.skipif(cj.kernels()["cpu"].startswith("none"), reason="switched off"),
+]
 
 
 # Table and levels, constants of one node and of many.
@@ -110,7 +102,7 @@ def test_outside_of_jit():
     np.testing.assert_allclose(_fused._log_probs(scores, problem), problem.plain(scores), rtol=1e-9)
 
 
-def test_who_is_served(in_use):
+def test_who_is_served():
     nodes = Nodes(jnp.zeros((2, 3)), catnat.balanced(4), cj.natural())
     assert _fused.log_probs(nodes, floored=True) is not None
     half = Nodes(jnp.zeros((2, 3), jnp.bfloat16), nodes.tree, nodes.activation)
@@ -118,7 +110,7 @@ def test_who_is_served(in_use):
     assert "catnat_log_probs" in jax.jit(cj.log_catnat).lower(jnp.zeros((2, 3))).as_text()
 
 
-def test_shards_of_a_mesh(in_use):
+def test_shards_of_a_mesh():
     mesh = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.PartitionSpec("rows")
     scores = normal(0, 4, 7)

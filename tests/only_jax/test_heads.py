@@ -77,6 +77,7 @@ def test_transforms():
 # ---- devices ----
 
 
+@pytest.mark.slow
 def test_rows_split_over_devices():
     """Loss and gradients of four devices are those of one, by one sum of B numbers; of B x d in the backward pass."""
     code = """

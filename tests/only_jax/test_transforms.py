@@ -100,6 +100,7 @@ def test_forward_mode_is_reverse_mode(tree, activation):
     np.testing.assert_allclose(forward, (pulled * direction).sum(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_shards_of_a_batch_on_four_devices():
     """By shard_map, and by jit of a sharded array: the results of one device. Devices are counted once per process."""
     code = """

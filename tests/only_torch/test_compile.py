@@ -106,6 +106,7 @@ def test_every_function_is_compiled_somewhere():
     assert {name for names in CASES.values() for name in names} == set(FUNCTIONS)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("tree", "activation"), CASES)
 def test_one_graph_and_any_batch(tree, activation):
     for name in CASES[tree, activation]:
@@ -204,6 +205,7 @@ def test_extreme_scores_survive_compilation(activation):
 # ---- drawing ----
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("tree", ["balanced-8", "balanced-18", "balanced-100", "chain-7", "chain-100", "huffman-100"])
 def test_sampling_without_a_generator(tree):
     """torch cannot take a generator into a graph; without one the draws have the right distribution."""
@@ -225,6 +227,7 @@ def test_sampling_without_a_generator(tree):
         rows.chi_square(several[:, 0], probs)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("tree", [None, catnat.balanced(100)], ids=repr)
 def test_a_policy_step_inside_a_graph(tree):
     """Build, draw, log_prob and entropy, as a rollout does; gradients reach the scores."""
@@ -249,6 +252,7 @@ def test_a_policy_step_inside_a_graph(tree):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_latents_inside_a_graph():
     """One-hot straight-through and relaxed draws, and the KL to another distribution."""
 
@@ -305,6 +309,7 @@ def test_generated_code_equals_eager():
         assert (gradients[0][ct.geometry.saturated(scores, tree)] == 0).all()
 
 
+@pytest.mark.slow
 def test_generated_code_draws():
     def step(scores):
         dist = ct.Catnat(scores)

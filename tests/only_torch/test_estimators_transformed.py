@@ -37,6 +37,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.one_row
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", COMPILED)
 def test_one_graph_and_any_batch(name):

@@ -86,6 +86,7 @@ def check_exported_program(tree: catnat.Tree, activation: ct.Activation) -> None
         compare(program.module()(*given), module(*given), 1e-5, 1e-6)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("tree", "activation"), CASES)
 def test_exported_program_equals_eager(tree, activation):
     check_exported_program(TREES[tree], rows.ACTIVATIONS[activation])
@@ -110,6 +111,7 @@ def test_exported_program_can_be_saved_and_loaded():
     torch.testing.assert_close(again(more), module(more))
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("default", [9, 99])
 def test_the_default_tree_exports(default):
     tree = catnat.balanced(default + 1)
@@ -147,6 +149,7 @@ def check_onnx(tree: catnat.Tree, activation: ct.Activation) -> None:
         compare(run(session, given), module(*given), 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_onnxruntime_equals_eager():
     """The longest graph: the classifier below is a matrix product of the sigmoid; the slow test has all of them."""
     check_onnx(TREES["huffman-100"], rows.ACTIVATIONS["natural"])

@@ -212,6 +212,7 @@ print(ct.kernels()["cpu"])
 """
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.parametrize("name", ["baseline", "avx2"])
 def test_every_instruction_set(name):

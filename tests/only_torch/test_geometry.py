@@ -83,6 +83,7 @@ def test_every_function_is_compiled_somewhere():
     assert {name for names in COMPILED.values() for name in names} == set(FUNCTIONS)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("tree", "activation"), COMPILED)
 def test_one_graph_and_any_batch(tree, activation, monkeypatch):
     monkeypatch.setattr(geometry, "_ROUNDS", 2)  # each round is traced once more

@@ -243,6 +243,7 @@ def test_values_and_gradients_stay_finite_on_every_tree(tree, dtype):
     check_all({**DIFFERENTIABLE, **DISTRIBUTIONS}, tree, dtype)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
 def test_strict_modes_have_nothing_to_object_to(tree, strict_torch):
     """No NaN in the backward pass, not even one that a later product would hide; and all of it deterministic."""

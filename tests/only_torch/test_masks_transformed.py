@@ -82,6 +82,7 @@ COMPILED = {
 }
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("case", COMPILED)
 def test_compiled_distributions_equal_eager_ones(case, fresh_compiler):
     name, activation, options = COMPILED[case]

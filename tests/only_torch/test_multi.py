@@ -569,6 +569,7 @@ def test_vmap_is_the_batch(name, options):
         rows.assert_close(got, wanted)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("name", "options"), [("small", "renormalize-T3-unimix"), ("large", "prune")])
 def test_one_graph(name, options, fresh_compiler):
     """With a forest that was built outside."""

@@ -197,6 +197,7 @@ def test_inference_mode_does_not_poison_training(tree):
             assert gradient.isfinite().all(), name
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("tree", cold_trees(1), ids=repr)
 def test_fake_tensors_and_a_fake_gpu_leave_no_trace(tree):
     """Shapes, dtypes and devices are right on hardware that is not there; afterwards real numbers come out."""
@@ -250,6 +251,7 @@ def test_trees_first_met_inside_a_transform(tree):
         assert ct.sample(scores, tree, activation).shape == (3,)
 
 
+@pytest.mark.slow
 def test_real_first_then_fake():
     """Warm caches hold real constants, which a fake-tensor mode must not meet."""
     for tree in cold_trees(2):
@@ -261,6 +263,7 @@ def test_real_first_then_fake():
                     assert function(torch.zeros(3, tree.num_nodes), tree, activation).shape == wanted[name].shape
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(
     "tree", [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]], ids=repr
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
 from catnat_experiments.engine import records
 from catnat_experiments.engine.records import Record
@@ -316,6 +317,30 @@ def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
     # Twelve cells, as both tables have the same six; 2 / 2**12, and there is one more claim, about a row without runs.
     assert "| natural against softmax | 12 of 12 | -1.00 | 0.00049 | 0.00049 |" in text
     assert "all cells together" not in page(CLEAR, tmp_path)
+
+
+def test_runs_that_saw_the_same_data_are_compared_in_pairs(tmp_path: Path) -> None:
+    """Seeds spread by 10, and natural is ahead by 0.1 or 0.2 in each: no test of means would see it."""
+    seeds = [0.0, 10.0, 20.0]
+    cells = {
+        (theta, kind): [theta + seed - (kind == "natural") * (0.1 + 0.1 * (seed == 0)) for seed in seeds]
+        for theta in (0.5, 0.9)
+        for kind in ("natural", "softmax")
+    }
+    cells[0.9, "natural"] = cells[0.9, "natural"][:2]  # a run without a partner is left out
+    table = dataclasses.replace(TABLE, claims=(), baselines=("softmax",), pair="seed")
+    alone = page(cells, tmp_path, dataclasses.replace(table, pair=""))
+    text = page(cells, tmp_path, table)
+    assert "p-values of paired t-tests, by seed, against softmax" in text
+    expected = stats.ttest_rel([-0.2, -0.1, -0.1], [0, 0, 0]).pvalue, stats.ttest_rel([-0.2, -0.1], [0, 0]).pvalue
+    assert f"| 0.5 | softmax | {2 * expected[0]:.2g} ({expected[0]:.2g}) |" in text
+    assert f"| 0.9 | softmax | {expected[1]:.2g} ({expected[1]:.2g}) |" in text
+    # Five pairs, all of one sign: 2 / 2**5.
+    assert "## Energy score, test: all cells together" in text
+    assert "Runs with the same theta* and seed are one pair each." in text
+    assert re.search(r"\| natural against softmax \| 5 of 5 \| -0.10 \| 0.06\d* \| 0.062 \|", text)
+    assert "all cells together" not in alone
+    assert "| 0.5 | softmax | 1 (0.99) |" in alone
 
 
 def test_claims_about_columns_of_another_preset_are_left_out(tmp_path: Path) -> None:

@@ -242,6 +242,21 @@ def test_paired_tests_are_their_definitions() -> None:
     assert statistics.paired(first, second, "higher").ahead == 1
 
 
+def test_paired_t_is_students_test_of_the_differences() -> None:
+    """The tail as an integral, with n - 1 degrees of freedom."""
+    first, second = [3.0, 1.0, 4.5, 1.5, 9.0], [3.1, 1.3, 4.0, 2.5, 9.6]
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    mean = math.fsum(differences) / 5
+    variance = math.fsum((each - mean) ** 2 for each in differences) / 4
+    t = abs(mean) / math.sqrt(variance / 5)
+    scale = mpmath.gamma(2.5) / (mpmath.sqrt(4 * mpmath.pi) * mpmath.gamma(2))
+    tail = mpmath.quad(lambda x: scale * (1 + x**2 / 4) ** -2.5, [t, mpmath.inf])
+    assert statistics.paired_t(first, second) == pytest.approx(float(2 * tail), rel=1e-8)
+    assert statistics.paired_t([1.0, 2.0], [1.0, 2.0]) == 1.0
+    assert statistics.paired_t([1.0, 2.0], [2.0, 3.0]) == 0.0
+    assert math.isnan(statistics.paired_t([1.0], [2.0]))
+
+
 def test_paired_tests_leave_ties_out() -> None:
     tied = statistics.paired([1.0, 2.0, 3.0], [1.0, 3.0, 5.0], "lower")
     assert (tied.cells, tied.ahead, tied.sign) == (3, 2, 0.5)

@@ -74,8 +74,10 @@ class Encoder(_Coder):
         >>> encoder.write(np.array([3.0, 0.0, 1.0]), np.array([3]))
         >>> data = encoder.finish()
         >>> decoder = coding.Decoder(catnat.balanced(4), data)
-        >>> decoder.read(np.zeros(3), 2).tolist(), decoder.read(np.array([3.0, 0.0, 1.0]), 1).tolist()
-        ([2, 0], [3])
+        >>> decoder.read(np.zeros(3), 2).tolist()
+        [2, 0]
+        >>> decoder.read(np.array([3.0, 0.0, 1.0]), 1).tolist()
+        [3]
         >>> decoder.finish()
     """
 
@@ -209,7 +211,8 @@ def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation
         >>> import catnat
         >>> from catnat import coding
         >>> scores = np.array([[3.0, 0.0], [-3.0, 2.0]])  # a row for every class
-        >>> coding.decode(catnat.balanced(3), scores, coding.encode(catnat.balanced(3), scores, [2, 1])).tolist()
+        >>> data = coding.encode(catnat.balanced(3), scores, [2, 1])
+        >>> coding.decode(catnat.balanced(3), scores, data).tolist()
         [2, 1]
     """
     decoder = Decoder(source, data, activation)

@@ -26,7 +26,7 @@ class CodingError(ValueError):
         >>> data = coding.encode(catnat.balanced(4), np.zeros(3), np.array([2, 0, 1]))
         >>> coding.decode(catnat.chain(4), np.zeros(3), data)
         Traceback (most recent call last):
-        catnat.coding._file.CodingError: The data were encoded with another tree, activation or head than given...
+        catnat.coding._file.CodingError: The data were encoded with another tree...
     """
 
 

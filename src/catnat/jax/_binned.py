@@ -44,10 +44,13 @@ class BinnedCatnat(OfScores):
     Example:
         >>> import jax.numpy as jnp
         >>> from catnat.jax import BinnedCatnat
-        >>> price = BinnedCatnat(jnp.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])  # a quarter in each of four bins
-        >>> print(price.cdf(jnp.array(3.0)).round(4), price.icdf(jnp.array([0.25, 0.5, 0.9])).round(4))
-        0.625 [1.  2.  6.4]
-        >>> print(price.mean.round(4), price.interval(jnp.array(0.5), jnp.array(2.0)).round(4))
+        >>> price = BinnedCatnat(jnp.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])  # a quarter in each
+        >>> print(price.cdf(jnp.array(3.0)).round(4))
+        0.625
+        >>> print(price.icdf(jnp.array([0.25, 0.5, 0.9])).round(4))
+        [1.  2.  6.4]
+        >>> interval = price.interval(jnp.array(0.5), jnp.array(2.0))
+        >>> print(price.mean.round(4), interval.round(4))
         2.75 0.375
     """
 

@@ -1,9 +1,8 @@
 """Fused kernels: the log-probabilities of all classes in one call on the CPU, where catnat-kernels is installed.
 
 What XLA compiles from the plain operations is the definition, the fallback and, in tests, the oracle. All derivatives
-beyond the first are the plain operations'. They are used where ``CATNAT_JAX_KERNELS=1`` is set before the first call:
-the whole suite has not run with them yet. ``CATNAT_KERNELS=0`` switches all kernels off, and ``=baseline``, ``=avx2``
-or ``=avx512`` has them use this instruction set.
+beyond the first are the plain operations'. The environment variable ``CATNAT_KERNELS=0``, set before the first call,
+switches them off, and ``=baseline``, ``=avx2`` or ``=avx512`` has them use this instruction set.
 """
 
 from __future__ import annotations
@@ -35,12 +34,10 @@ def _found() -> tuple[bool, str]:
     """Whether there are kernels, and which, or why not. Looked for once, when the first function is traced."""
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return False, "switched off by CATNAT_KERNELS=0"
-    if os.environ.get("CATNAT_JAX_KERNELS") != "1":
-        return False, "set CATNAT_JAX_KERNELS=1"
     try:
         package, targets = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.jax_ops"))
     except ModuleNotFoundError:
-        return False, 'pip install "catnat-kernels"'
+        return False, "catnat-kernels is not installed"
     except ImportError as error:
         return False, str(error)
     return True, f"catnat-kernels {package.__version__} ({targets.instruction_set})"

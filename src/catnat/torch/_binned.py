@@ -43,7 +43,7 @@ class BinnedCatnat(td.Distribution):
     Example:
         >>> import torch
         >>> from catnat.torch import BinnedCatnat
-        >>> price = BinnedCatnat(torch.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])  # a quarter in each of four bins
+        >>> price = BinnedCatnat(torch.zeros(3), [0.0, 1.0, 2.0, 4.0, 8.0])  # a quarter in each
         >>> price.cdf(torch.tensor(3.0)), price.icdf(torch.tensor([0.25, 0.5, 0.9]))
         (tensor(0.6250), tensor([1.0000, 2.0000, 6.4000]))
         >>> price.mean, price.interval(torch.tensor(0.5), torch.tensor(2.0))

@@ -103,7 +103,7 @@ def _processor() -> Implementation | str:
     try:
         package, operators = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.torch_ops"))
     except ModuleNotFoundError:
-        return 'pip install "catnat[kernels]"'
+        return "catnat-kernels is not installed"
     except ImportError as error:
         return str(error)
     return Processor(operators.instruction_set, package.__version__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from catnat_experiments.report import statistics
@@ -143,23 +143,44 @@ def _paired_section(group: str, members: Sequence[Numbers]) -> list[str]:
         if len(means) > 1:
             better, worse = zip(*means, strict=True)
             found[claim] = statistics.paired(better, worse, direction)
+    compared = {f"{claim.better} against {claim.worse}": result for claim, result in found.items()}
+    return _paired_table(group, "Means of a cell are one pair each.", compared, members[0].table.digits)
+
+
+def paired_runs(numbers: Numbers) -> list[str]:
+    """For a table whose runs are pairs, with several rows: the baselines against all other columns, over all rows."""
+    table = numbers.table
+    if not table.pair or len(numbers.rows) < 2:
+        return []
+    found = {
+        f"{other} against {one}": statistics.paired(*numbers.pairs(numbers.rows, other, one), table.direction)
+        for place, one in enumerate(table.baselines)
+        for other in table.columns
+        if other not in table.baselines[: place + 1]
+    }
+    means = f"Runs with the same {numbers.heading} and {table.pair} are one pair each."
+    return _paired_table(table.title, means, found, table.digits)
+
+
+def _paired_table(title: str, pairs: str, found: Mapping[str, statistics.Paired], digits: int) -> list[str]:
+    found = {name: result for name, result in found.items() if result.cells}
     if not found:
         return []
-    corrected = statistics.holm({claim: result.wilcoxon for claim, result in found.items()})
-    signs = statistics.holm({claim: result.sign for claim, result in found.items()})
+    corrected = statistics.holm({name: result.wilcoxon for name, result in found.items()})
+    signs = statistics.holm({name: result.sign for name, result in found.items()})
     body = [
         [
-            f"{claim.better} against {claim.worse}",
+            name,
             f"{result.ahead} of {result.cells}",
-            f"{result.median:+.{members[0].table.digits}f}",
-            p_text(corrected[claim]),
-            p_text(signs[claim]),
+            f"{result.median:+.{digits}f}",
+            p_text(corrected[name]),
+            p_text(signs[name]),
         ]
-        for claim, result in found.items()
+        for name, result in found.items()
     ]
     return [
-        f"## {group}: all cells together",
-        "Means of a cell are one pair each. p-values of Wilcoxon's signed-rank test and of the sign test, two-sided, "
+        f"## {title}: all cells together",
+        f"{pairs} p-values of Wilcoxon's signed-rank test and of the sign test, two-sided, "
         "each corrected by Holm's method for the comparisons of this table.",
         markdown_table(["", "better in", "median difference", "Wilcoxon", "sign test"], body),
     ]

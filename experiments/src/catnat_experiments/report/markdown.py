@@ -54,7 +54,8 @@ class _Tests:
         self._plain = numbers.tests()
         self._corrected = statistics.holm(self._plain)
         self.possible = not all(math.isnan(p) for p in self._plain.values())
-        self._table, self._samples = numbers.table, numbers.samples
+        self._samples = numbers.samples
+        self._of = f" of paired t-tests, by {numbers.table.pair}," if numbers.table.pair else ""
 
     def text(self, one: str | None, row: Value, column: str) -> str:
         """Of a cell against a baseline, or against the best of its row (None)."""
@@ -69,8 +70,8 @@ class _Tests:
     def legend(self, one: str | None) -> str:
         """What the numbers are."""
         return (
-            f"p-values against {one or 'the best of the row'}, corrected by Holm's method for all the comparisons of "
-            "the table; in brackets without the correction."
+            f"p-values{self._of} against {one or 'the best of the row'}, corrected by Holm's method for all the "
+            "comparisons of the table; in brackets without the correction."
         )
 
 
@@ -111,7 +112,7 @@ def _chosen(numbers: Numbers, row: Value, column: str) -> list[str]:
     frame, table = numbers.frame, numbers.table
     runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
     return [
-        " / ".join(number_text(value) for value in sorted(set(runs[f"config.{key}"].tolist()))) or "-"
+        " / ".join(number_text(value) for value in sorted(set(runs[f"config.{key}"].dropna().tolist()))) or "-"
         for key in table.chosen
     ]
 

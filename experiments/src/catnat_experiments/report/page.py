@@ -12,7 +12,7 @@ from pathlib import Path
 
 from catnat_experiments.engine import files
 from catnat_experiments.engine.stages import StageStatus
-from catnat_experiments.report.claims import claims, closeness, paired_claims
+from catnat_experiments.report.claims import claims, closeness, paired_claims, paired_runs
 from catnat_experiments.report.markdown import chosen_table, legend, main_table, p_tables, row_tables
 from catnat_experiments.report.robust import robust
 from catnat_experiments.report.tables import Numbers, Table, done_records, fill
@@ -24,6 +24,7 @@ def write(name: str, preset: str, statuses: Sequence[StageStatus], tables: Seque
     parts = [f"# {name}, preset {preset}", _origin(name, preset, statuses)]
     filled = [fill(table, statuses) for table in tables]
     parts += paired_claims(filled)
+    parts += [part for numbers in filled for part in paired_runs(numbers)]
     for numbers in filled:
         parts += _section(numbers, statuses, directory)
     page = directory / "README.md"

@@ -85,6 +85,8 @@ class Table:
         reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
             true model reaches.
         baselines: The columns that the others are tested against; if there are none, the best of each row.
+        pair: A config key such as the seed: runs of a row with the same value of it, which saw the same data, are
+            compared in pairs, and with the baselines over all rows together as well.
         chosen: Config keys to list for each cell, such as the learning rate that was selected.
         claims: What the paper claims about the columns.
         against: A column to compare all others with, by interquartile means and probabilities of improvement: for
@@ -109,6 +111,7 @@ class Table:
     paper: Mapping[Any, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     reference: str | None = None
     baselines: tuple[str, ...] = ()
+    pair: str = ""
     chosen: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     against: str | None = None
@@ -169,8 +172,22 @@ class Numbers:
                 if one is not None and one in samples:
                     before.add(one)
                     others = (column for column in samples if column not in before)
-                    p_values |= {(one, row, other): statistics.welch(samples[one], samples[other]) for other in others}
+                    p_values |= {(one, row, other): self._test(row, one, other) for other in others}
         return p_values
+
+    def _test(self, row: Value, one: str, other: str) -> float:
+        if not self.table.pair:
+            return statistics.welch(self.samples[row, one], self.samples[row, other])
+        return statistics.paired_t(*self.pairs([row], one, other))
+
+    def pairs(self, rows: Sequence[Value], one: str, other: str) -> tuple[list[float], list[float]]:
+        """The runs of two columns that are pairs, in these rows; those without a partner are left out."""
+        at = [f"config.{self.table.row}", f"config.{self.table.pair}"]
+        numbers = self.frame.set_index(at)[[f"config.{self.table.column}", f"metrics.{self.table.metric}"]]
+        by_column = [numbers[numbers.iloc[:, 0] == column].iloc[:, 1] for column in (one, other)]
+        both = pd.concat(by_column, axis=1, join="inner").dropna()
+        both = both[both.index.get_level_values(0).isin(rows)]
+        return both.iloc[:, 0].tolist(), both.iloc[:, 1].tolist()
 
 
 def done_records(statuses: Iterable[StageStatus], stages: Sequence[str] | None = None) -> list[Record]:

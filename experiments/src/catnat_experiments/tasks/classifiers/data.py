@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import catnat
+from catnat_experiments.common.splits import SPLITS, split
 from catnat_experiments.engine.extras import extra
 
 with extra("classifiers"):
@@ -19,8 +20,6 @@ with extra("classifiers"):
     from sklearn.datasets import load_digits, make_classification
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
     from sklearn.pipeline import make_pipeline
-
-SPLITS = ("train", "validation", "test")
 
 
 class Data(NamedTuple):
@@ -64,8 +63,7 @@ def generated(classes: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.
 
 def _split(X: Any, y: NDArray[Any], rng: np.random.Generator) -> Data:  # noqa: N803
     """Eight tenths, one tenth, one tenth."""
-    order = rng.permutation(len(y))
-    parts = dict(zip(SPLITS, np.split(order, [8 * len(y) // 10, 9 * len(y) // 10]), strict=True))
+    parts = split(len(y), rng, (8, 1))
     return Data({name: X[at] for name, at in parts.items()}, {name: y[at] for name, at in parts.items()})
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 
 import catnat
+from catnat_experiments.common.dials import dial
 from catnat_experiments.engine.extras import extra
 from catnat_experiments.tasks.classifiers.data import Data
 
@@ -31,11 +32,6 @@ PASSES = 10
 """Of every linear model that is trained by batches."""
 Make = Callable[[float, float, int, Any], Any]
 """A classifier from two dials, a seed and the data, of which it may take the taxonomy and the classes."""
-
-
-def dial(value: float, low: float, high: float) -> float:
-    """From 0 .. 1 to a range, on a logarithmic scale."""
-    return float(low * (high / low) ** value)
 
 
 def _rate_and_leaves(first: float, second: float) -> tuple[float, int]:

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from typing import Any
 
-import pandas as pd
-from optuna.distributions import FloatDistribution
-
-from catnat_experiments.common.selection import SEARCH_SEED
+from catnat_experiments.common.dials import Preset, search_and_final
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
-from catnat_experiments.engine.search import Search, top
+from catnat_experiments.engine.search import Search
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
 from catnat_experiments.report.tables import Table
 from catnat_experiments.tasks.classifiers.evaluation import evaluate
 from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
 
 # ---- presets and stages ----------------------------------------------------------------------------------------------
-
-_SPACE = {"first": FloatDistribution(0.0, 1.0), "second": FloatDistribution(0.0, 1.0)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """How much to compute.
-
-    Attributes:
-        methods: By data set.
-        trials: Of the search of every method.
-        seeds: Final runs of every method.
-    """
-
-    methods: dict[str, tuple[str, ...]]
-    trials: int
-    seeds: int
-
 
 _FAST = ("LightGBM", "XGBoost", "tree, centroids", "tree, random")
 """All classes are equally frequent and in no order there: Huffman's tree and the balanced one are random ones."""
@@ -71,28 +48,7 @@ class Classifiers(EveryRunAlone):
     def stages(self, preset: str) -> list[Stage | Search]:
         """Search and final."""
         plan = plan_of(preset, PRESETS, self.name)
-        bases: list[Config] = [
-            {"experiment": self.name, "data": data, "parameterization": method, "seed": SEARCH_SEED}
-            for data, methods in plan.methods.items()
-            for method in methods
-        ]
-        search = Search(
-            "search",
-            bases,
-            _SPACE,
-            metric="validation_log_loss",
-            direction="lower",
-            budget=plan.trials,
-            about=f"{plan.trials} trials of Optuna for every method, by validation log loss",
-            at_once=1,
-        )
-
-        def final(records: pd.DataFrame) -> list[Config]:
-            """Seed after seed, so that what is finished when the work is cut off compares all methods."""
-            seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
-            return [{**run, "seed": seed} for seed, run in itertools.product(seeds, top(records, search, 1))]
-
-        return [search, Stage("final", final, f"{plan.seeds} seeds of the best trial", plan.seeds * len(bases))]
+        return search_and_final(self.name, plan, "validation_log_loss", about="log loss")
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
         """See :func:`evaluate`; a run that is interrupted starts again."""
