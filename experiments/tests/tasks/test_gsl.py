@@ -499,7 +499,10 @@ def test_a_run_repeats_bit_by_bit() -> None:
 @pytest.mark.parametrize("sets", [training.OWN_GRAPHS, training.SHARED_GRAPHS])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("softmax", "natural") else pytest.mark.slow) for name in PARAMETERIZATIONS],
+    [
+        pytest.param(name, marks=[] if name in ("softmax", "natural") else pytest.mark.slow)
+        for name in PARAMETERIZATIONS
+    ],
 )
 def test_a_run_does_not_depend_on_the_runs_beside_it(name: str, sets: int) -> None:
     # The real batch and number of graphs: how a processor rounds depends on the sizes.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 try:
-    import torchrec  # type: ignore[import-untyped, import-not-found, unused-ignore] # noqa: F401
+    import torchrec  # noqa: F401
 except ImportError as error:
     raise ImportError(
         "catnat.integrations.torchrec needs TorchRec and FBGEMM, the pair that fits your torch: with torch 2.13, on a "
@@ -26,9 +26,7 @@ except ImportError as error:
 
 import numpy as np
 import torch
-from fbgemm_gpu.split_embedding_configs import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    EmbOptimType,
-)
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
@@ -36,35 +34,20 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torchrec.distributed.embedding import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    EmbeddingCollectionSharder,
-)
-from torchrec.distributed.planner import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    EmbeddingShardingPlanner,
-    Topology,
-)
-from torchrec.distributed.planner.stats import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    NoopEmbeddingStats,
-)
-from torchrec.distributed.planner.storage_reservations import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    FixedPercentageStorageReservation,
-)
-from torchrec.distributed.planner.types import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.stats import NoopEmbeddingStats
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
     KernelConfig,
     ParameterConstraints,
     TopologyFactory,
     TrainerConfig,
 )
-from torchrec.distributed.types import ShardingEnv  # type: ignore[import-untyped, import-not-found, unused-ignore]
-from torchrec.modules.embedding_configs import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    EmbeddingConfig,
-)
-from torchrec.modules.embedding_modules import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    EmbeddingCollection,
-)
-from torchrec.sparse.jagged_tensor import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    KeyedJaggedTensor,
-)
+from torchrec.distributed.types import ShardingEnv
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import catnat.torch as ct
 from catnat import Tree
