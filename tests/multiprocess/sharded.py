@@ -61,10 +61,11 @@ def start(size: int, folder: Path, work: Callable[[Path], None], timeout: float 
 def whole_head(tree: catnat.Tree, activation: ct.Activation, bias: bool = True) -> ct.CatnatHead:
     torch.manual_seed(0)
     head = ct.CatnatHead(FEATURES, tree, activation, bias)
-    # Small enough to stay away from the edges of clamped nodes, where rounding has no bound.
-    nn.init.normal_(head.weight, std=0.1)
+    # Small enough to stay away from the edges of the bands, where rounding has no bound; isotropic bands are narrow.
+    std = 0.1 if activation.scaling == "paper" else 0.005
+    nn.init.normal_(head.weight, std=std)
     if bias:
-        nn.init.normal_(head.bias, std=0.1)
+        nn.init.normal_(head.bias, std=std)
     return head
 
 
