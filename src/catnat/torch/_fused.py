@@ -110,7 +110,7 @@ def _processor() -> Implementation | str:
 
 
 def _graphics() -> Implementation | str:
-    remedy = 'pip install "catnat[triton]" and CATNAT_TRITON=1; they have not run on a GPU yet'
+    remedy = "they want the extra `triton` and CATNAT_TRITON=1, and have not run on a GPU yet"
     if os.environ.get("CATNAT_TRITON", "0") != "1":  # nobody has run them on a GPU yet, and torch's wheels bring Triton
         return remedy
     try:
