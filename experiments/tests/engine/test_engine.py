@@ -275,6 +275,7 @@ def test_run_computes_every_stage_once_and_a_second_time_nothing(
     assert sorted(len(steps) for steps in toy.starts(log("a")).values()) == [1, 1, 2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_ray")
 def test_runs_go_on_in_a_frozen_directory(tmp_path: Path, log: Log, display: Display, output: io.StringIO) -> None:
     experiment, results = Toy(log("a")), tmp_path / "results"

@@ -277,6 +277,7 @@ def same(first: Any, second: Any) -> bool:
     return torch.equal(first, second) if isinstance(first, torch.Tensor) else first is second or first == second
 
 
+@pytest.mark.slow
 def test_a_checkpoint_keeps_all_but_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     run = small(num_steps=128, steps=1024)

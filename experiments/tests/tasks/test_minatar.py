@@ -193,6 +193,7 @@ def test_what_was_played_fits_together() -> None:
 # ---- runs ----
 
 
+@pytest.mark.slow
 def test_a_run_does_not_depend_on_the_runs_beside_it_and_repeats() -> None:
     first, second = small(seed=1), small(seed=2, rate=0.01)
     together = training.train([first, second], Memory())

@@ -163,6 +163,7 @@ def test_a_run_is_finite_and_has_the_papers_metric(name: str) -> None:
     assert "papers_elbo" not in train(small(name, test_samples=0, test_images=0, steps=1), Memory()).metrics
 
 
+@pytest.mark.slow
 def test_training_learns() -> None:
     outcome = train(small("natural+moving", steps=400, latents=10, classes=8), Memory())
     assert outcome.metrics["validation_loss"] < 230  # all pixels alike cost 272 nats, and independent pixels 206
