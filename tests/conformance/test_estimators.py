@@ -178,6 +178,7 @@ def test_leave_one_out_is_unbiased(framework, kind, count):
     np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
+@pytest.mark.expensive_compile
 def test_leave_one_out_is_the_mean_of_the_others(framework):
     for count in (2, 3):
         draws, _ = all_tuples(count)

@@ -410,6 +410,7 @@ def test_derivatives_of_conversions(framework, tree, activation):
     checks.close(chained, gradient_of(framework, direct, logits), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.expensive_compile
 @every_tree
 def test_second_derivatives_where_all_sides_tie(framework, tree):
     def scores(x):
@@ -488,6 +489,7 @@ def finite_to_second_order(framework: Any, function: Callable[[Any], Any], at: n
         assert not wrong.any(), f"derivative {order} of {at[wrong[: len(at)]][:1]}"
 
 
+@pytest.mark.expensive_compile
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
 @every_tree
 @pytest.mark.parametrize("activation", cases.ACTIVATIONS)

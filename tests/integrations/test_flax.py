@@ -76,6 +76,7 @@ def loss_of(layer):
     return layer.loss(X, Y)
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize(("kind", "plain"), [(ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)])
 def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain):
     layer = kind(FEATURES, TREE, "sigmoid", rngs=nnx.Rngs(3))

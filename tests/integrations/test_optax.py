@@ -29,6 +29,7 @@ def loss(scores: jax.Array) -> jax.Array:
     return (cj.catnat(scores, TREE, "sigmoid") * jnp.linspace(-1, 2, 5, dtype=scores.dtype)).sum()
 
 
+@pytest.mark.one_row
 @pytest.mark.parametrize("damping", [0.0, 0.3])
 def test_it_is_what_a_loss_of_natural_gradient_gives(damping):
     optimizer, scores = scale_by_fisher(TREE, "sigmoid", damping=damping), {"a": scores_of(3), "b": scores_of()}

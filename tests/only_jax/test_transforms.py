@@ -154,6 +154,7 @@ def test_second_derivatives_are_finite_everywhere(activation):
                 assert jnp.isfinite(hessian).all(), (dtype, size)
 
 
+@pytest.mark.slow
 def test_debug_nans_finds_none_on_the_way_back():
     """Not even one that a later product would hide."""
     tree = catnat.balanced(5)

@@ -127,6 +127,7 @@ def test_all_sizes_dynamic(name):
     same_as_eager(FUNCTIONS[name], catnat.balanced(11), ct.natural(), dynamic=True)
 
 
+@pytest.mark.slow
 def test_the_default_tree_is_made_inside_the_graph():
     same_as_eager(FUNCTIONS["log_catnat"], catnat.balanced(6), ct.natural(), given=False)
     same_as_eager(FUNCTIONS["log_prob"], catnat.balanced(70), ct.natural(), given=False)
@@ -143,6 +144,7 @@ def test_one_class():
         rows.assert_equal(best, drawn)
 
 
+@pytest.mark.slow
 def test_an_activation_of_ones_own():
     for name in ("log_catnat", "cross_entropy"):
         same_as_eager(FUNCTIONS[name], catnat.balanced(10), rows.OWN)

@@ -223,6 +223,7 @@ def test_every_instruction_set(name):
     assert done.stdout.endswith(f"({name})\n")
 
 
+@pytest.mark.slow
 @installed
 def test_an_instruction_set_that_nobody_has():
     assert "CATNAT_KERNELS is 'avx1024', but it must be 0" in run("avx1024", EVERY_KERNEL).stderr
