@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ except ImportError as error:
 import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -72,7 +72,7 @@ _LARGE = 1 << 16
 Result = TypeVar("Result")
 
 
-class ShardedCatnatHead(extend.PathHead):
+class ShardedCatnatHead(extend.WalkingHead):
     r"""A :class:`catnat.torch.CatnatHead` whose rows are a TorchRec table, split over ranks, each with its own batch.
 
     The log-probability of class :math:`k` is a sum over its path, of which each rank reads the rows from their owners:
@@ -88,7 +88,9 @@ class ShardedCatnatHead(extend.PathHead):
     updated. Paths of a balanced tree are computed: nothing on a rank is as large as K but its part of the table. Other
     trees, and priors that are given, have their tables on every rank.
 
-    Every method but ``extra_repr`` is called by all ranks of the group together.
+    Every method but ``extra_repr`` is called by all ranks of the group together. Draws and :meth:`topk` are those of a
+    whole head with the same rows and generator; all ranks walk level by level, and those that are done answer for
+    their rows until all are.
 
     Args:
         in_features: The size d of the input.
@@ -221,62 +223,16 @@ class ShardedCatnatHead(extend.PathHead):
         rows, inverse = self._order.row(nodes[deep] - self.replicated_nodes).unique(return_inverse=True)
         # One list, not one per example: then ranks may have batches of any size, or none.
         lengths = torch.tensor([len(rows)], device=rows.device)
-        try:
+        with extend.exchange(f"fetch {len(rows)} rows from"):
             sent = self.table(KeyedJaggedTensor(keys=["nodes"], values=rows, lengths=lengths)).wait()["nodes"].values()
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"Rank {self._group.rank()} could not fetch {len(rows)} rows from the other ranks: one of them has "
-                "ended, or did not come within the group's timeout. Start all ranks again from the last checkpoint; "
-                "the log of the rank that ended first says why."
-            ) from error
-        top: Tensor = _Averaged.apply(self.top, self._group)
+        top = extend.copied_to_ranks(self.top, self._group, mean=True)
         place = nodes.masked_scatter(deep, inverse + self.replicated_nodes)
         return torch.cat([top, sent]), place
 
     # ---- walks ----
 
-    def sample(
-        self,
-        input: Float[Tensor, "*batch features"],
-        sample_shape: Sequence[int] = (),
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Int[Tensor, "*samples_and_batch"]:
-        """Draw classes by walking down from the root, all ranks level by level.
-
-        With the same rows and the same generator they are the draws of a whole head.
-        """
-        self._check_input(input)
-        sample_shape = extend.shape_of_samples(sample_shape)
-        count, batch = math.prod(sample_shape), input.shape[:-1]
-        drawn = self._walk(input, lambda nodes: extend.descend(nodes, count, generator))
-        return drawn.movedim(-1, 0).reshape((*sample_shape, *batch))
-
-    def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> ct.TopK:
-        """The ``k`` most probable classes, exactly; see :meth:`catnat.torch.CatnatHead.topk`.
-
-        Ranks that are done answer for their rows until all are.
-
-        Args:
-            input: Features.
-            k: How many classes.
-            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read.
-        """
-        self._check_input(input)
-        extend.how_many(k, self.tree.num_classes)
-        batch = input.shape[:-1]
-        flat = input.reshape(batch.numel(), self.in_features)
-        found = self._walk(flat, lambda nodes: extend.topk(nodes, k, max_nodes))
-        values, indices = (part.view(*batch, k) for part in found[:2])
-        proven, visited = (part.view(batch) for part in found[2:])
-        return ct.TopK(values.to(extend.returned_dtype(input)), indices, proven, visited)
-
-    def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
-        """The most probable class; see :meth:`topk`."""
-        return self.topk(input, 1).indices.squeeze(-1)
-
     @torch.no_grad()
-    def _walk(self, input: Tensor, walk: Callable[[_SharedNodes], Result]) -> Result:
+    def _walk(self, input: Tensor, walk: Callable[[extend.ReadNodes], Result]) -> Result:
         """Walk, and then answer the ranks that still do: reading rows takes all ranks, and walks differ in length."""
         result = walk(_SharedNodes(self, self._with_bias(input)))
         nothing = torch.empty(0, dtype=torch.int64, device=self.top.device)
@@ -513,19 +469,6 @@ class _SharedNodes(NamedTuple):
         self.head._someone_walks(True)
         weight, place = self.head._fetch(index)
         return self.head._nodes(self.input, weight).at(index, place)
-
-
-class _Averaged(torch.autograd.Function):
-    """The parameters, used by every rank for its own batch: their gradient is the mean over ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, group: distributed.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return extend.sum_over_ranks(grad, ctx.group) / ctx.group.size(), None
 
 
 # ---- memory that is not touched --------------------------------------------------------------------------------------

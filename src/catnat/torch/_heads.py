@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -20,8 +20,10 @@ from catnat.activations import Activation, resolve
 from catnat.torch import _constants, _functional, _inputs, _paths, _topk
 from catnat.torch._distributions import Catnat
 from catnat.torch._modules import OnTree, initialize
-from catnat.torch._nodes import LazyNodes
+from catnat.torch._nodes import LazyNodes, ReadNodes
 from catnat.torch._topk import TopK
+
+Result = TypeVar("Result")
 
 
 class HeadOutput(NamedTuple):
@@ -134,7 +136,54 @@ class PathHead(OnTree):
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
 
 
-class CatnatHead(PathHead):
+class WalkingHead(PathHead):
+    """A head that can draw and search too: it walks down the tree and reads the rows on the way."""
+
+    def _walk(self, input: Tensor, walk: Callable[[ReadNodes], Result]) -> Result:
+        """What ``walk`` finds on the nodes of ``input``, without gradients."""
+        raise NotImplementedError
+
+    def sample(
+        self,
+        input: Float[Tensor, "*batch features"],
+        sample_shape: Sequence[int] = (),
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Int[Tensor, "*samples_and_batch"]:
+        """Draw classes by walking down from the root; reads the rows on the way alone."""
+        self._check_input(input)
+        sample_shape = _checks.shape_of_samples(sample_shape)
+        count = math.prod(sample_shape)
+        drawn = self._walk(input, lambda nodes: _paths.descend(nodes, count, generator))
+        return drawn.movedim(-1, 0).reshape((*sample_shape, *input.shape[:-1]))
+
+    def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
+        """The ``k`` most probable classes, found by their paths.
+
+        The probability of reaching a node bounds that of every class below it, so most of the tree need not be
+        entered, the less the more certain the head is. Near the prior nearly all of it must.
+
+        Args:
+            input: Features.
+            k: How many classes.
+            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read. The first way
+                down, of at most k nodes a level, is always gone.
+        """
+        self._check_input(input)
+        _checks.how_many(k, self.tree.num_classes)
+        batch = input.shape[:-1]
+        flat = input.reshape(batch.numel(), self.in_features)
+        found = self._walk(flat, lambda nodes: _topk.topk(nodes, k, max_nodes))
+        values, indices = (part.view(*batch, k) for part in found[:2])
+        proven, visited = (part.view(batch) for part in found[2:])
+        return TopK(values.to(_inputs.returned_dtype(input)), indices, proven, visited)
+
+    def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
+        """The most probable class; see :meth:`topk`."""
+        return self.topk(input, 1).indices.squeeze(-1)
+
+
+class CatnatHead(WalkingHead):
     r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a step
@@ -203,6 +252,10 @@ class CatnatHead(PathHead):
         path = Paths.to(classes, self.tree)
         return path.log_prob(rows, path.node)
 
+    @torch.no_grad()
+    def _walk(self, input: Tensor, walk: Callable[[ReadNodes], Result]) -> Result:
+        return walk(self._rows(input))
+
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
         """The scores of all nodes, O(d K)."""
         return F.linear(input, self.weight, self.bias)
@@ -214,46 +267,6 @@ class CatnatHead(PathHead):
     def log_prob(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
         return self.log_probs(input)
-
-    def sample(
-        self,
-        input: Float[Tensor, "*batch features"],
-        sample_shape: Sequence[int] = (),
-        *,
-        generator: torch.Generator | None = None,
-    ) -> Int[Tensor, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; reads the rows on the way alone."""
-        self._check_input(input)
-        with torch.no_grad():
-            sample_shape = _checks.shape_of_samples(sample_shape)
-            rows, count = self._rows(input), math.prod(sample_shape)
-            drawn = _paths.descend(rows, count, generator).movedim(-1, 0)
-        return drawn.reshape((*sample_shape, *rows.batch))
-
-    def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
-        """The ``k`` most probable classes, found by their paths.
-
-        The probability of reaching a node bounds that of every class below it, so most of the tree need not be
-        entered, the less the more certain the head is. Near the prior nearly all of it must.
-
-        Args:
-            input: Features.
-            k: How many classes.
-            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read. The first way
-                down, of at most k nodes a level, is always gone.
-        """
-        self._check_input(input)
-        _checks.how_many(k, self.tree.num_classes)
-        with torch.no_grad():
-            batch = input.shape[:-1]
-            found = _topk.topk(self._rows(input.reshape(batch.numel(), self.in_features)), k, max_nodes)
-        values, indices = (part.view(*batch, k) for part in found[:2])
-        proven, visited = (part.view(batch) for part in found[2:])
-        return TopK(values.to(_inputs.returned_dtype(input)), indices, proven, visited)
-
-    def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
-        """The most probable class; see :meth:`topk`."""
-        return self.topk(input, 1).indices.squeeze(-1)
 
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
         """The distribution over all classes, O(d K) in time and O(K) in memory for every row.

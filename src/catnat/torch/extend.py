@@ -4,32 +4,31 @@ The names here are for code that puts catnat into a framework of its own, as ``c
 the library's messages, dtypes, and the nodes of a tree with what they compute. They change more often than the rest.
 """
 
-from catnat._checks import NOT_SCORES, broadcasts, explains, how_many, listed, not_a_tree, one_of, shape_of_samples
+from catnat._checks import NOT_SCORES, broadcasts, explains, listed, not_a_tree, one_of
 from catnat.activations import resolve as resolve_activation
 from catnat.torch._constants import node_constants
 from catnat.torch._dense import path_sums
 from catnat.torch._distributions import check_not_nan
 from catnat.torch._functional import node_divergences
-from catnat.torch._heads import PathHead, Paths
+from catnat.torch._heads import Paths, WalkingHead
 from catnat.torch._inputs import check_tensor, is_true, returned_dtype, saturate, to_computing_dtype
-from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, prepare
-from catnat.torch._paths import descend
-from catnat.torch._topk import topk
-from catnat.torch.parallel import sum_over_ranks
+from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, ReadNodes, prepare
+from catnat.torch.parallel import copied_to_ranks, exchange, sum_over_ranks
 
 __all__ = [
     "NOT_SCORES",
     "LazyNodes",
     "NodeScores",
     "Nodes",
-    "PathHead",
     "Paths",
+    "ReadNodes",
+    "WalkingHead",
     "broadcasts",
     "check_not_nan",
     "check_tensor",
-    "descend",
+    "copied_to_ranks",
+    "exchange",
     "explains",
-    "how_many",
     "is_true",
     "listed",
     "node_constants",
@@ -41,8 +40,6 @@ __all__ = [
     "resolve_activation",
     "returned_dtype",
     "saturate",
-    "shape_of_samples",
     "sum_over_ranks",
     "to_computing_dtype",
-    "topk",
 ]

@@ -7,6 +7,8 @@ same input, and so have the same gradient, everywhere: it is not exchanged.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -123,7 +125,7 @@ class ParallelCatnatHead(PathHead):
             rows = LazyNodes(input, part.weight, part.bias, self.tree, self.activation, self.sparse)
             return path.some(here).log_prob(rows, place[here])
 
-        copied: Tensor = _Copied.apply(input, group)
+        copied = copied_to_ranks(input, group)
         # Begins with a 0 that depends on the input: a rank without pieces takes part in both exchanges as well.
         own = _inputs.to_computing_dtype(copied[:, :0].sum(-1, keepdim=True)).expand(classes.shape)
         for which, piece in self._mine():
@@ -151,17 +153,22 @@ class _Part(nn.Module):
 # ---- exchanges -------------------------------------------------------------------------------------------------------
 
 
-class _Copied(torch.autograd.Function):
-    """The input, used by every rank in its own way: its gradient is the sum over ranks."""
+def copied_to_ranks(value: Tensor, group: distributed.ProcessGroup, *, mean: bool = False) -> Tensor:
+    """A tensor that every rank uses in its own way: its gradient is the sum over ranks, or their mean."""
+    copied: Tensor = _Copied.apply(value, group, mean)
+    return copied
 
+
+class _Copied(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, group: distributed.ProcessGroup) -> Tensor:
-        ctx.group = group
+    def forward(ctx: Any, value: Tensor, group: distributed.ProcessGroup, mean: bool) -> Tensor:
+        ctx.group, ctx.mean = group, mean
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return sum_over_ranks(grad, ctx.group), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        total = sum_over_ranks(grad, ctx.group)
+        return total / ctx.group.size() if ctx.mean else total, None, None
 
 
 class _Summed(torch.autograd.Function):
@@ -179,12 +186,19 @@ class _Summed(torch.autograd.Function):
 def sum_over_ranks(value: Tensor, group: distributed.ProcessGroup) -> Tensor:
     """The sum of a tensor over the ranks of a group; an error that says so if one of them has ended."""
     total = value.clone(memory_format=torch.contiguous_format)
-    try:
+    with exchange(f"add up {total.numel()} numbers with"):
         distributed.all_reduce(total, group=group)
+    return total
+
+
+@contextlib.contextmanager
+def exchange(what: str) -> Iterator[None]:
+    """If an exchange with the other ranks fails, an error that says of which one, and what to do."""
+    try:
+        yield
     except RuntimeError as error:
         raise RuntimeError(
-            f"Rank {distributed.get_rank()} could not add up {total.numel()} numbers with the other ranks: one of them "
-            "has ended, or did not come within the group's timeout. Start all ranks again from the last checkpoint; "
-            "the log of the rank that ended first says why."
+            f"Rank {distributed.get_rank()} could not {what} the other ranks: one of them has ended, or did not come "
+            "within the group's timeout. Start all ranks again from the last checkpoint; the log of the rank that "
+            "ended first says why."
         ) from error
-    return total
