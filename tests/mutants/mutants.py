@@ -295,8 +295,8 @@ MUTANTS = (
     Mutant(
         "torch: ranks sum the gradient of the input twice",
         f"{TORCH}/parallel.py",
-        "return sum_over_ranks(grad, ctx.group), None",
-        "return 2 * sum_over_ranks(grad, ctx.group), None",
+        "total = sum_over_ranks(grad, ctx.group)",
+        "total = 2 * sum_over_ranks(grad, ctx.group)",
         "tests/multiprocess/test_parallel.py",
     ),
     # ---- jax ----
