@@ -288,9 +288,9 @@ def without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("name", "package", "command"),
     [
         ("atari", "ale_py", "plan"),
-        ("minatar", "gymnax", "run"),
-        ("minatar", "jax", "status"),
-        ("defaults", "jax", "plan"),
+        pytest.param("minatar", "gymnax", "run", marks=pytest.mark.slow),
+        pytest.param("minatar", "jax", "status", marks=pytest.mark.slow),
+        pytest.param("defaults", "jax", "plan", marks=pytest.mark.slow),
     ],
 )
 def test_missing_extra_is_one_line_that_says_what_to_install(name: str, package: str, command: str) -> None:
@@ -300,6 +300,7 @@ def test_missing_extra_is_one_line_that_says_what_to_install(name: str, package:
     assert said.stderr.splitlines() == [f'{hint} "catnat-experiments[{name}]"']
 
 
+@pytest.mark.slow
 def test_list_needs_no_extra() -> None:
     said = without("ale_py", "list")
     assert said.returncode == 0, said.stderr
