@@ -175,6 +175,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("atari", "evidence"),
     ("defaults", "evidence"),
     ("classifiers", "evidence"),
+    ("classifiers", "icd10-10"),
     ("binned", "evidence"),
 )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
 import catnat
@@ -86,3 +89,16 @@ def test_every_method_has_the_same_number_of_trials() -> None:
     assert isinstance(search, Search)
     assert search.budget == 8
     assert final.expected_runs == 5 * len(search.bases)
+
+
+# ---- the figure ----
+
+
+def test_reliability_is_drawn_of_final_runs_with_a_taxonomy(tmp_path: Path) -> None:
+    curves = {f"history.{what}_{level}": [0.2, 0.9] for what in ("confidence", "accuracy") for level in (1, 2, 3)}
+    row = {"stage": "final", "config.parameterization": "HiClass", **curves}
+    [path] = task.figures(pd.DataFrame([row, row]), tmp_path)
+    assert path.stat().st_size > 10_000
+    others = [{**row, "stage": "search"}, {**row, "config.parameterization": "LightGBM"}]
+    assert task.figures(pd.DataFrame(others), tmp_path) == []
+    assert task.figures(pd.DataFrame(), tmp_path) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from catnat_experiments.common.dials import Preset, search_and_final
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
@@ -71,7 +74,7 @@ def _table(title: str, metric: str, *, higher: bool = False, text: bool = False,
         columns=tuple(TEXT_METHODS if text else METHODS),
         listed=True,
         optional=text,
-        baselines=("head, taxonomy" if text else _OURS,),
+        baselines=("logistic tree, taxonomy" if text else _OURS,),
         **options,
     )
 
@@ -94,3 +97,10 @@ TABLES = (
     _table("ICD-10: their mean depth, of 3", "test_back_off_depth", text=True, higher=True, digits=2),
     _table("ICD-10: processor seconds to fit", "fit_seconds", text=True, digits=1),
 )
+
+
+def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
+    """How far stated probabilities can be trusted, drawn from records."""
+    from catnat_experiments.tasks.classifiers import figures as own_figures  # matplotlib takes a second to import
+
+    return own_figures.figures(frame, directory)
