@@ -91,14 +91,17 @@ def test_every_method_has_the_same_number_of_trials() -> None:
     assert final.expected_runs == 5 * len(search.bases)
 
 
-# ---- the figure ----
+# ---- the figures ----
 
 
-def test_reliability_is_drawn_of_final_runs_with_a_taxonomy(tmp_path: Path) -> None:
+def test_the_price_of_all_final_runs_is_drawn_and_reliability_where_there_is_a_taxonomy(tmp_path: Path) -> None:
     curves = {f"history.{what}_{level}": [0.2, 0.9] for what in ("confidence", "accuracy") for level in (1, 2, 3)}
-    row = {"stage": "final", "config.parameterization": "HiClass", **curves}
-    [path] = task.figures(pd.DataFrame([row, row]), tmp_path)
-    assert path.stat().st_size > 10_000
-    others = [{**row, "stage": "search"}, {**row, "config.parameterization": "LightGBM"}]
-    assert task.figures(pd.DataFrame(others), tmp_path) == []
+    measured = {"metrics.fit_seconds": 2.0, "metrics.test_log_loss": 1.5, "config.data": "icd10-10"}
+    text = {"stage": "final", "config.parameterization": "HiClass", **measured, **curves}
+    table = {**text, "config.parameterization": "LightGBM"}
+    drawn = task.figures(pd.DataFrame([text, text]), tmp_path)
+    assert [path.name for path in drawn] == ["price.png", "reliability.png"]
+    assert all(path.stat().st_size > 10_000 for path in drawn)
+    assert [path.name for path in task.figures(pd.DataFrame([table]), tmp_path)] == ["price.png"]
+    assert task.figures(pd.DataFrame([{**text, "stage": "search"}]), tmp_path) == []
     assert task.figures(pd.DataFrame(), tmp_path) == []
