@@ -129,6 +129,24 @@ def test_gradcheck_and_gradgradcheck_of_large_trees(name):
             assert gradgradcheck(function, scores, fast_mode=True, atol=1e-4)
 
 
+@pytest.mark.parametrize("activation", ["sigmoid", "natural", ct.natural(boundary="reflect")], ids=str)
+def test_large_inputs_have_the_derivatives_of_their_parts(activation):
+    """From 2^14 scores on, other operations share what the two branches have in common."""
+    tree = catnat.balanced(128)
+    scores, direction, weights = (torch.randn(150, k, generator=rows.seeded(k)).double() for k in (127, 127, 128))
+
+    def derivatives(some: slice) -> list[Tensor]:
+        function = lambda s: ct.log_catnat(s, tree, activation)  # noqa: E731
+        leaf = scores[some].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad((function(leaf) * weights[some]).sum(), leaf, create_graph=True)
+        (second,) = torch.autograd.grad((gradient * direction[some]).sum(), leaf)
+        return [*jvp(function, (scores[some],), (direction[some],)), gradient.detach(), second]
+
+    parts = [derivatives(slice(start, start + 50)) for start in (0, 50, 100)]
+    for large, *small in zip(derivatives(slice(None)), *parts, strict=True):
+        torch.testing.assert_close(large, torch.cat(small), rtol=1e-12, atol=1e-12)
+
+
 def scaled(scores: Tensor) -> Tensor:
     return (scores / scores.abs().clamp(min=1e-9).max()).detach().requires_grad_()
 
