@@ -53,8 +53,8 @@ def huffman(weights: ArrayLike, *, progress: bool = False) -> Tree:
     Of the two lightest subtrees joined at each step the lighter is the no side. Of equally heavy ones classes come
     before joined subtrees, and each of these in their order.
 
-    The tree holds 24 bytes a class, and building it takes about 8 more, so weights may be a memory-mapped file of
-    10^8 classes (``np.load(file, mmap_mode="r")``).
+    The tree holds 24 bytes a class; building it takes about 8 more, and some 100 MB. Weights may be a memory-mapped
+    file (``np.load(file, mmap_mode="r")``): 10^8 classes take a minute or two.
 
     Args:
         weights: Positive weights of the classes, such as counts, shape (K,).

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,14 +27,21 @@ _TURNS = 6
 
 
 def from_embeddings(
-    embeddings: ArrayLike, weights: ArrayLike | None = None, *, seed: int = 0, progress: bool = False
+    embeddings: ArrayLike,
+    weights: ArrayLike | None = None,
+    *,
+    seed: int = 0,
+    progress: bool = False,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> Tree:
     """The tree that halves the classes again and again, always along the main direction of their embeddings.
 
     Classes with similar embeddings share most of their path. A million classes of 64 numbers take about a minute.
 
     Embeddings are read in parts, so they may be a memory-mapped file (``np.load(file, mmap_mode="r")``) of any dtype.
-    Beside it the tree holds 16 bytes a class, 24 with weights, and building it takes about XX more.
+    The tree holds 16 bytes a class, 24 with weights; building it takes about 16 more, and some 200 MB for the parts.
+    Every level reads all embeddings, not in the order of the file: if that is larger than the memory, give a folder
+    ``scratch`` on a fast disk.
 
     Args:
         embeddings: A vector for every class, (K, d): rows of a trained output layer, or averages of the features seen
@@ -41,6 +50,9 @@ def from_embeddings(
             so that frequent classes have short paths; otherwise equal numbers of classes.
         seed: Of the directions that the search for main directions starts from.
         progress: Whether to show a progress bar, which needs ``tqdm``.
+        scratch: A folder for copies of the embeddings in which groups stand side by side, so that every level reads a
+            file from its beginning to its end. It needs room for two of them, 4 d bytes a class each, until the tree
+            is built. The tree is the same.
 
     Example:
         >>> import catnat
@@ -50,7 +62,7 @@ def from_embeddings(
         [0, 1, 0, 1]
     """
     points = np.asarray(embeddings)
-    if points.ndim != 2 or 0 in points.shape or not _all_finite(points):
+    if points.ndim != 2 or 0 in points.shape or not _Embeddings(points).all_finite():
         raise ValueError(
             f"`embeddings` has shape {points.shape}, but one vector of finite numbers per class is needed: (K, d)."
         )
@@ -61,19 +73,42 @@ def from_embeddings(
     if masses is not None:
         masses /= masses.max()  # so that sums cannot overflow
     with progress_bar(progress, _work(np.array([size])), "halving") as done:
-        tree = tree_of(_halving(points, masses, np.random.default_rng(seed), done))
+        tree = tree_of(_halving(_Embeddings(points, scratch), masses, np.random.default_rng(seed), done))
     return tree if masses is None else with_own_prior(tree, masses)
 
 
-def _all_finite(points: NDArray[Any]) -> bool:
-    with np.errstate(over="ignore"):  # what float32 cannot hold is not finite
-        return all(np.isfinite(points[part].astype(np.float32)).all() for part in _parts(points, len(points)))
+class _Embeddings:
+    """The vectors of all classes, in the array that was given, or in a file in which groups stand side by side."""
 
+    def __init__(self, points: NDArray[Any], scratch: str | os.PathLike[str] | None = None) -> None:
+        self.size, self.width = points.shape
+        self._points, self._scratch = points, scratch
+        self._places: NDArray[Any] | None = None  # of classes in that file
 
-def _parts(points: NDArray[Any], count: int) -> list[slice]:
-    """So many rows of embeddings, as many at a time as are worked on together."""
-    step = max(_ROWS, _NUMBERS // points.shape[1])
-    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+    def __getitem__(self, classes: NDArray[Any]) -> Vectors:
+        rows = classes if self._places is None else self._places[classes]
+        return np.asarray(self._points[rows], dtype=np.float32)
+
+    def parts(self, count: int) -> list[slice]:
+        """So many vectors, as many at a time as are worked on together."""
+        step = max(_ROWS, _NUMBERS // self.width)
+        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+    def all_finite(self) -> bool:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is not finite
+            return all(np.isfinite(self._points[part].astype(np.float32)).all() for part in self.parts(self.size))
+
+    def regroup(self, order: NDArray[Any]) -> None:
+        """Write the vectors of these classes in this order, if there is a folder for that."""
+        if self._scratch is None or not len(order):
+            return
+        with tempfile.TemporaryFile(dir=self._scratch) as file:  # has no name, and is gone with the array
+            points = np.memmap(file, np.float32, "w+", shape=(len(order), self.width))
+        for part in self.parts(len(order)):
+            points[part] = self[order[part]]
+        self._points = points
+        self._places = np.zeros(self.size, dtype=order.dtype)
+        self._places[order] = np.arange(len(order))
 
 
 def _work(sizes: Ints) -> float:
@@ -102,11 +137,11 @@ class _Groups(NamedTuple):
             first = last
 
 
-def _halving(points: NDArray[Any], masses: Floats | None, rng: np.random.Generator, done: Done) -> Ints:
+def _halving(points: _Embeddings, masses: Floats | None, rng: np.random.Generator, done: Done) -> Ints:
     """The table of children, one level after the other."""
-    size = len(points)
+    size = points.size
     table = np.empty((size - 1, 2), dtype=np.int64)
-    groups, node, next_node = _Groups(np.arange(size, dtype=narrow_ints(size)), np.array([0, size])), 0, 1
+    groups, node, next_node = _Groups(np.arange(size, dtype=narrow_ints(2 * size)), np.array([0, size])), 0, 1
     while len(groups.order):
         kept, inner_sizes = 0, []
         for block in groups.blocks():
@@ -122,20 +157,22 @@ def _halving(points: NDArray[Any], masses: Floats | None, rng: np.random.Generat
             kept += len(further)
             inner_sizes.append(sizes[inner].astype(groups.order.dtype))
             done(_work(block.sizes) - _work(sizes))
+        had_parts = len(points.parts(groups.sizes.max())) > 1
         groups = _Groups(groups.order[:kept], np.concatenate([[0], np.cumsum(np.concatenate(inner_sizes))]))
+        if had_parts:  # smaller groups are halved where they stand, and stay side by side
+            points.regroup(groups.order)
     return table
 
 
-def _halve(groups: _Groups, points: NDArray[Any], masses: Floats | None, rng: np.random.Generator) -> _Groups:
+def _halve(groups: _Groups, points: _Embeddings, masses: Floats | None, rng: np.random.Generator) -> _Groups:
     """Twice as many groups: the two sides of each."""
     starts, sizes = groups.starts[:-1], groups.sizes
-    directions = rng.standard_normal((len(sizes), points.shape[1]), dtype=np.float32)
+    directions = rng.standard_normal((len(sizes), points.width), dtype=np.float32)
     if len(sizes) == 1:
         ranks = np.argsort(_along_main_direction(points, groups.order, directions[0]), kind="stable")
     else:
         which = np.repeat(np.arange(len(sizes)), sizes)
-        rows = points[groups.order].astype(np.float32, copy=False)
-        ranks = np.lexsort((_along_main_directions(rows, starts, which, directions), which))
+        ranks = np.lexsort((_along_main_directions(points[groups.order], starts, which, directions), which))
     sums = np.arange(1.0, len(ranks) + 1) if masses is None else masses[groups.order[ranks]]
     if masses is not None:
         np.cumsum(sums, out=sums)
@@ -145,28 +182,28 @@ def _halve(groups: _Groups, points: NDArray[Any], masses: Floats | None, rng: np
     cut = np.searchsorted(sums, middle)
     nearer = np.abs(np.where(cut > 0, sums[cut - 1], 0.0) - middle) <= np.abs(sums[cut] - middle)
     cut = np.clip(cut + ~nearer, starts + 1, groups.starts[1:] - 1)
-    if len(sizes) == 1 and len(_parts(points, sizes[0])) > 1:
+    if len(sizes) == 1 and len(points.parts(sizes[0])) > 1:
         # Classes stay in their order on both sides, so that each pass over them goes through the file once.
         ranks[: cut[0]].sort()
         ranks[cut[0] :].sort()
     return _Groups(groups.order[ranks], np.append(np.stack([starts, cut], 1).ravel(), len(ranks)))
 
 
-def _along_main_direction(points: NDArray[Any], order: NDArray[Any], direction: Vectors) -> Vectors:
+def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: Vectors) -> Vectors:
     """Where each row of one group stands along its main direction, by power iteration."""
-    parts = _parts(points, len(order))
+    parts = points.parts(len(order))
 
     # One part is made once, several are made again in every pass over them.
     @functools.lru_cache(maxsize=1)
     def rows(i: int) -> Vectors:
-        return np.asarray(points[order[parts[i]]], dtype=np.float32)
+        return points[order[parts[i]]]
 
     @functools.lru_cache(maxsize=1)
     def centred(i: int) -> Vectors:
         return np.asarray((rows(i) - mean) / scale)
 
     def sum_over_parts(each: Callable[[int], NDArray[Any]]) -> Floats:
-        total = np.zeros((1, points.shape[1]))
+        total = np.zeros((1, points.width))
         for i in range(len(parts)):
             total += each(i)
         return total

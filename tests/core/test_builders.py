@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 
 import catnat
-from catnat import _builders
+from catnat import _builders, _clustering
 
 # ---- balanced ----
 
@@ -137,13 +137,15 @@ def test_huffman_merges_as_a_heap_does(family, rows_at_once, monkeypatch):
         np.testing.assert_array_equal(tree.children, expected)
 
 
-def test_huffman_of_more_classes_than_32_bits_can_number(monkeypatch):
-    """The same numbers in wider integers."""
-    weights = np.random.default_rng(0).pareto(1.0, 500)
-    narrow = catnat.huffman(weights)
-    monkeypatch.setattr("catnat._builders.narrow_ints", lambda count: np.int64)
-    assert catnat.huffman(weights) == narrow
-    assert narrow.children.dtype == np.int64
+@pytest.mark.parametrize("size", [63, 64, 65, 127, 128, 129])
+def test_trees_are_the_same_when_their_numbers_outgrow_a_dtype(size, monkeypatch):
+    """8 and 64 bits in place of 32 and 64."""
+    rng = np.random.default_rng(0)
+    weights, points = rng.pareto(1.0, size), rng.standard_normal((size, 3))
+    trees = catnat.huffman(weights), catnat.from_embeddings(points)
+    for module in ("_builders", "_clustering"):
+        monkeypatch.setattr(f"catnat.{module}.narrow_ints", lambda count: np.int8 if count <= 2**7 else np.int64)
+    assert (catnat.huffman(weights), catnat.from_embeddings(points)) == trees
 
 
 @pytest.mark.parametrize(("count", "dtype"), [(2**31, np.int32), (2**31 + 1, np.int64)])
@@ -444,6 +446,27 @@ def test_embeddings_make_one_tree_however_they_are_stored_and_read(weighted, tmp
         monkeypatch.setattr("catnat._clustering._NUMBERS", numbers)
         for each in (stored, points.tolist(), points.astype(np.float32), np.asfortranarray(points.astype(np.int32))):
             assert catnat.from_embeddings(each, weights) == tree
+        assert catnat.from_embeddings(stored, weights, scratch=tmp_path) == tree
+    assert [file.name for file in tmp_path.iterdir()] == ["points.npy"]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_embeddings_are_read_from_the_scratch_folder_once_they_are_there(weighted, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    points, weights = rng.standard_normal((500, 4)), rng.pareto(1.0, 500) + 1e-3 if weighted else None
+    monkeypatch.setattr("catnat._clustering._ROWS", 16)
+    monkeypatch.setattr("catnat._clustering._NUMBERS", 64)
+    tree = catnat.from_embeddings(points, weights)
+    regroup = _clustering._Embeddings.regroup
+
+    def regroup_and_spoil(self, order):
+        regroup(self, order)
+        points[:] = np.nan
+
+    monkeypatch.setattr("catnat._clustering._Embeddings.regroup", regroup_and_spoil)
+    assert catnat.from_embeddings(points, weights, scratch=tmp_path) == tree
+    assert np.isnan(points).all()
+    assert not list(tmp_path.iterdir())
 
 
 def test_embeddings_with_weights_halve_the_weight(reading):

@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "prior: uniform if the first two weights agree",
         f"{CORE}/_tree.py",
-        "uniform = bool((checked == checked[0]).all())",
-        "uniform = bool((checked[:2] == checked[0]).all())",
+        "uniform = bool((masses == masses[0]).all())",
+        "uniform = bool((masses[:2] == masses[0]).all())",
         "tests/core/test_trees.py tests/core/test_builders.py",
     ),
     Mutant(
