@@ -217,7 +217,7 @@ def _huffman_rows(weights: NDArray[np.float64], done: Done = not_shown) -> NDArr
 
     The two lightest subtrees together are at least as heavy as every merged one, so all of these and all leaves up to
     that sum are paired in one batch. From batch to batch the sum grows by half or more: there are at most some 2,000
-    batches between the smallest and the largest float64, and some 50 for Zipf's law of 10^8 classes.
+    batches between the smallest and the largest float64, and some 30 for Zipf's law of 10^8 classes.
     """
     size = weights.size
     ids = narrow_ints(2 * size)
