@@ -153,6 +153,18 @@ def ancestors(root: Root) -> dict[int, set[int]]:
     return above
 
 
+def huffman_merges(weights: Sequence[float]) -> list[tuple[int, int]]:
+    """The rows (no, yes) of Huffman's algorithm with a heap; of equal ones the smaller id comes first."""
+    heap = [(weight / max(weights), k) for k, weight in enumerate(weights)]
+    heapq.heapify(heap)
+    rows: list[tuple[int, int]] = []
+    while len(heap) > 1:
+        (light, no), (heavy, yes) = heapq.heappop(heap), heapq.heappop(heap)
+        heapq.heappush(heap, (light + heavy, len(weights) + len(rows)))
+        rows.append((no, yes))
+    return rows
+
+
 def huffman_cost(weights: Sequence[float]) -> float:
     """The least possible expected depth: Huffman's algorithm adds up the weights it merges."""
     heap = list(weights)

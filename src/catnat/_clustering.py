@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
-from catnat._builders import balanced, from_children
-from catnat._tree import Floats, Ints, Tree
+from catnat._builders import balanced, narrow_ints, tree_of
+from catnat._progress import Done, progress_bar
+from catnat._tree import Floats, Ints, Tree, with_own_prior
+
+Vectors = NDArray[np.float32]
 
 # Rows that are worked on together, unless one group alone has more: small beside a million rows, large for a loop.
 _ROWS = 1 << 14
+# Numbers of embeddings that are worked on together, 64 MB: a group that has more of both is read in parts.
+_NUMBERS = 1 << 24
 # Multiplications with the covariance matrix that turn a random direction into nearly the main one.
 _TURNS = 6
 
 
 def from_embeddings(
-    embeddings: ArrayLike, weights: ArrayLike | None = None, *, seed: int = 0, progress: bool = False
+    embeddings: ArrayLike,
+    weights: ArrayLike | None = None,
+    *,
+    seed: int = 0,
+    progress: bool = False,
+    scratch: str | os.PathLike[str] | None = None,
 ) -> Tree:
     """The tree that halves the classes again and again, always along the main direction of their embeddings.
 
     Classes with similar embeddings share most of their path. A million classes of 64 numbers take about a minute.
+
+    Embeddings are read in parts, so they may be a memory-mapped file (``np.load(file, mmap_mode="r")``) of any dtype.
+    The tree holds 16 bytes a class, 24 with weights; building it takes about 16 more, and some 200 MB for the parts.
+    Every level reads all embeddings, not in the order of the file: if that is larger than the memory, give a folder
+    ``scratch`` on a fast disk.
 
     Args:
         embeddings: A vector for every class, (K, d): rows of a trained output layer, or averages of the features seen
@@ -32,6 +50,9 @@ def from_embeddings(
             so that frequent classes have short paths; otherwise equal numbers of classes.
         seed: Of the directions that the search for main directions starts from.
         progress: Whether to show a progress bar, which needs ``tqdm``.
+        scratch: A folder for copies of the embeddings in which groups stand side by side, so that every level reads a
+            file from its beginning to its end. It needs room for two of them, 4 d bytes a class each, until the tree
+            is built. The tree is the same.
 
     Example:
         >>> import catnat
@@ -40,36 +61,65 @@ def from_embeddings(
         >>> [int(tree.path(k)[1][0]) for k in range(4)]
         [0, 1, 0, 1]
     """
-    points = np.asarray(embeddings, dtype=np.float32)
-    if points.ndim != 2 or 0 in points.shape or not np.isfinite(points).all():
+    points = np.asarray(embeddings)
+    if points.ndim != 2 or 0 in points.shape or not _Embeddings(points).all_finite():
         raise ValueError(
             f"`embeddings` has shape {points.shape}, but one vector of finite numbers per class is needed: (K, d)."
         )
     size = len(points)
-    prior = None if weights is None else _checks.weights(weights, "weights", size)
+    masses = None if weights is None else _checks.weights(weights, "weights", size)
     if size == 1:
         return balanced(1)
-    masses = np.ones(size) if prior is None else prior / prior.max()
-    levels = _halving(points, masses, np.random.default_rng(seed))
-    rows = list(_with_bar(levels, size - 1) if progress else levels)
-    return from_children(np.concatenate(rows), prior)
+    if masses is not None:
+        masses /= masses.max()  # so that sums cannot overflow
+    with progress_bar(progress, _work(np.array([size])), "halving") as done:
+        tree = tree_of(_halving(_Embeddings(points, scratch), masses, np.random.default_rng(seed), done))
+    return tree if masses is None else with_own_prior(tree, masses)
 
 
-def _with_bar(levels: Iterator[Ints], nodes: int) -> Iterator[Ints]:
-    try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise ImportError("`progress=True` needs tqdm: pip install tqdm.") from error
-    with tqdm(total=nodes, desc="nodes", unit_scale=True) as bar:
-        for rows in levels:
-            yield rows
-            bar.update(len(rows))
+class _Embeddings:
+    """The vectors of all classes, in the array that was given, or in a file in which groups stand side by side."""
+
+    def __init__(self, points: NDArray[Any], scratch: str | os.PathLike[str] | None = None) -> None:
+        self.size, self.width = points.shape
+        self._points, self._scratch = points, scratch
+        self._places: NDArray[Any] | None = None  # of classes in that file
+
+    def __getitem__(self, classes: NDArray[Any]) -> Vectors:
+        rows = classes if self._places is None else self._places[classes]
+        return np.asarray(self._points[rows], dtype=np.float32)
+
+    def parts(self, count: int) -> list[slice]:
+        """So many vectors, as many at a time as are worked on together."""
+        step = max(_ROWS, _NUMBERS // self.width)
+        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+    def all_finite(self) -> bool:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is not finite
+            return all(np.isfinite(self._points[part].astype(np.float32)).all() for part in self.parts(self.size))
+
+    def regroup(self, order: NDArray[Any]) -> None:
+        """Write the vectors of these classes in this order, if there is a folder for that."""
+        if self._scratch is None or not len(order):
+            return
+        with tempfile.TemporaryFile(dir=self._scratch) as file:  # has no name, and is gone with the array
+            points = np.memmap(file, np.float32, "w+", shape=(len(order), self.width))
+        for part in self.parts(len(order)):
+            points[part] = self[order[part]]
+        self._points = points
+        self._places = np.zeros(self.size, dtype=order.dtype)
+        self._places[order] = np.arange(len(order))
+
+
+def _work(sizes: Ints) -> float:
+    """What is left to be done of groups of these sizes: a class is halved about log2(size) times more."""
+    return float(sizes @ np.log2(sizes))
 
 
 class _Groups(NamedTuple):
     """Groups of classes that stand side by side in ``order``, each from its start to the next."""
 
-    order: Ints
+    order: NDArray[Any]
     starts: Ints  # and the end
 
     @property
@@ -87,58 +137,110 @@ class _Groups(NamedTuple):
             first = last
 
 
-def _halving(points: NDArray[np.float32], masses: Floats, rng: np.random.Generator) -> Iterator[Ints]:
-    """The children of the nodes of one level after the other, in the numbers of ``from_children``."""
-    size = len(points)
-    groups, next_row = _Groups(np.arange(size), np.array([0, size])), 1
+def _halving(points: _Embeddings, masses: Floats | None, rng: np.random.Generator, done: Done) -> Ints:
+    """The table of children, one level after the other."""
+    size = points.size
+    table = np.empty((size - 1, 2), dtype=np.int64)
+    groups, node, next_node = _Groups(np.arange(size, dtype=narrow_ints(2 * size)), np.array([0, size])), 0, 1
     while len(groups.order):
-        halved = [_halve(block, points, masses, rng) for block in groups.blocks()]
-        order = np.concatenate([half.order for half in halved])
-        sizes = np.concatenate([half.sizes for half in halved])
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        inner = sizes > 1
-        rows = np.where(inner, size + next_row + np.cumsum(inner) - 1, order[starts[:-1]])
-        yield rows.reshape(-1, 2)
-        next_row += int(inner.sum())
-        groups = _Groups(order[np.repeat(inner, sizes)], np.concatenate([[0], np.cumsum(sizes[inner])]))
+        kept, inner_sizes = 0, []
+        for block in groups.blocks():
+            halves = _halve(block, points, masses, rng)
+            sizes = halves.sizes
+            inner = sizes > 1
+            children = np.where(inner, next_node + np.cumsum(inner) - 1, size - 1 + halves.order[halves.starts[:-1]])
+            table[node : node + len(children) // 2] = children.reshape(-1, 2)
+            node, next_node = node + len(children) // 2, next_node + int(inner.sum())
+            # What is halved further moves to the front, over what this level is through with.
+            further = halves.order[np.repeat(inner, sizes)]
+            groups.order[kept : kept + len(further)] = further
+            kept += len(further)
+            inner_sizes.append(sizes[inner].astype(groups.order.dtype))
+            done(_work(block.sizes) - _work(sizes))
+        had_parts = len(points.parts(groups.sizes.max())) > 1
+        groups = _Groups(groups.order[:kept], np.concatenate([[0], np.cumsum(np.concatenate(inner_sizes))]))
+        if had_parts:  # smaller groups are halved where they stand, and stay side by side
+            points.regroup(groups.order)
+    return table
 
 
-def _halve(groups: _Groups, points: NDArray[np.float32], masses: Floats, rng: np.random.Generator) -> _Groups:
+def _halve(groups: _Groups, points: _Embeddings, masses: Floats | None, rng: np.random.Generator) -> _Groups:
     """Twice as many groups: the two sides of each."""
     starts, sizes = groups.starts[:-1], groups.sizes
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    along = _along_main_direction(points[groups.order], starts, which, rng)
-    order = groups.order[np.lexsort((along, which))]
-    sums = np.cumsum(masses[order])
-    before = np.concatenate([[0.0], sums])[starts]
+    directions = rng.standard_normal((len(sizes), points.width), dtype=np.float32)
+    if len(sizes) == 1:
+        ranks = np.argsort(_along_main_direction(points, groups.order, directions[0]), kind="stable")
+    else:
+        which = np.repeat(np.arange(len(sizes)), sizes)
+        ranks = np.lexsort((_along_main_directions(points[groups.order], starts, which, directions), which))
+    sums = np.arange(1.0, len(ranks) + 1) if masses is None else masses[groups.order[ranks]]
+    if masses is not None:
+        np.cumsum(sums, out=sums)
+    before = np.where(starts > 0, sums[starts - 1], 0.0)
     middle = (before + sums[groups.starts[1:] - 1]) / 2
     # The cut whose sides differ least lies at the first sum above the middle, before that class or after it.
     cut = np.searchsorted(sums, middle)
-    nearer = np.abs(np.concatenate([[0.0], sums])[cut] - middle) <= np.abs(sums[cut] - middle)
+    nearer = np.abs(np.where(cut > 0, sums[cut - 1], 0.0) - middle) <= np.abs(sums[cut] - middle)
     cut = np.clip(cut + ~nearer, starts + 1, groups.starts[1:] - 1)
-    return _Groups(order, np.append(np.stack([starts, cut], 1).ravel(), len(order)))
+    if len(sizes) == 1 and len(points.parts(sizes[0])) > 1:
+        # Classes stay in their order on both sides, so that each pass over them goes through the file once.
+        ranks[: cut[0]].sort()
+        ranks[cut[0] :].sort()
+    return _Groups(groups.order[ranks], np.append(np.stack([starts, cut], 1).ravel(), len(ranks)))
 
 
-def _along_main_direction(
-    rows: NDArray[np.float32], starts: Ints, which: Ints, rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """Where each row stands along the main direction of its group, by power iteration."""
+def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: Vectors) -> Vectors:
+    """Where each row of one group stands along its main direction, by power iteration."""
+    parts = points.parts(len(order))
 
-    def sums(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    # One part is made once, several are made again in every pass over them.
+    @functools.lru_cache(maxsize=1)
+    def rows(i: int) -> Vectors:
+        return points[order[parts[i]]]
+
+    @functools.lru_cache(maxsize=1)
+    def centred(i: int) -> Vectors:
+        return np.asarray((rows(i) - mean) / scale)
+
+    def sum_over_parts(each: Callable[[int], NDArray[Any]]) -> Floats:
+        total = np.zeros((1, points.width))
+        for i in range(len(parts)):
+            total += each(i)
+        return total
+
+    def turned(direction: Vectors) -> Vectors:
+        return sum_over_parts(lambda i: (centred(i) @ direction)[None] @ centred(i)).astype(np.float32)
+
+    mean = (sum_over_parts(lambda i: np.add.reduceat(rows(i), [0], axis=0)) / len(order)).astype(np.float32)
+    scale = _scale(max(np.abs(rows(i) - mean).max() for i in range(len(parts))))
+    for _ in range(_TURNS):
+        direction = _unit(turned(direction), direction[None])[0]
+    return np.concatenate([centred(i) @ direction for i in range(len(parts))])
+
+
+def _along_main_directions(rows: Vectors, starts: Ints, which: Ints, directions: Vectors) -> Vectors:
+    """The same for several groups at once."""
+
+    def sums(values: Vectors) -> Vectors:
         return np.add.reduceat(values, starts, axis=0, dtype=np.float32)
 
-    def along(directions: NDArray[np.float32]) -> NDArray[np.float32]:
-        if len(starts) == 1:
-            return np.asarray(rows @ directions[0])
+    def along(directions: Vectors) -> Vectors:
         return np.asarray(np.einsum("nd,nd->n", rows, directions[which]))
 
     counts = np.diff(np.append(starts, len(rows)))[:, None].astype(np.float32)
-    rows = rows - (sums(rows) / counts)[which if len(starts) > 1 else slice(None)]
-    rows /= np.maximum(np.abs(rows).max(), np.finfo(np.float32).tiny)  # so that no product overflows
-    directions = rng.standard_normal((len(starts), rows.shape[1]), dtype=np.float32)
+    rows = rows - (sums(rows) / counts)[which]
+    rows /= _scale(np.abs(rows).max())
     for _ in range(_TURNS):
-        part = along(directions)
-        turned = part[None] @ rows if len(starts) == 1 else sums(rows * part[:, None])
-        length = np.linalg.norm(turned, axis=1, keepdims=True)
-        directions = np.where(length > 0, turned / np.where(length > 0, length, 1), directions)  # all rows are alike
+        directions = _unit(sums(rows * along(directions)[:, None]), directions)
     return along(directions)
+
+
+def _scale(largest: np.float32) -> np.float32:
+    """What rows are divided by, so that no product overflows."""
+    return max(largest, np.finfo(np.float32).tiny)
+
+
+def _unit(turned: Vectors, directions: Vectors) -> Vectors:
+    """The vectors at length 1; the former directions where all rows are alike."""
+    length = np.linalg.norm(turned, axis=1, keepdims=True)
+    return np.where(length > 0, turned / np.where(length > 0, length, 1), directions)

@@ -79,15 +79,7 @@ class Tree:
         """The ids of the (no, yes) children of every inner node, shape (K-1, 2)."""
         if self._table is not None:
             return self._table
-        nodes = np.arange(self.num_nodes, dtype=np.int64)
-        if self.kind == "chain":
-            table = np.stack([nodes + 1, self.num_nodes + nodes], axis=1)
-            table[-1:, 0] = 2 * self.num_nodes  # the last "no" is the last class
-        else:
-            heap = 2 * nodes[:, None] + np.array([2, 3])
-            leaf = heap >= self.num_classes
-            table = np.where(leaf, self.num_nodes + self._class_at_heap(heap), heap - 1)
-        return read_only(table)
+        return read_only(known_children(self, slice(0, self.num_nodes)))
 
     @functools.cached_property
     def parents(self) -> Ints:
@@ -124,9 +116,6 @@ class Tree:
     def _heap_of_class(self, k: int) -> int:
         heap = k + first_leaf(self)
         return heap - self.num_classes if heap >= 2 * self.num_classes else heap
-
-    def _class_at_heap(self, heap: Ints) -> Ints:
-        return np.where(heap >= first_leaf(self), heap, heap + self.num_classes) - first_leaf(self)
 
     @functools.cached_property
     def levels(self) -> list[slice]:
@@ -165,10 +154,7 @@ class Tree:
             >>> catnat.balanced(4).with_prior([1, 1, 2, 4]).prior.tolist()
             [0.125, 0.125, 0.25, 0.5]
         """
-        checked = _checks.weights(weights, "weights", self.num_classes)
-        uniform = bool((checked == checked[0]).all())
-        scaled = checked / checked.max()  # so that the sum cannot overflow
-        return dataclasses.replace(self, _prior=None if uniform else read_only(scaled / scaled.sum()))
+        return with_own_prior(self, _checks.weights(weights, "weights", self.num_classes))
 
     def reach(self, probs: ArrayLike | None = None) -> Floats:
         r"""The probability :math:`P(i)` of reaching each node: the sum of ``probs`` over the leaves below it.
@@ -215,7 +201,7 @@ class Tree:
 
     @functools.cached_property
     def _key(self) -> tuple[Any, ...]:
-        digests = [None if a is None else hashlib.sha256(a.tobytes()).hexdigest() for a in (self._table, self._prior)]
+        digests = [None if a is None else hashlib.sha256(a.data).hexdigest() for a in (self._table, self._prior)]
         return (self.num_classes, self.kind, *digests)
 
     def __eq__(self, other: object) -> bool:
@@ -263,6 +249,26 @@ def first_leaf(tree: Tree) -> int:
     at heap number ``k + first_leaf``, less K if that is 2K or more.
     """
     return 1 << tree.depth
+
+
+def with_own_prior(tree: Tree, masses: Floats) -> Tree:
+    """``with_prior`` of checked weights that nobody else holds: they are normalized in place."""
+    uniform = bool((masses == masses[0]).all())
+    masses /= masses.max()  # so that the sum cannot overflow
+    masses /= masses.sum()
+    return dataclasses.replace(tree, _prior=None if uniform else read_only(masses))
+
+
+def known_children(tree: Tree, rows: slice) -> Ints:
+    """Some rows of the table of children of a balanced tree or a chain."""
+    nodes = np.arange(rows.start, rows.stop, dtype=np.int64)
+    if tree.kind == "chain":
+        table = np.stack([nodes + 1, tree.num_nodes + nodes], axis=1)
+        table[nodes == tree.num_nodes - 1, 0] = 2 * tree.num_nodes  # the last "no" is the last class
+        return table
+    heap = 2 * nodes[:, None] + np.array([2, 3])
+    class_at_heap = np.where(heap >= first_leaf(tree), heap, heap + tree.num_classes) - first_leaf(tree)
+    return np.asarray(np.where(heap >= tree.num_classes, tree.num_nodes + class_at_heap, heap - 1))
 
 
 def parents_of(children: Ints, num_classes: int) -> Ints:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 
 import catnat
+from catnat import _builders, _clustering
 
 # ---- balanced ----
 
@@ -105,6 +106,59 @@ def test_huffman_is_optimal_with_ties(weights):
     check_huffman([float(w) for w in weights])
 
 
+def fibonacci(size):
+    numbers = [1.0, 1.0]
+    while len(numbers) < size:
+        numbers.append(numbers[-1] + numbers[-2])
+    return np.array(numbers[:size])
+
+
+WEIGHTS = {
+    "equal": lambda rng, size: np.full(size, 0.3),
+    "few values": lambda rng, size: rng.integers(1, 4, size) * 0.1,
+    "Zipf": lambda rng, size: rng.permutation(1 / np.arange(1.0, size + 1)),
+    "heavy tails": lambda rng, size: rng.pareto(0.5, size) + 1e-9,
+    "Fibonacci": lambda rng, size: rng.permutation(fibonacci(size)),  # as deep as can be: batches of one
+    "all of float64": lambda rng, size: 10.0 ** rng.uniform(-320, 300, size),
+    "zero once scaled": lambda rng, size: rng.choice([5e-324, 1e-300, 1.0, 1e308], size),
+}
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, None])
+@pytest.mark.parametrize("family", WEIGHTS)
+def test_huffman_merges_as_a_heap_does(family, rows_at_once, monkeypatch):
+    if rows_at_once:
+        monkeypatch.setattr("catnat._builders._ROWS", rows_at_once)
+    rng = np.random.default_rng(0)
+    for size in (2, 3, 4, 5, *rng.integers(6, 300, 20).tolist()):
+        weights = WEIGHTS[family](rng, size)
+        tree = catnat.huffman(weights)
+        expected = oracle.to_ids(oracle.from_merges(oracle.huffman_merges(weights.tolist())))
+        np.testing.assert_array_equal(tree.children, expected)
+
+
+@pytest.mark.parametrize("size", [63, 64, 65, 127, 128, 129])
+def test_trees_are_the_same_when_their_numbers_outgrow_a_dtype(size, monkeypatch):
+    """8 and 64 bits in place of 32 and 64."""
+    rng = np.random.default_rng(0)
+    weights, points = rng.pareto(1.0, size), rng.standard_normal((size, 3))
+    trees = catnat.huffman(weights), catnat.from_embeddings(points)
+    for module in ("_builders", "_clustering"):
+        monkeypatch.setattr(f"catnat.{module}.narrow_ints", lambda count: np.int8 if count <= 2**7 else np.int64)
+    assert (catnat.huffman(weights), catnat.from_embeddings(points)) == trees
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(2**31, np.int32), (2**31 + 1, np.int64)])
+def test_narrow_integers_hold_what_is_counted(count, dtype):
+    assert _builders.narrow_ints(count) is dtype
+    assert np.iinfo(dtype).max >= count - 1
+
+
+def test_huffman_shows_its_progress(capsys):
+    catnat.huffman(range(1, 51), progress=True)
+    assert "98.0/98.0" in capsys.readouterr().err  # 49 nodes, made and numbered
+
+
 def test_huffman_of_powers_of_two_is_never_deeper_than_the_information():
     weights = (8.0, 4.0, 2.0, 1.0, 1.0)
     assert [len(catnat.huffman(weights).path(k)[0]) for k in range(5)] == [1, 2, 3, 4, 4]
@@ -133,6 +187,32 @@ def test_from_children_reads_scipy_linkage(method):
     # and the order of the leaves is scipy's
     root = oracle.from_ids(tree.children)
     assert oracle.leaves(root) == hierarchy.leaves_list(linkage).tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.float32])
+def test_from_children_takes_rows_in_any_order_and_dtype(dtype, monkeypatch):
+    monkeypatch.setattr("catnat._builders._ROWS", 3)
+    rng = np.random.default_rng(0)
+    for size in (2, 3, 9, 60):
+        merges = np.array(oracle.huffman_merges(rng.pareto(1.0, size).tolist()))
+        order = rng.permutation(size - 1)
+        place = np.concatenate([np.arange(size), size + np.argsort(order)])  # where ids went
+        rows = place[merges[order]]
+        expected = oracle.to_ids(oracle.from_merges(rows.tolist()))
+        np.testing.assert_array_equal(catnat.from_children(rows.astype(dtype)).children, expected)
+
+
+@pytest.mark.parametrize("make", [catnat.balanced, catnat.chain])
+def test_from_children_knows_trees_by_any_number_of_rows_at_once(make, monkeypatch):
+    for rows_at_once in (1, 3, 100):
+        monkeypatch.setattr("catnat._builders._ROWS", rows_at_once)
+        for size in (3, 8, 11):
+            children = make(size).children
+            rows = np.where(children >= size - 1, children - (size - 1), children + size)
+            assert catnat.from_children(rows).kind == make(size).kind
+            swapped = rows.copy()
+            swapped[-1] = swapped[-1, ::-1]  # only the last row differs
+            assert catnat.from_children(swapped).kind == "table"
 
 
 def test_from_children_takes_a_prior():
@@ -289,8 +369,16 @@ def sides(tree, node=0):
     return found
 
 
+@pytest.fixture(params=["whole", "in parts"])
+def reading(request, monkeypatch):
+    """Whether large groups are read whole or in parts, as embeddings are that do not fit into memory."""
+    if request.param == "in parts":
+        monkeypatch.setattr("catnat._clustering._ROWS", 16)
+        monkeypatch.setattr("catnat._clustering._NUMBERS", 64)
+
+
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 5, 64, 100, 1000])
-def test_embeddings_halve_the_classes(num_classes):
+def test_embeddings_halve_the_classes(num_classes, reading):
     rng = np.random.default_rng(0)
     tree = catnat.from_embeddings(rng.standard_normal((num_classes, 7)))
     assert tree.num_classes == num_classes
@@ -298,10 +386,13 @@ def test_embeddings_halve_the_classes(num_classes):
     assert tree.has_uniform_prior
 
 
-def test_embeddings_are_cut_along_their_main_direction():
+@pytest.mark.parametrize("arranged", [False, True])
+def test_embeddings_are_cut_along_their_main_direction(arranged, reading):
     """The first cut is at the median of the first principal component, computed by SVD."""
     rng = np.random.default_rng(1)
     points = rng.standard_normal((200, 5)) * [1, 5, 1, 1, 1] + 100
+    if arranged:
+        points = points[np.argsort(points[:, 1])]  # parts are unlike each other
     centred = points - points.mean(0)
     along = centred @ np.linalg.svd(centred)[2][0]
     order = np.argsort(along)
@@ -321,7 +412,64 @@ def test_embeddings_keep_clusters_together_however_rows_are_worked_on(monkeypatc
         assert clusters <= below
 
 
-def test_embeddings_with_weights_halve_the_weight():
+def hypercube(levels, rng):
+    """A class for every corner of a box whose sides are 1, 1/4, 1/16 ...: coordinates, in random order, and corners."""
+    corners = rng.permutation(2**levels)
+    bits = corners[:, None] >> np.arange(levels)[::-1] & 1
+    return (2.0 * bits - 1) / 4.0 ** np.arange(levels), corners
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_embeddings_of_a_box_are_cut_side_by_side(weighted, reading):
+    """From the longest side to the shortest: the classes below a node of level l have l sides in common."""
+    levels = 8
+    points, corners = hypercube(levels, np.random.default_rng(0))
+    tree = catnat.from_embeddings(points, np.full(len(points), 7.0) if weighted else None)
+    nodes = np.array([tree.path(k)[0] for k in range(len(points))])
+    for level in range(levels):
+        groups = {frozenset(np.flatnonzero(corners >> levels - level == c)) for c in range(2**level)}
+        assert {frozenset(np.flatnonzero(nodes[:, level] == node)) for node in np.unique(nodes[:, level])} == groups
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_embeddings_make_one_tree_however_they_are_stored_and_read(weighted, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    if weighted:
+        points, weights = rng.permutation(512)[:, None] * [1.0, 0.0], rng.pareto(1.0, 512) + 0.01
+    else:
+        points, weights = hypercube(9, rng)[0] * 2**20, None
+    tree = catnat.from_embeddings(points, weights)
+    stored = np.lib.format.open_memmap(tmp_path / "points.npy", "w+", np.float64, points.shape)
+    stored[:] = points
+    for rows, numbers in ((1 << 14, 1 << 24), (64, 600), (10, 1)):
+        monkeypatch.setattr("catnat._clustering._ROWS", rows)
+        monkeypatch.setattr("catnat._clustering._NUMBERS", numbers)
+        for each in (stored, points.tolist(), points.astype(np.float32), np.asfortranarray(points.astype(np.int32))):
+            assert catnat.from_embeddings(each, weights) == tree
+        assert catnat.from_embeddings(stored, weights, scratch=tmp_path) == tree
+    assert [file.name for file in tmp_path.iterdir()] == ["points.npy"]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_embeddings_are_read_from_the_scratch_folder_once_they_are_there(weighted, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    points, weights = rng.standard_normal((500, 4)), rng.pareto(1.0, 500) + 1e-3 if weighted else None
+    monkeypatch.setattr("catnat._clustering._ROWS", 16)
+    monkeypatch.setattr("catnat._clustering._NUMBERS", 64)
+    tree = catnat.from_embeddings(points, weights)
+    regroup = _clustering._Embeddings.regroup
+
+    def regroup_and_spoil(self, order):
+        regroup(self, order)
+        points[:] = np.nan
+
+    monkeypatch.setattr("catnat._clustering._Embeddings.regroup", regroup_and_spoil)
+    assert catnat.from_embeddings(points, weights, scratch=tmp_path) == tree
+    assert np.isnan(points).all()
+    assert not list(tmp_path.iterdir())
+
+
+def test_embeddings_with_weights_halve_the_weight(reading):
     rng = np.random.default_rng(3)
     weights = np.array(cases.zipf(500))
     tree = catnat.from_embeddings(rng.standard_normal((500, 6)), weights)
@@ -338,8 +486,8 @@ def test_embeddings_of_any_size_make_a_tree(points):
     assert catnat.from_embeddings(points).depth == 4
 
 
-def test_embeddings_that_are_none_are_refused():
-    for points in (np.zeros(3), np.zeros((3, 0)), [[0.0], [np.nan]]):
+def test_embeddings_that_are_none_are_refused(reading):
+    for points in (np.zeros(3), np.zeros((3, 0)), [[0.0], [np.nan]], [[0.0]] * 99 + [[np.inf]], [[0.0], [1e300]]):
         with pytest.raises(ValueError, match="one vector of finite numbers per class"):
             catnat.from_embeddings(points)
     with pytest.raises(ValueError, match="`weights` has 3 entries, but the tree has 2"):
@@ -347,5 +495,5 @@ def test_embeddings_that_are_none_are_refused():
 
 
 def test_embeddings_show_their_progress(capsys):
-    catnat.from_embeddings(np.random.default_rng(0).standard_normal((50, 3)), progress=True)
-    assert "49" in capsys.readouterr().err
+    catnat.from_embeddings(np.random.default_rng(0).standard_normal((64, 3)), progress=True)
+    assert "384/384" in capsys.readouterr().err  # each of 64 classes was halved 6 times

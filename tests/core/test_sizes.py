@@ -76,6 +76,51 @@ def test_huffman_of_a_million_takes_under_20_seconds():
     assert entropy <= tree.reach().sum() < entropy + 1
 
 
+def peak_bytes(make):
+    """The most memory that arrays took while ``make()`` ran, its result included, and the result."""
+    tracemalloc.start()
+    made = make()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak, made
+
+
+def test_huffman_of_a_file_needs_a_third_more_memory_than_its_tree(tmp_path, monkeypatch):
+    """A tree with a prior holds 24 bytes a class. A copy of the table or of the prior would be 16 or 8 bytes more."""
+    monkeypatch.setattr("catnat._builders._ROWS", 1 << 10)
+    size = 1 << 18
+    np.save(tmp_path / "weights.npy", np.random.default_rng(0).pareto(1.0, size).astype(np.float32) + 1e-3)
+    weights = np.load(tmp_path / "weights.npy", mmap_mode="r")
+    peak, tree = peak_bytes(lambda: catnat.huffman(weights))
+    assert tree.num_classes == size
+    assert peak < 34 * size + 1e6
+
+
+def test_from_children_of_a_file_needs_little_more_memory_than_its_tree(tmp_path, monkeypatch):
+    monkeypatch.setattr("catnat._builders._ROWS", 1 << 10)
+    size = 1 << 18
+    children = catnat.huffman(np.random.default_rng(0).pareto(1.0, size) + 1e-3).children
+    np.save(tmp_path / "rows.npy", np.where(children >= size - 1, children - (size - 1), children + size))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
+    peak, tree = peak_bytes(lambda: catnat.from_children(rows))
+    np.testing.assert_array_equal(tree.children, children)
+    assert peak < 20 * size + 1e6
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_from_embeddings_of_a_file_needs_memory_for_classes_not_for_embeddings(weighted, tmp_path, monkeypatch):
+    monkeypatch.setattr("catnat._builders._ROWS", 1 << 10)
+    monkeypatch.setattr("catnat._clustering._ROWS", 1 << 8)
+    monkeypatch.setattr("catnat._clustering._NUMBERS", 1 << 14)
+    size, width = 1 << 13, 64
+    np.save(tmp_path / "points.npy", np.random.default_rng(0).standard_normal((size, width)))
+    points = np.load(tmp_path / "points.npy", mmap_mode="r")
+    weights = np.arange(1.0, size + 1) if weighted else None
+    peak, tree = peak_bytes(lambda: catnat.from_embeddings(points, weights))
+    assert tree.num_classes == size
+    assert peak < (44 if weighted else 36) * size + 20 * 2**14  # float32 embeddings alone are 256 bytes a class
+
+
 def test_a_deep_tree_needs_no_recursion():
     """A caterpillar that is no chain of class order, deeper than Python's stack."""
     size = 5000

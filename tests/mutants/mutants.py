@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "prior: uniform if the first two weights agree",
         f"{CORE}/_tree.py",
-        "uniform = bool((checked == checked[0]).all())",
-        "uniform = bool((checked[:2] == checked[0]).all())",
+        "uniform = bool((masses == masses[0]).all())",
+        "uniform = bool((masses[:2] == masses[0]).all())",
         "tests/core/test_trees.py tests/core/test_builders.py",
     ),
     Mutant(
@@ -122,6 +122,41 @@ MUTANTS = (
         "return read_only(np.cumsum([0, *self.sizes[:-1]], dtype=np.int64))",
         "return read_only(np.cumsum([0, *self.sizes[1:]], dtype=np.int64))",
         "tests/core/test_forest.py",
+    ),
+    Mutant(
+        "huffman: a batch reaches beyond its first sum",
+        f"{CORE}/_builders.py",
+        "np.searchsorted(leaves, lightest[0] + lightest[1], side=",
+        "np.searchsorted(leaves, lightest[1] + lightest[1], side=",
+        "tests/core/test_builders.py",
+    ),
+    Mutant(
+        "huffman: of equal ones joined subtrees come first",
+        f"{CORE}/_builders.py",
+        'pairs = np.argsort(both, kind="stable")',
+        'pairs = len(both) - 1 - np.argsort(both[::-1], kind="stable")',
+        "tests/core/test_builders.py",
+    ),
+    Mutant(
+        "from_embeddings: only the last part counts",
+        f"{CORE}/_clustering.py",
+        "            total += each(i)",
+        "            total = each(i)",
+        "tests/core/test_builders.py",
+    ),
+    Mutant(
+        "from_embeddings: sides that are read in parts get mixed up",
+        f"{CORE}/_clustering.py",
+        "        ranks[: cut[0]].sort()\n",
+        "        ranks.sort()\n",
+        "tests/core/test_builders.py",
+    ),
+    Mutant(
+        "from_embeddings: all embeddings in memory",
+        f"{CORE}/_clustering.py",
+        "    points = np.asarray(embeddings)\n",
+        "    points = np.asarray(embeddings, dtype=np.float32)\n",
+        "tests/core/test_sizes.py",
     ),
     Mutant(
         "from_embeddings: the cut is not the nearer one",
