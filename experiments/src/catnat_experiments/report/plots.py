@@ -63,7 +63,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     panels[0].invert_yaxis()  # of all panels: the first column is at the top
     if table.paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
-    legend_outside(figure, "upper")  # below there is the label, which matplotlib would draw over
+    legend_outside(figure, "outside upper center")  # below there is the label, which matplotlib would draw over
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
 
@@ -111,11 +111,13 @@ def style_of_gallery(_: object, __: str) -> None:
     mpl.rcParams["savefig.transparent"] = True
 
 
-def legend_outside(figure: Figure, side: Literal["upper", "lower"] = "lower") -> None:
+def legend_outside(
+    figure: Figure, place: Literal["outside upper center", "outside lower center"] = "outside lower center"
+) -> None:
     """One legend for all panels, that of the first, above or below them."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if handles:  # matplotlib would draw an empty box
-        figure.legend(handles, labels, loc=f"outside {side} center", ncols=COLUMNS, fontsize=9)
+        figure.legend(handles, labels, loc=place, ncols=COLUMNS, fontsize=9)
 
 
 def save(figure: Figure, path: Path) -> Path:

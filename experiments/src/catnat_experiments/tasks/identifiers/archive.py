@@ -106,11 +106,12 @@ def bits(model: Model, files: Sequence[Ints], end: int) -> NDArray[np.float64]:
         log_probs = model.head.log_prob_of(reader.features(), torch.from_numpy(tokens))
         found[reader.active] -= log_probs.double().numpy() / np.log(2)
         reader.take(tokens)
-    return np.bincount(np.repeat(np.arange(len(cut)), list(map(len, cut))), found)
+    firsts = np.cumsum([0, *map(len, cut[:-1])])
+    return np.asarray(np.add.reduceat(found, firsts), np.float64)
 
 
 def _next(parts: Sequence[Ints], reader: Reader) -> NDArray[np.int64]:
-    return np.array([parts[part][reader.place] for part in reader.active], np.int64)
+    return np.array([parts[part][reader.place] for part in reader.active.tolist()], np.int64)
 
 
 def _layer(model: Model) -> CatnatHead:

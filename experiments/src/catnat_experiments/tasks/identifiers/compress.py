@@ -106,7 +106,7 @@ def as_varints(tokens: Ints, corpus: Corpus) -> bytes:
     shifted = tokens.astype(np.int64)[:, None] >> np.array([0, 7, 14])
     more = np.column_stack((shifted[:, 1:] > 0, np.zeros(len(tokens), bool)))
     needed = np.column_stack((np.ones(len(tokens), bool), shifted[:, 1:] > 0))
-    return (shifted % 128 + 128 * more)[needed].astype(np.uint8).tobytes()
+    return bytes((shifted % 128 + 128 * more)[needed].astype(np.uint8))
 
 
 FORMATS = (as_words, as_numbers, as_varints)
