@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 
 import torch
-from run import compare
-
-import catnat.torch as ct
 from catnat_experiments.common import mnist
 from catnat_experiments.tasks.vae.experiment import Cell
 from catnat_experiments.tasks.vae.gumbel import Training
 from catnat_experiments.tasks.vae.task import EXPERIMENT
+from run import compare
+
+import catnat.torch as ct
 
 
 def training(name: str) -> Training:

@@ -25,6 +25,10 @@ def test_no_two_parameterizations_have_one_colour():
 
 def test_a_variant_is_a_shade_of_its_own():
     assert len({colour("natural", ()), colour("natural+warm-up", ()), colour("softmax+warm-up", ())}) == 3
+    names = ("softmax", "softmax, hard", "softmax, HL-Gauss")
+    assert len({colour(name, names) for name in names}) == 3
+    assert colour("softmax, hard", names[:2]) == colour("softmax+warm-up", ())
+    assert colour("softmax", names) == PALETTE["softmax"]
 
 
 def test_others_go_by_their_place():

@@ -6,6 +6,7 @@ without this package and repeat those that they need; a test of this package com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -36,15 +37,22 @@ PALETTE = {
 def colour(name: str, names: Sequence[str]) -> str:
     """Of one column among others.
 
-    A parameterization has its own, and "natural+warm-up" a lighter shade of natural's. What is no parameterization gets
-    one by its place among the names.
+    A parameterization has its own; "natural+warm-up" and "natural, warm-up" have lighter shades of natural's, one each.
+    What is no parameterization gets one by its place among the names.
     """
-    base, variant, _ = name.partition("+")
+    base = _base(name)
     if base in PALETTE:
-        return _lighter(PALETTE[base]) if variant else PALETTE[base]
+        variants = [other for other in names if _base(other) == base != other] or [name]
+        return PALETTE[base] if name == base else _lighter(PALETTE[base], variants.index(name), len(variants))
     return to_hex(mpl.colormaps["tab20"](list(names).index(name) % 20))
 
 
-def _lighter(shade: str) -> str:
-    red, green, blue = (0.5 + 0.5 * part for part in to_rgb(shade))
+def _base(name: str) -> str:
+    return re.split(r"\+|, ", name, maxsplit=1)[0]
+
+
+def _lighter(shade: str, place: int, count: int) -> str:
+    """One of ``count`` shades between a colour and white."""
+    white = (place + 1) / (count + 1)
+    red, green, blue = (white + (1 - white) * part for part in to_rgb(shade))
     return to_hex((red, green, blue))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -63,7 +63,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     panels[0].invert_yaxis()  # of all panels: the first column is at the top
     if table.paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
-    legend_below(figure)
+    legend_outside(figure, "outside upper center")  # below there is the label, which matplotlib would draw over
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
 
@@ -88,7 +88,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
         axes.set_xscale("log" if curve.log_x else "linear")
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
-    legend_below(figure)
+    legend_outside(figure)
     return save(figure, directory / f"{slug(table.title)}-{slug(curve.name)}.png")
 
 
@@ -111,11 +111,13 @@ def style_of_gallery(_: object, __: str) -> None:
     mpl.rcParams["savefig.transparent"] = True
 
 
-def legend_below(figure: Figure) -> None:
-    """One legend for all panels, that of the first."""
+def legend_outside(
+    figure: Figure, place: Literal["outside upper center", "outside lower center"] = "outside lower center"
+) -> None:
+    """One legend for all panels, that of the first, above or below them."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if handles:  # matplotlib would draw an empty box
-        figure.legend(handles, labels, loc="outside lower center", ncols=COLUMNS, fontsize=9)
+        figure.legend(handles, labels, loc=place, ncols=COLUMNS, fontsize=9)
 
 
 def save(figure: Figure, path: Path) -> Path:

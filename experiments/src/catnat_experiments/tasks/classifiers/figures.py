@@ -47,7 +47,7 @@ def price(runs: pd.DataFrame, path: Path) -> Path:
         axes.set_title(str(data), fontsize="medium")
         axes.set_xlabel("processor seconds to fit")
     panels[0].set_ylabel("log loss of test rows")
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, path)
 
 
@@ -62,7 +62,7 @@ def reliability(runs: pd.DataFrame, path: Path) -> Path:
         axes.set_title(name, fontsize="medium")
         axes.set_xlabel("stated probability")
     panels[0].set_ylabel("share that is right")
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, path)
 
 

@@ -74,7 +74,7 @@ def theta_errors(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> 
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("theta*")
     figure.axes[0].set_ylabel("mean |theta - theta*|")
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, directory / "theta-errors.png")
 
 
@@ -107,7 +107,7 @@ def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path
         row[0].set_ylim(bottom=0)
     for axes in panels[-1]:
         axes.set_xlabel("updates")
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, directory / "dead-entries.png")
 
 
@@ -127,5 +127,5 @@ def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Pa
         axes.set_xscale("symlog", linthresh=1)
         axes.set_yscale("symlog", linthresh=0.1)
     panels[0].set_ylabel("energy score\nabove optimal")
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, directory / "lost-edges.png")

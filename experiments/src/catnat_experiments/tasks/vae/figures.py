@@ -86,5 +86,5 @@ def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
             plots.draw_history(axes, mine, metric, "step", shade, name)
         axes.set_title(title, fontsize="medium")
         axes.set_xlabel("updates")
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, path)

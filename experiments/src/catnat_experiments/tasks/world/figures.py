@@ -40,7 +40,7 @@ def ahead(runs: dict[str, pd.DataFrame], path: Path) -> Path:
     axes.set_xlabel("steps ahead")
     axes.set_ylabel("log-loss, nats a frame")
     axes.set_ylim(bottom=0)
-    plots.legend_below(figure)
+    plots.legend_outside(figure)
     return plots.save(figure, path)
 
 
