@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import catnat_experiments.cli as experiments
+from catnat_experiments.tasks.identifiers import compress
 
 import catnat
 import catnat.torch as ct
@@ -193,6 +194,7 @@ def write_results(app):
             experiments.report_command(name, preset, **paths)
             if experiments.load(name).figures:
                 experiments.figures(name, preset, **paths)
+        compress.report(HERE.parent / "experiments/results/compression", HERE / "results/compression")
         reports = [f"{name}:{preset}" for name, preset in PAGES]
         experiments.verdicts_command(reports, HERE.parent / "experiments/results", HERE / "results/verdicts.md")
 
