@@ -197,7 +197,12 @@ def tree_times(head: TreeHead, features: Tensor, target: Tensor) -> tuple[float,
     """
     pieces = list(zip(torch.split(features, ROWS), torch.split(target, ROWS), strict=True))
     encoder = coding.Encoder(head.layer)
-    _, writing = _timed(lambda: [encoder.write(rows, classes) for rows, classes in pieces])
+
+    def write_all() -> None:
+        for rows, classes in pieces:
+            encoder.write(rows, classes)
+
+    _, writing = _timed(write_all)
     decoder = coding.Decoder(head.layer, encoder.finish())
     found, reading = _timed(lambda: [decoder.read(rows, len(rows)) for rows, _ in pieces])
     assert np.array_equal(np.concatenate(found), target.numpy())
