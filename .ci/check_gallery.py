@@ -1,12 +1,34 @@
-"""Check that every gallery script drew at least one picture, and that no picture is blank.
+"""Check what Sphinx has made of every gallery script: pictures, none of them blank, and a notebook with the same code.
 
 Usage: ``python .ci/check_gallery.py examples docs/gallery``
+
+Sphinx runs the scripts, block by block; a notebook whose code cells are those blocks runs too.
 """
 
+import ast
+import json
 import pathlib
 import sys
 
 import matplotlib.image
+
+
+def notebook_problems(script: pathlib.Path, gallery: pathlib.Path):
+    """What keeps a reader from opening the script as a notebook."""
+    path = gallery / f"{script.stem}.ipynb"
+    try:
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        yield f"{path} is no notebook: {error}"
+        return
+    if notebook.get("nbformat") != 4:
+        yield f"{path} is in format {notebook.get('nbformat')}, not in format 4, which Jupyter reads"
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    # The script begins with its text; comments between blocks are text cells in the notebook.
+    if ast.dump(ast.parse("\n".join(code))) != ast.dump(ast.Module(ast.parse(script.read_text()).body[1:], [])):
+        yield f"{path} does not have the code of {script}"
+    if f"<{path.name}>`" not in (gallery / f"{script.stem}.rst").read_text(encoding="utf-8"):
+        yield f"the page of {script} does not offer {path.name}"
 
 
 def main(examples: pathlib.Path, gallery: pathlib.Path) -> int:
@@ -20,7 +42,8 @@ def main(examples: pathlib.Path, gallery: pathlib.Path) -> int:
         # Something must stand out from the background for the picture to be more than an empty page.
         problems += [f"{image} is blank" for image in images if matplotlib.image.imread(image).std() < 0.01]
         pictures += len(images)
-    print("\n".join(problems) or f"{pictures} pictures from {len(scripts)} scripts, none blank")
+        problems += notebook_problems(script, gallery)
+    print("\n".join(problems) or f"{len(scripts)} scripts: {pictures} pictures, none blank, and a notebook each")
     return bool(problems)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import catnat_experiments.cli as experiments
 from catnat_experiments.tasks.identifiers import compress
+from docutils import nodes
 
 import catnat
 import catnat.torch as ct
@@ -199,9 +200,24 @@ def write_results(app):
         experiments.verdicts_command(reports, HERE.parent / "experiments/results", HERE / "results/verdicts.md")
 
 
+MANY_ROWS = 12
+
+
+def fold_long_tables(app, doctree):
+    """Fold long tables that a command has written: a page says in its text what they show."""
+    for table in list(doctree.findall(nodes.table)):
+        rows = len(table.next_node(nodes.tbody).children)
+        if rows > MANY_ROWS and "results" in Path(table.source or "").parts:
+            opening = f'<details class="long-table"><summary>The table, {rows} rows</summary>'
+            place = table.parent.index(table)
+            table.parent.insert(place, nodes.raw("", opening, format="html"))
+            table.parent.insert(place + 2, nodes.raw("", "</details>", format="html"))
+
+
 def setup(app):
     app.add_config_value("with_results", True, "env", bool)  # -D with_results=0: keep those of the last build
     app.connect("builder-inited", write_results)
+    app.connect("doctree-read", fold_long_tables)
     app.connect("autodoc-process-bases", show_public_bases)
     app.connect("autodoc-process-signature", name_aliases)
     app.connect("autodoc-process-docstring", keep_colons, priority=100)  # before napoleon

@@ -19,7 +19,7 @@ from catnat.activations import EdgeWarning as EdgeWarning
 from catnat.activations import natural as natural
 from catnat.activations import sigmoid as sigmoid
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Activation",
