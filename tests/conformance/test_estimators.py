@@ -236,7 +236,6 @@ def test_sets_are_unbiased(framework, kind, size, monkeypatch):
     np.testing.assert_allclose(probabilities @ gradients, GRADIENT, atol=1e-12)
 
 
-@pytest.mark.expensive_compile
 @sizes_of_sets(K - 1)
 def test_every_set_gives_the_papers_estimate(framework, size, monkeypatch):
     values, gradients, _ = outcomes_of_unordered_set(framework, "Catnat", size, monkeypatch)

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import toy
@@ -199,6 +199,18 @@ def test_search_divides_its_budget_and_finds_the_valley(log: Log) -> None:
         tried.setdefault(str(config["method"]), []).append(float(config["rate"]))
     assert {method: len(rates) for method, rates in tried.items()} == {"alpha": 25, "beta": 25}
     assert all(min(abs(rate - 0.2) for rate in rates) < 0.02 for rates in tried.values())
+
+
+@pytest.mark.parametrize("direction", ["lower", "higher"])
+def test_search_keeps_away_from_where_runs_diverge(direction: Literal["lower", "higher"], log: Log) -> None:
+    search = dataclasses.replace(search_of(Toy(log("a"))), budget=40, direction=direction)
+    studies = Studies(search, [], [])
+    rates: list[float] = []
+    while (config := studies.ask()) is not None:
+        rates.append(float(config["rate"]))
+        studies.tell(config, {"loss": math.nan if rates[-1] > 0.1 else 1.0})
+    assert sum(rate > 0.1 for rate in rates[:20]) >= 5  # half of the space
+    assert sum(rate > 0.1 for rate in rates[-40:]) <= 8
 
 
 def test_search_waits_when_enough_is_under_way(log: Log) -> None:
