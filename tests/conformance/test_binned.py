@@ -3,7 +3,6 @@
 import functools
 
 import cases
-import jax
 import numpy as np
 import oracle
 import pytest
@@ -53,8 +52,23 @@ def build(framework, scores, bins, tree, activation=cases.NATURAL):
 
 def evaluate(framework, function, scores, *arrays):
     """``function`` of native arrays, whose results are NumPy arrays; all of it one program where it is compiled."""
-    run = jax.jit(function) if framework.name == "jax" else function
-    return jax.tree.map(framework.numpy, run(*map(framework.array, (scores, *arrays))))
+    return numpy_of(framework, one_program(framework, function)(*map(framework.array, (scores, *arrays))))
+
+
+def one_program(framework, function):
+    if framework.name != "jax":
+        return function
+    import jax  # the rows of torch run where there is no JAX
+
+    return jax.jit(function)
+
+
+def numpy_of(framework, found):
+    if isinstance(found, dict):
+        return {name: numpy_of(framework, each) for name, each in found.items()}
+    if isinstance(found, tuple | list):
+        return [numpy_of(framework, each) for each in found]
+    return framework.numpy(found)
 
 
 def spread(bins, count=61):
@@ -223,8 +237,7 @@ def test_gradients(framework, name, tails):
         start, way, x_start, u_start = native
         return all_facts(start + t * way, x_start + t, u_start + t / 10)
 
-    line = jax.jit(line) if framework.name == "jax" else line
-    got = framework.jacobian(line, np.array(0.0))
+    got = framework.jacobian(one_program(framework, line), np.array(0.0))
     checks.close(got, (along(step) - along(-step)) / (2 * step), rtol=1e-5, atol=1e-6)
 
 

@@ -238,7 +238,8 @@ def _above(tree: Tree | Forest, device: torch.device) -> Tensor:
 
 def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
     scores, tree = nodes.scores, nodes.tree
-    if torch.compiler.is_exporting() or not _is_compiled_with(scores.device.type):
+    # In this order: a PyTorch before 2.7 has no `is_exporting`, and no kernels.
+    if not _is_compiled_with(scores.device.type) or torch.compiler.is_exporting():
         return None
     if nodes.masses is not None or type(nodes.activation) not in _tables.FUSED or tree.num_nodes == 0:
         return None
