@@ -217,6 +217,9 @@ class FewLeaves(Leaves):
         found = self.on_paths(floored=floored)
         return self.paths.spread(found, torch.finfo(found.dtype).min)
 
+    def probs(self) -> Tensor:
+        return self.paths.spread(self.on_paths(floored=False).exp(), 0.0)
+
     def entropy(self) -> Tensor:
         exact = self.on_paths(floored=False)
         return self.paths.sum_by_row(-exact.exp() * exact)
