@@ -61,8 +61,8 @@ def log_probs(rows: int, classes: int) -> list[Job]:
 @torch.no_grad()
 def steps(build: Callable[[], torch.distributions.Distribution]) -> None:
     for _ in range(20):  # at a time, because one is close to the clock's resolution
-        law = build()
-        law.log_prob(law.sample())
+        distribution = build()
+        distribution.log_prob(distribution.sample())
 
 
 def rollout() -> list[Job]:
