@@ -52,18 +52,37 @@ inline Vec<T> fill(T value) {
   return value - Vec<T>{};
 }
 
+// The first `count` numbers, and 0 for the others. Masks where there are any: a short copy waits for its own stores.
 template <class T>
 inline Vec<T> load(const T* from, int64_t count = W<T>) {
   Vec<T> values{};
-  if (count == W<T>) __builtin_memcpy(&values, from, CATNAT_BYTES);
-  else __builtin_memcpy(&values, from, count * sizeof(T));
+  if (count == W<T>) {
+    __builtin_memcpy(&values, from, CATNAT_BYTES);
+    return values;
+  }
+#if CATNAT_BYTES == 64
+  const auto mask = (1u << count) - 1;
+  if constexpr (sizeof(T) == 4) return _mm512_maskz_loadu_ps(mask, from);
+  else return _mm512_maskz_loadu_pd(mask, from);
+#else
+  __builtin_memcpy(&values, from, count * sizeof(T));
   return values;
+#endif
 }
 
 template <class T>
 inline void store(T* to, Vec<T> values, int64_t count = W<T>) {
-  if (count == W<T>) __builtin_memcpy(to, &values, CATNAT_BYTES);
-  else __builtin_memcpy(to, &values, count * sizeof(T));
+  if (count == W<T>) {
+    __builtin_memcpy(to, &values, CATNAT_BYTES);
+    return;
+  }
+#if CATNAT_BYTES == 64
+  const auto mask = (1u << count) - 1;
+  if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(to, mask, values);
+  else _mm512_mask_storeu_pd(to, mask, values);
+#else
+  __builtin_memcpy(to, &values, count * sizeof(T));
+#endif
 }
 
 // One number of a vector, in memory: the compiler would rebuild a vector in a register for each.
@@ -444,10 +463,38 @@ void backward_by_table(const Problem<T>& p, const Tree& tree, const T* grad_leav
   }
 }
 
-// ---- a balanced tree of more than 4 W classes, level by level: row by row, with one sum for every heap number ----
+// ---- a balanced tree of more than W classes, level by level: row by row, with one sum for every heap number ----
 //
 // The root is 1, the children of i are 2 i and 2 i + 1, and a level is a range. The deepest leaves, from `first_leaf` on,
 // are the first classes in their order, those of the level above, from K on, the others.
+//
+// The nodes above level W, 1 .. W - 1, are one vector, node i in lane i - 1.
+
+// The sums along the paths to the W numbers of level W. The number W + i comes through the ancestor (W + i) / 2^up, and
+// leaves it by the branch that the next bit says.
+template <class T, int up, int... lane>
+inline Vec<T> sums_of_top(const Branches<T>& top, std::integer_sequence<int, lane...> lanes) {
+  constexpr int w = W<T>;
+  Vec<T> added = __builtin_shufflevector(
+      top.no, top.yes, (((w + lane) >> up) - 1 + (((w + lane) >> (up - 1)) & 1) * w)...);
+  if constexpr ((w >> up) == 1) return added;
+  else return sums_of_top<T, up + 1>(top, lanes) + added;
+}
+
+// The sums at both children of every node, from those at level W, which lane i has for W + i: each step is right one level
+// further up.
+template <class T, int... lane>
+inline Branches<T> children_of_top(Vec<T> sums, std::integer_sequence<int, lane...>) {
+  constexpr int w = W<T>;
+  Vec<T> at{};  // of node i in lane i - 1
+  Branches<T> children;
+  for (int level = w / 2; level >= 1; level /= 2) {
+    children.no = __builtin_shufflevector(at, sums, (2 * lane + 1 < w - 1 ? 2 * lane + 1 : (2 * lane + 2 - w) % w + w)...);
+    children.yes = __builtin_shufflevector(at, sums, (2 * lane + 2 < w - 1 ? 2 * lane + 2 : (2 * lane + 3 - w) % w + w)...);
+    at = children.no + children.yes;
+  }
+  return children;
+}
 
 template <class T, int... lane>
 inline void store_alternating(T* to, Vec<T> even, Vec<T> odd, int64_t count, std::integer_sequence<int, lane...>) {
@@ -478,14 +525,8 @@ void log_probs_by_level(const Problem<T>& p, const Tree& tree, T* leaves, int64_
   for (int64_t row = first_row; row < end_row; ++row) {
     const T* scores = p.scores + row * p.nodes;
     T* out = leaves + row * p.classes;
-    // Levels of fewer than W nodes are added up one by one.
     if (p.constants_step) node.from(p, 0, w);
-    const Branches<T> top = activation.log_probs(Vec<T>{}, load<T>(scores), node);
-    sums[1] = 0;
-    for (int heap = 1; heap < w; ++heap) {
-      sums[2 * heap] = sums[heap] + top.no[heap - 1];
-      sums[2 * heap + 1] = sums[heap] + top.yes[heap - 1];
-    }
+    store<T>(sums + w, sums_of_top<T, 1>(activation.log_probs(Vec<T>{}, load<T>(scores), node), lanes));
     for (int64_t level = w; level < p.classes; level *= 2) {
       const int64_t end = 2 * level < p.classes ? 2 * level : p.classes;
       T* below = 2 * level == tree.first_leaf ? out : sums + 2 * level;
@@ -524,12 +565,7 @@ void backward_by_level(const Problem<T>& p, const Tree& tree, const T* grad_leav
         store<T>(out + heap - 1, activation.backward(load<T>(scores + heap - 1, count), node, grad.no, grad.yes), count);
       });
     }
-    Branches<T> top{};
-    for (int heap = w - 1; heap >= 1; --heap) {
-      top.no[heap - 1] = sums[2 * heap];
-      top.yes[heap - 1] = sums[2 * heap + 1];
-      sums[heap] = sums[2 * heap] + sums[2 * heap + 1];
-    }
+    const Branches<T> top = children_of_top<T>(load<T>(sums + w), lanes);
     if (p.constants_step) node.from(p, 0, w);
     store<T>(out, activation.backward(load<T>(scores), node, top.no, top.yes), w - 1);
   }

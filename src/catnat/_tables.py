@@ -72,7 +72,7 @@ def subsets(k: int) -> tuple[list[tuple[Ints, Ints]], Ints]:
 SIGMOID, CLAMPED, REFLECTED = range(3)
 FUSED = (sigmoid, natural)
 # A balanced tree of more classes than this is computed level by level, not by a table of children.
-_MOST_TABLE_CLASSES = 64
+_MOST_TABLE_CLASSES = 31
 
 
 def fused_code(activation: Activation) -> int:

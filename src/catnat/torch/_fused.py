@@ -177,6 +177,11 @@ def _plan(tree: Tree | Forest, activation: Activation, device: torch.device, dty
     return Plan(tree, activation, _tables.fused_code(activation), torch.stack(columns), table)
 
 
+def _rows(scores: Tensor) -> Tensor:
+    """As a contiguous matrix. One that is stays itself: a view of it would be one more step for autograd."""
+    return (scores if scores.ndim == 2 else scores.reshape(-1, scores.shape[-1])).contiguous()
+
+
 def log_probs(nodes: Nodes, *, floored: bool) -> Tensor | None:
     """The log-probability of every class, (..., K), or None where no kernel serves."""
     if torch.compiler.is_compiling():
@@ -186,7 +191,7 @@ def log_probs(nodes: Nodes, *, floored: bool) -> Tensor | None:
         return None
     scores, tree = nodes.scores, nodes.tree
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    rows = _rows(scores)
     leaves: Tensor = apply(_LogProbs, rows, plan, floored, implementation)
     return leaves if scores.ndim == 2 else leaves.view(*scores.shape[:-1], tree.num_classes)
 
@@ -200,7 +205,7 @@ def draw(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor 
     if implementation is None:
         return None
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    rows = _rows(scores)
     uniforms = _paths.rand((count * len(rows), tree.depth), scores, generator)
     return implementation.draw(rows, plan, uniforms).view(count, *scores.shape[:-1])
 
@@ -217,7 +222,7 @@ def path_log_probs(nodes: Nodes, classes: Tensor) -> Tensor | None:
     if isinstance(tree, Forest):
         places = classes + _constants.forest_table(tree, "first_classes", classes.device)
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    rows = _rows(scores)
     places = places.reshape(len(rows), -1) if classes.numel() else places.new_empty(len(rows), 0)
     found: Tensor = apply(_PathLogProbs, rows, plan, _above(tree, scores.device), places.contiguous(), implementation)
     return found.view(classes.shape)
@@ -244,7 +249,7 @@ def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
     if nodes.masses is not None or type(nodes.activation) not in _tables.FUSED or tree.num_nodes == 0:
         return None
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = scores.reshape(-1, tree.num_nodes).contiguous()
+    rows = _rows(scores)
     leaves: Tensor = torch.ops.catnat.log_probs(
         rows, plan.constants, plan.table, tree.num_classes, tree.depth, plan.code, floored
     )
