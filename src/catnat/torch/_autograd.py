@@ -16,5 +16,5 @@ def apply(function: type[torch.autograd.Function], differentiable: Tensor, *args
     if torch.is_grad_enabled() and differentiable.requires_grad and not torch.is_inference_mode_enabled():
         # What torch's own `apply` calls in the end. Before, it looks for default arguments with `inspect`, at every
         # call: two thirds of the time of a small one.
-        return super(torch.autograd.Function, function).apply(differentiable, *args)
+        return super(torch.autograd.Function, function).apply(differentiable, *args)  # type: ignore[misc]
     return function.forward(differentiable, *args)
