@@ -334,7 +334,7 @@ def table(record: dict[str, Any]) -> str:
     for part, entry in record.items():
         values = entry["values"]
         nested = any(isinstance(value, dict) for case in values.values() for value in case.values())
-        lines += [f"## {part}", "", (PARTS[part].__doc__ or "").splitlines()[0], ""]
+        lines += [f"## {part.capitalize()}", "", (PARTS[part].__doc__ or "").splitlines()[0], ""]
         for title, cases in values.items() if nested else [("", values)]:
             names = list(next(iter(cases.values())))
             lines += [f"**{title}**", ""] if title else []
