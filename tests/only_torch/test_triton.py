@@ -5,7 +5,6 @@ Triton reads ``TRITON_INTERPRET`` when it is imported, so the two need a process
 
 from __future__ import annotations
 
-import itertools
 import os
 
 import cases
@@ -164,17 +163,26 @@ def compile_launch(kernel, args, options, arch: int) -> str:
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=given).asm["ptx"]
 
 
+SHALLOW = ["_sums_down", "_sums_up", "_walk"]
+DEEP = [*2 * ["_sums_down"], *2 * ["_sums_up"], "_walk"]
+BY_NODES = ["_nodes_forward", "_nodes_backward", "_walk"]
+
+
 @compiled
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("activation", KINDS, ids=str)
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    ("tree", "dtype", "kernels"),
     [
-        *itertools.product(["balanced-18", "huffman-20"], [torch.float32, torch.float64]),
-        ("balanced-2048", torch.float32),
+        (catnat.balanced(18), torch.float32, SHALLOW),
+        (catnat.balanced(18), torch.float64, SHALLOW),
+        (catnat.balanced(2048), torch.float32, DEEP),
+        (TREES["huffman-20"], torch.float32, BY_NODES),
+        (TREES["huffman-20"], torch.float64, BY_NODES),
     ],
+    ids=str,
 )
-def test_every_launch_compiles(monkeypatch, name, dtype, activation, arch):
+def test_every_launch_compiles(monkeypatch, tree, dtype, kernels, activation, arch):
     """A launch compiles the kernel for its arguments, instead of running it."""
     launched = []
 
@@ -183,13 +191,7 @@ def test_every_launch_compiles(monkeypatch, name, dtype, activation, arch):
         assert f".target sm_{arch}" in compile_launch(kernel, args, options, arch)
 
     monkeypatch.setattr(triton.runtime.JITFunction, "run", run)
-    tree = TREES[name]
     scores = torch.zeros(300, tree.num_nodes, dtype=dtype, requires_grad=True)
     ct.log_catnat(scores, tree, activation).sum().backward()
     ct.sample(scores, tree, activation)
-    kernels = {
-        "balanced-18": ["_sums_down", "_sums_up", "_walk"],
-        "huffman-20": ["_nodes_forward", "_nodes_backward", "_walk"],
-        "balanced-2048": [*2 * ["_sums_down"], *2 * ["_sums_up"], "_walk"],
-    }
-    assert launched == kernels[name]
+    assert launched == kernels
