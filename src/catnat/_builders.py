@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,7 @@ def tree_of(table: Ints) -> Tree:
     size = len(table) + 1
     for kind in ("balanced", "chain"):
         known = Tree(size, kind)
-        if all(np.array_equal(table[rows], known_children(known, rows)) for rows in _slices(size - 1)):
+        if all(np.array_equal(table[rows], known_children(known, rows)) for rows in slices(size - 1, _ROWS)):
             return known
     return Tree(size, "table", read_only(table))
 
@@ -156,15 +156,15 @@ def narrow_ints(count: int) -> type[np.signedinteger[Any]]:
     return np.int32 if count <= 2**31 else np.int64
 
 
-def _slices(count: int) -> Iterator[slice]:
-    """0 .. count-1, some at a time."""
-    return (slice(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS))
+def slices(count: int, step: int) -> list[slice]:
+    """0 .. count-1, at most ``step`` at a time."""
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _root(rows: NDArray[Any], size: int) -> int:
     """The one row that nobody points to; raise unless every class and every other row is a child exactly once."""
     is_child = np.zeros(2 * size - 1, dtype=bool)
-    for some in _slices(size - 1):
+    for some in slices(size - 1, _ROWS):
         is_child[_checked_ids(rows[some], size)] = True
     never = np.flatnonzero(~is_child)
     if never.size != 1 or never[0] < size:

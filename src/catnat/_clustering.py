@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
-from catnat._builders import balanced, narrow_ints, tree_of
+from catnat._builders import balanced, narrow_ints, slices, tree_of
 from catnat._progress import Done, progress_bar
 from catnat._tree import Floats, Ints, Tree, with_own_prior
 
@@ -91,8 +91,7 @@ class _Embeddings:
 
     def parts(self, count: int) -> list[slice]:
         """So many vectors, as many at a time as are worked on together."""
-        step = max(_ROWS, _NUMBERS // self.width)
-        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+        return slices(count, max(_ROWS, _NUMBERS // self.width))
 
     def all_finite(self) -> bool:
         with np.errstate(over="ignore"):  # what float32 cannot hold is not finite

@@ -71,7 +71,8 @@ def subsets(k: int) -> tuple[list[tuple[Ints, Ints]], Ints]:
 # because a subclass may compute something else.
 SIGMOID, CLAMPED, REFLECTED = range(3)
 FUSED = (sigmoid, natural)
-# A balanced tree of more classes than this is computed level by level, not by a table of children.
+# A balanced tree of more classes than this is computed level by level, not by a table of children. That takes more
+# classes than a vector has numbers, 16 with AVX-512.
 _MOST_TABLE_CLASSES = 31
 
 
