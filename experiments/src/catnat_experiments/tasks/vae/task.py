@@ -19,6 +19,7 @@ from catnat_experiments.tasks.vae.variants import (
     ALL,
     BEYOND,
     CLASSES,
+    CLIPPED,
     COOLED,
     FACTORS,
     IN_THE_PAPER,
@@ -67,7 +68,7 @@ _REPRODUCE = Preset(
     steps=STEPS,
     seeds=1,
 )
-_TABLES = Preset(
+_TABLE_3 = Preset(
     cells=tuple(Cell("adam", *cell) for cell in itertools.product(("binary", "grey"), LATENTS, CLASSES)),
     parameterizations=RELAXED,
     coarse=(0.001, 0.003, 0.01),
@@ -78,6 +79,19 @@ _TABLES = Preset(
     validation_images=1000,
     test_images=2500,
 )
+_TABLE_4 = dataclasses.replace(
+    _TABLE_3,
+    cells=tuple(cell._replace(optimizer="sgd") for cell in _TABLE_3.cells if cell.data == "binary"),
+    search_cells=(_EVIDENCE._replace(optimizer="sgd"), Cell("sgd", "binary", 10, 8)),
+    coarse=(0.03, 0.1, 0.3),  # with one-hot draws 0.03, the paper's largest, is the best for all but sparsemax
+)
+
+
+def _shortened(table: Preset) -> Preset:
+    """The same cells at a fifth of the length, without sparsemax: hours in place of a day."""
+    return dataclasses.replace(table, parameterizations=RELAXED[1:], steps=10_000)
+
+
 _ABLATION = Preset(
     cells=(_EVIDENCE,),
     parameterizations=("softmax+warm-up", *ABLATED, "sigmoid+warm-up", "natural+warm-up"),
@@ -121,18 +135,17 @@ PRESETS = {
     "reproduce-short": dataclasses.replace(
         _REPRODUCE, parameterizations=("softmax", "natural", *FACTORS), steps=10_000
     ),
+    # Does clipping make the paper's larger rates stable?
+    "reproduce-fast": dataclasses.replace(
+        _REPRODUCE, parameterizations=CLIPPED, coarse=(0.01,), steps=5000, test_images=1000, test_samples=128
+    ),
     # The factor that matters, at the paper's length.
     "reproduce": _REPRODUCE,
     # The paper's tables with what `reproduce` found: one seed a cell, the test is over the cells.
-    "table-3": _TABLES,
-    # The same cells at a fifth of the length, without sparsemax: hours in place of a day.
-    "table-3-short": dataclasses.replace(_TABLES, parameterizations=RELAXED[1:], steps=10_000),
-    "table-4": dataclasses.replace(
-        _TABLES,
-        cells=tuple(cell._replace(optimizer="sgd") for cell in _TABLES.cells if cell.data == "binary"),
-        search_cells=(_EVIDENCE._replace(optimizer="sgd"), Cell("sgd", "binary", 10, 8)),
-        coarse=(0.01, 0.03, 0.1),
-    ),
+    "table-3": _TABLE_3,
+    "table-3-short": _shortened(_TABLE_3),
+    "table-4": _TABLE_4,
+    "table-4-short": _shortened(_TABLE_4),
     # Where does the gain come from? Coordinates, normalization or activation, at the best rate and at one rate for all.
     "ablation": _ABLATION,
     "ablation-equal": dataclasses.replace(_ABLATION, search=False, coarse=(0.003,), search_steps=0),
