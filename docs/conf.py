@@ -11,6 +11,7 @@ from pathlib import Path
 import catnat_experiments.cli as experiments
 from catnat_experiments.tasks.identifiers import compress
 from docutils import nodes
+from sphinx.util import logging
 
 import catnat
 import catnat.torch as ct
@@ -193,6 +194,8 @@ def write_results(app):
                 "output": HERE / "results" / f"{name}-{preset}",
             }
             experiments.report_command(name, preset, **paths)
+            if "**Preliminary" in (paths["output"] / "README.md").read_text():
+                logging.getLogger(__name__).warning("runs of the preset %s of %s are missing", preset, name)
             if experiments.load(name).figures:
                 experiments.figures(name, preset, **paths)
         compress.report(HERE.parent / "experiments/results/compression", HERE / "results/compression")
