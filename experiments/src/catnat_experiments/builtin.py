@@ -35,7 +35,7 @@ BUILT_IN = {
             "start-fast": 0.5,
             "reproduce-short": 0.7,
             "reproduce": 0.7,
-            "reproduce-constant": 1.5,
+            "reproduce-constant": 0.7,
             "table-3": 16,
             "table-3-short": 6,
             "largest": 0.8,
