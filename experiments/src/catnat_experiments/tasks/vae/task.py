@@ -94,7 +94,7 @@ def _shortened(table: Preset) -> Preset:
 
 _ABLATION = Preset(
     cells=(_EVIDENCE,),
-    parameterizations=("softmax+warm-up", *ABLATED, "sigmoid+warm-up", "natural+warm-up"),
+    parameterizations=ABLATED,
     coarse=(0.0015, 0.003, 0.006),
     search_steps=10_000,
     steps=10_000,

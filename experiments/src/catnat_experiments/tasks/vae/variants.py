@@ -23,8 +23,14 @@ BEYOND = (
     "softmax+warm-up",
 )
 """With the names of :func:`variant_of`. The last is the control: what helps catnat may help softmax."""
-ABLATED = ("softmax-anchored+warm-up", "softmax-haar+warm-up", "natural-tail+warm-up")
-"""For the ablation alone: softmax of K - 1 scores without the tree, and natural that never saturates."""
+ABLATED = tuple(
+    f"{kind}+constant-rate"
+    for kind in ("softmax", "softmax-anchored", "softmax-haar", "sigmoid", "natural-tail", "natural")
+)
+"""For the ablation alone, which has softmax of K - 1 scores without the tree, and natural that never saturates.
+
+The rate does not fall: in a short run that decides more than all else.
+"""
 COOLED = ("softmax+cool", "natural+cool")
 """For the study of the start alone."""
 RELAXED = tuple(f"{name}+relaxed" for name in IN_THE_PAPER)
