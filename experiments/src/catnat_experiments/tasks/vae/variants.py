@@ -43,8 +43,8 @@ FACTORS = (
     "softmax+cold",
 )
 """For the study of what separates our numbers from the paper's alone. The first two are those that do."""
-CONSTANT = tuple(f"{name}+relaxed+constant-rate" for name in ("softmax", "natural"))
-"""For that study too."""
+CONSTANT = tuple(f"{name}+constant-rate" for name in RELAXED[1:])
+"""For that study too: softmax, sigmoid, natural."""
 ALL = tuple(dict.fromkeys((*IN_THE_PAPER, *RELAXED, *BEYOND, *ABLATED, *COOLED, *FACTORS, *CONSTANT)))
 LATENTS, CLASSES = (10, 20, 30), (8, 16, 32)
 
