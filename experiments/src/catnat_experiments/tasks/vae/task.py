@@ -70,7 +70,7 @@ _REPRODUCE = Preset(
 )
 _TABLE_3 = Preset(
     cells=tuple(Cell("adam", *cell) for cell in itertools.product(("binary", "grey"), LATENTS, CLASSES)),
-    parameterizations=RELAXED,
+    parameterizations=CONSTANT,
     coarse=(0.001, 0.003, 0.01),
     search_cells=(_EVIDENCE, Cell("adam", "grey", 10, 8)),
     search_steps=5000,
@@ -85,12 +85,6 @@ _TABLE_4 = dataclasses.replace(
     search_cells=(_EVIDENCE._replace(optimizer="sgd"), Cell("sgd", "binary", 10, 8)),
     coarse=(0.03, 0.1, 0.3),  # with one-hot draws 0.03, the paper's largest, is the best for all but sparsemax
 )
-
-
-def _shortened(table: Preset) -> Preset:
-    """The same cells at a fifth of the length, without sparsemax: hours in place of a day."""
-    return dataclasses.replace(table, parameterizations=RELAXED[1:], steps=10_000)
-
 
 _ABLATION = Preset(
     cells=(_EVIDENCE,),
@@ -139,22 +133,23 @@ PRESETS = {
     "reproduce": _REPRODUCE,
     # With it, a rate that does not fall.
     "reproduce-constant": dataclasses.replace(
-        _REPRODUCE, parameterizations=CONSTANT[::2], validation_images=1000, test_images=2500
+        _REPRODUCE, parameterizations=CONSTANT[1::2], validation_images=1000, test_images=2500
     ),
     # The paper's tables with what `reproduce` found: one seed a cell, the test is over the cells.
     "table-3": _TABLE_3,
-    "table-3-short": _shortened(_TABLE_3),
+    # The same cells at a fifth of the length and without sparsemax, hours in place of a day; here the rate falls.
+    "table-3-short": dataclasses.replace(_TABLE_3, parameterizations=RELAXED[1:], steps=10_000),
     # The largest cells, where trees are behind at that length, with a rate that does not fall.
     "largest": dataclasses.replace(
         _TABLE_3,
         cells=tuple(Cell("adam", data, max(LATENTS), max(CLASSES)) for data in ("binary", "grey")),
-        parameterizations=CONSTANT,
+        parameterizations=CONSTANT[1:],
         search=False,
         coarse=(0.003,),
         steps=10_000,
     ),
     "table-4": _TABLE_4,
-    "table-4-short": _shortened(_TABLE_4),
+    "table-4-short": dataclasses.replace(_TABLE_4, parameterizations=CONSTANT[1:], steps=10_000),
     # Where does the gain come from? Coordinates, normalization or activation, at the best rate and at one rate for all.
     "ablation": _ABLATION,
     "ablation-equal": dataclasses.replace(_ABLATION, search=False, coarse=(0.003,), search_steps=0),
@@ -179,7 +174,11 @@ def _training(run: Config) -> Training:
 EXPERIMENT = Autoencoder("vae", BATCH, PRESETS, _training)
 
 _PAIRS = (("softmax", "sparsemax"), ("sigmoid", "softmax"), ("natural", "softmax"), ("natural", "sparsemax"))
-_RELAXED_CLAIMS = tuple(Claim(f"{better}+relaxed", f"{worse}+relaxed") for better, worse in _PAIRS)
+_RELAXED_CLAIMS = tuple(
+    Claim(f"{better}+{recipe}", f"{worse}+{recipe}")
+    for recipe in ("relaxed", "relaxed+constant-rate")
+    for better, worse in _PAIRS
+)
 _CLAIMS = (*(Claim(*pair) for pair in _PAIRS), *_RELAXED_CLAIMS)
 _DATA = {"grey": "MNIST", "binary": "binary MNIST"}
 
