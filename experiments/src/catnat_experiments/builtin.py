@@ -38,7 +38,7 @@ BUILT_IN = {
             "reproduce-constant": 0.7,
             "table-3": 19,
             "table-3-short": 6,
-            "largest": 0.6,
+            "table-3-constant": 6,
             "table-4": 9,
             "table-4-short": 3,
             "ablation": 2,
