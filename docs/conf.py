@@ -167,7 +167,7 @@ def keep_colons(app, what, name, obj, options, lines):
 
 PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset>
     ("gsl", "beyond"),
-    ("world", "evidence"),
+    ("world", "decay"),
     ("identifiers", "evidence"),
     ("vae", "evidence"),
     ("vae", "laptop"),
