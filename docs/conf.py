@@ -173,6 +173,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("vae", "laptop"),
     ("vae", "sgd"),
     ("vae", "reproduce"),
+    ("vae", "ablation-equal"),
     ("vae_reinforce", "collapse"),
     ("minatar", "evidence"),
     ("atari", "evidence"),
