@@ -85,7 +85,6 @@ _TABLE_4 = dataclasses.replace(
     search_cells=(_EVIDENCE._replace(optimizer="sgd"), Cell("sgd", "binary", 10, 8)),
     coarse=(0.03, 0.1, 0.3),  # with one-hot draws 0.03, the paper's largest, is the best for all but sparsemax
 )
-
 _ABLATION = Preset(
     cells=(_EVIDENCE,),
     parameterizations=ABLATED,
