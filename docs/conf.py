@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import catnat_experiments.cli as experiments
+from catnat_experiments.report.page import PRELIMINARY
 from catnat_experiments.tasks.identifiers import compress
 from docutils import nodes
 from sphinx.util import logging
@@ -195,7 +196,7 @@ def write_results(app):
                 "output": HERE / "results" / f"{name}-{preset}",
             }
             experiments.report_command(name, preset, **paths)
-            if "**Preliminary" in (paths["output"] / "README.md").read_text():
+            if PRELIMINARY in (paths["output"] / "README.md").read_text():
                 logging.getLogger(__name__).warning("runs of the preset %s of %s are missing", preset, name)
             if experiments.load(name).figures:
                 experiments.figures(name, preset, **paths)

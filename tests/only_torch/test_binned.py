@@ -49,13 +49,13 @@ def test_compiled_in_one_graph(name, tails):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
 @pytest.mark.parametrize("tails", [False, True], ids=["bins", "tails"])
 @pytest.mark.parametrize("name", FACTS)
-def test_half_precision(name, tails, dtype):
-    value, gradient = value_and_gradient(fact_of(name, tails), dtype)
-    exact, slope = value_and_gradient(
-        lambda scores, x: fact_of(name, tails)(scores.to(dtype).float(), x.to(dtype).float())
-    )
+def test_half_precision(name, tails, activation, dtype):
+    function = fact_of(name, tails, activation)
+    value, gradient = value_and_gradient(function, dtype)
+    exact, slope = value_and_gradient(lambda scores, x: function(scores.to(dtype).float(), x.to(dtype).float()))
     unit = torch.finfo(dtype).eps
     assert value.dtype == gradient.dtype == dtype
     exact = exact.clamp(min=torch.finfo(dtype).min)  # outside of all bins, each dtype has its own least number

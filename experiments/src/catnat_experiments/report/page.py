@@ -17,6 +17,9 @@ from catnat_experiments.report.markdown import chosen_table, legend, main_table,
 from catnat_experiments.report.robust import robust
 from catnat_experiments.report.tables import Numbers, Table, done_records, fill
 
+PRELIMINARY = "**Preliminary: "
+"""How a table's first sentence begins while runs of it are missing."""
+
 
 def write(name: str, preset: str, statuses: Sequence[StageStatus], tables: Sequence[Table], directory: Path) -> Path:
     """Write ``README.md`` and its plots into a directory; returns the page's path."""
@@ -72,7 +75,7 @@ def _preliminary(table: Table, statuses: Sequence[StageStatus]) -> str:
     missing = sum(status.missing for status in shown)
     if any(status.done and not status.settled for status in shown):
         return (
-            "**Preliminary: a stage before this table's is not complete, so other runs may be selected in the end; "
+            f"{PRELIMINARY}a stage before this table's is not complete, so other runs may be selected in the end; "
             f"about {missing} runs of this table are missing.**"
         )
-    return f"**Preliminary: {missing} runs of this table are missing.**" if missing else ""
+    return f"{PRELIMINARY}{missing} runs of this table are missing.**" if missing else ""

@@ -61,7 +61,7 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
         axes.margins(x=0.1, y=0.1)
     panels[0].set_yticks(range(len(table.columns)), table.columns)
     panels[0].invert_yaxis()  # of all panels: the first column is at the top
-    if table.paper:
+    if numbers.has_paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
     legend_outside(figure, "outside upper center")  # below there is the label, which matplotlib would draw over
     figure.supxlabel(table.title, fontsize="medium")

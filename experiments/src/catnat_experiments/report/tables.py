@@ -153,6 +153,11 @@ class Numbers:
         return self.table.paper.get(row, {}).get(column)
 
     @property
+    def has_paper(self) -> bool:
+        """Whether the paper has a number for any cell with runs."""
+        return any(self.paper(*cell) is not None for cell in self.samples)
+
+    @property
     def heading(self) -> str:
         """What the rows are."""
         return self.table.row_title or self.table.row
