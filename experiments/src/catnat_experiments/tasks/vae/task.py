@@ -85,6 +85,9 @@ _TABLE_4 = dataclasses.replace(
     search_cells=(_EVIDENCE._replace(optimizer="sgd"), Cell("sgd", "binary", 10, 8)),
     coarse=(0.03, 0.1, 0.3),  # with one-hot draws 0.03, the paper's largest, is the best for all but sparsemax
 )
+_CONSTANT = dataclasses.replace(
+    _TABLE_3, parameterizations=CONSTANT[1:], search=False, coarse=(0.003,), search_steps=0, steps=10_000
+)
 _ABLATION = Preset(
     cells=(_EVIDENCE,),
     parameterizations=ABLATED,
@@ -139,9 +142,10 @@ PRESETS = {
     # The same cells at a fifth of the length and without sparsemax, hours in place of a day; here the rate falls.
     "table-3-short": dataclasses.replace(_TABLE_3, parameterizations=RELAXED[1:], steps=10_000),
     # And with a rate that does not fall.
-    "table-3-constant": dataclasses.replace(
-        _TABLE_3, parameterizations=CONSTANT[1:], search=False, coarse=(0.003,), steps=10_000
-    ),
+    "table-3-constant": _CONSTANT,
+    # Is that rate one parameterization's? One cell of it at other rates.
+    "half-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.0015,)),
+    "double-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.006,)),
     "table-4": _TABLE_4,
     "table-4-short": dataclasses.replace(_TABLE_4, parameterizations=CONSTANT[1:], steps=10_000),
     # Where does the gain come from? Coordinates, normalization or activation, at the best rate and at one rate for all.
