@@ -8,7 +8,7 @@ import hashlib
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from catnat import _checks
 from catnat._builders import from_children
@@ -139,6 +139,18 @@ def as_bins(bins: object) -> Bins:
 def joined(bins: Bins, first: Ints) -> Bins:
     """Coarser bins, each from the bin ``first`` up to the next."""
     return Bins(np.append(bins.edges[first], bins.edges[-1]), bins.tails and len(first) > 1)
+
+
+def check_resolved(bins: Bins, dtype: DTypeLike) -> None:
+    """Raise if the edges, or the means, of two bins are the same number in a dtype."""
+    for column in (bins.edges, bins.means):
+        apart = np.diff(column.astype(dtype)) > 0
+        if not apart.all():
+            at = int(np.argmin(apart))
+            raise ValueError(
+                f"`bins` are {bins!r}, but {np.dtype(dtype)} cannot tell {column[at]} from {column[at + 1]}: subtract "
+                "an offset from edges and values, or compute in float64."
+            )
 
 
 def outside(value: float, bins: Bins) -> NoReturn:

@@ -232,6 +232,7 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         _checks.one_of(self.boundary, "boundary", ("clamp", "reflect"))
         if not (math.isfinite(self.width) and self.width > 0):
             raise ValueError(f"`width` is {self.width}, but the band needs a positive, finite width (default 2 pi).")
+        object.__setattr__(self, "width", float(self.width))  # equal widths look alike: checkpoints compare by repr
 
     def logit(self, x: Any, xp: Any) -> Any:
         r"""The log-odds of yes at ``x``; 10,000 in size where yes or no has probability exactly 0.

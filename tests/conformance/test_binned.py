@@ -389,6 +389,22 @@ def test_mistakes(framework):
         framework.kl(made, build(scores, catnat.Bins(edges, tails=True)))
 
 
+@pytest.mark.parametrize("use", ["hard", "two_hot", "hl_gauss", "cdf"])
+def test_bins_that_a_dtype_cannot_tell_apart(framework, use):
+    """Seconds since 1970 in float32, whose next number is 128 seconds away: in float64 they are fine."""
+    bins, targets = catnat.Bins(1.7e9 + np.arange(6.0)), framework.lib.targets
+
+    def found(dtype):
+        value = framework.array(np.array([1.7e9 + 2.5], dtype))
+        if use == "cdf":
+            return framework.lib.BinnedCatnat(framework.array(np.zeros((1, 4), dtype)), bins).cdf(value)
+        return getattr(targets, use)(value, bins, *[0.75] * (use == "hl_gauss"))
+
+    with pytest.raises(ValueError, match="float32 cannot tell"):
+        found(np.float32)
+    assert np.isfinite(framework.numpy(found(np.float64))).all()
+
+
 # ---- targets ----
 
 
@@ -415,11 +431,13 @@ def test_targets(framework, tails):
 def test_hostile_targets(framework):
     targets, bins = framework.lib.targets, bins_for(6)
     y = framework.array(np.array([-3e38, 3e38, 0.0], np.float32))
-    for sigma in (1e-30, 1.0, 1e30):
+    for sigma in (1e-300, 1e-30, 1.0, 1e30):
         found = framework.numpy(targets.hl_gauss(y, bins, sigma))
         assert np.isfinite(found).all()
         checks.close(found.sum(-1), np.ones(3), atol=1e-5)
     assert np.isfinite(framework.numpy(targets.two_hot(y, bins))).all()
+    at_an_edge = targets.hl_gauss(framework.array(np.ones(1, np.float32)), [0.0, 1.0, 2.0], 1e-300)
+    checks.close(framework.numpy(at_an_edge), [[0.5, 0.5]])
     with pytest.raises(ValueError, match="`sigma` is 0"):
         targets.hl_gauss(y, bins, 0.0)
     with pytest.raises(TypeError, match="floating-point"):

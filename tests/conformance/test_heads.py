@@ -219,6 +219,29 @@ def test_hostile_inputs_give_finite_losses_and_gradients(framework, activation, 
         assert np.isfinite(half[1]).all(), name
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "int32"])
+def test_classes_of_any_integer_dtype(framework, dtype):
+    """In uint8 the usual `ignore_index`, -100, is the class 156, and the number of classes is 0."""
+    lib, tree, every = framework.lib, catnat.balanced(256), np.arange(256)
+    head, input, classes = make(framework, tree), framework.array(features(256)), framework.array(every.astype(dtype))
+    scores = head.scores(input)
+    wanted = framework.numpy(lib.log_catnat(scores))[every, every]
+    for found in (
+        head(input, classes).output,
+        head.log_prob_of(input, classes),
+        lib.log_prob(scores, classes),
+        -lib.cross_entropy(scores, classes, num_classes=256, reduction="none"),
+        lib.Catnat(scores).log_prob(classes),
+    ):
+        checks.close(framework.numpy(found), wanted, rtol=1e-5)
+
+
+def test_no_small_integer_is_ignored_by_mistake(framework):
+    scores, minus_one = framework.array(np.zeros((1, 299))), framework.array(np.array([-1], np.int8))
+    with pytest.raises(ValueError, match="holds -1"):
+        framework.lib.cross_entropy(scores, minus_one, num_classes=300, ignore_index=255)
+
+
 def test_all_targets_ignored_cost_nothing(framework):
     tree = TREES["balanced-18"]
     weight, bias = rows_of(tree)

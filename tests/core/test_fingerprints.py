@@ -41,6 +41,14 @@ def test_equal_trees_have_equal_names_however_they_were_built():
     assert names(catnat.from_clusters([[0, 1], [2, 3]]), natural())[0] == "tree_balanced_4"
 
 
+def test_equal_widths_have_equal_names_of_whatever_type():
+    for width in (8, np.float64(8), np.float32(8)):
+        names.cache_clear()  # equal activations share an entry, as they do not from one process to the next
+        named = names(None, natural(width=width))
+        names.cache_clear()
+        assert named == names(None, natural(width=8.0))
+
+
 def test_the_last_digit_of_a_prior_is_no_other_tree():
     """It depends on the order in which a machine sums."""
     tree = catnat.balanced(5).with_prior([5, 3, 2, 1, 1])

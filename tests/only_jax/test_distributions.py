@@ -331,6 +331,7 @@ def test_masks_and_scores_are_broadcast(mode, score_batch, mask_batch, batch):
 def test_a_row_without_valid_class(mode):
     scores, mask = normal(3, 4), jnp.ones((3, 5), bool).at[1].set(False)
     np.testing.assert_array_equal(cj.validate_mask(mask, 5), [True, False, True])
+    np.testing.assert_array_equal(cj.validate_mask(mask, np.int64(5)), [True, False, True])
     np.testing.assert_array_equal(cj.validate_mask(mask, catnat.chain(5)), [True, False, True])
     with pytest.raises(ValueError, match=r"no valid class in 1 of 3 rows"):
         cj.Catnat(scores, mask=mask, mask_mode=mode)

@@ -79,6 +79,11 @@ def test_the_moving_average_is_the_stated_one():
             baseline = baseline.update(jnp.asarray(now))
 
 
+def test_a_batch_without_costs_leaves_the_moving_average():
+    average = cj.estimators.MovingAverage().update(jnp.zeros(0)).update(jnp.ones(3)).update(jnp.zeros(0))
+    np.testing.assert_allclose(average.value, 1, rtol=1e-6)
+
+
 def test_a_moving_average_is_a_baseline():
     """Without bias, as any that does not know the present costs, and it gets no gradient."""
     average = cj.estimators.MovingAverage().update(jnp.array([2.0, 3.0]))

@@ -79,6 +79,12 @@ def test_the_moving_average_is_the_stated_one():
             assert math.isclose(float(baseline(now)), wanted, rel_tol=1e-12, abs_tol=1e-14)
 
 
+def test_a_batch_without_costs_leaves_the_moving_average():
+    baseline = ct.estimators.MovingAverage(0.9)
+    used = [float(baseline(costs)) for costs in (torch.zeros(0), torch.ones(3), torch.zeros(0), torch.ones(3))]
+    np.testing.assert_allclose(used, [0, 0, 1, 1], rtol=1e-6)
+
+
 def test_the_moving_average_does_not_know_the_present_costs():
     """The baseline is the same whatever is drawn now: that is why it adds no bias."""
     baseline = ct.estimators.MovingAverage(0.9)

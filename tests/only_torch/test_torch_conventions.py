@@ -73,6 +73,13 @@ def test_autocast_computes_and_returns_float32(tree):
             torch.testing.assert_close(got_low, function(low.float(), tree, activation), rtol=1e-5, atol=1e-6)
 
 
+def test_relaxed_draws_under_autocast():
+    with torch.autocast("cpu", torch.bfloat16):
+        relaxed = ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 3, dtype=torch.float16))
+        drawn = relaxed.rsample()
+        assert drawn.dtype == relaxed.log_prob(drawn).dtype == torch.float32
+
+
 def test_half_precision_under_transforms():
     scores = rows.inside(catnat.balanced(9), "natural", 3).bfloat16()
     for function in (ct.log_catnat, ct.entropy):

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from catnat._bins import Bins, as_bins
+from catnat._bins import Bins, as_bins, check_resolved
 from catnat.jax import _constants
 
 # A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
@@ -20,6 +20,7 @@ _FARTHEST = 1e18
 class Table(NamedTuple):
     """What is known of every bin."""
 
+    edges: NDArray[Any]
     inner_edges: NDArray[Any]
     lower: NDArray[Any]
     width: NDArray[Any]
@@ -31,7 +32,8 @@ class Table(NamedTuple):
 @_constants.constant
 def table_of(bins: Bins, dtype: Any) -> Table:
     """The table of ``bins``, built once."""
-    columns = (bins.edges[1:-1], bins.edges[:-1], bins.widths, bins.means, bins.variances, bins.entropies)
+    check_resolved(bins, dtype)
+    columns = (bins.edges, bins.edges[1:-1], bins.edges[:-1], bins.widths, bins.means, bins.variances, bins.entropies)
     return Table(*(column.astype(dtype) for column in columns))
 
 

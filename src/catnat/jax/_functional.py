@@ -386,6 +386,8 @@ def cross_entropy(
             f"`target` has dtype {target.dtype} and shape {target.shape}: class indices must be integers, "
             f"target.astype(int); class probabilities need a last axis of {nodes.tree.num_classes} classes."
         )
+    if not jnp.issubdtype(target.dtype, jnp.floating):
+        target = _inputs.class_indices(target, "target")
     if tree is None and num_classes is None:
         _watch_last_class(target, nodes.tree.num_classes, ignore_index)
     if jnp.issubdtype(target.dtype, jnp.floating):
@@ -449,13 +451,11 @@ def walks(tree: Tree | Forest) -> bool:
 
 def check_classes(classes: Array, num_classes: int) -> Array:
     """Class indices that exist, in the dtype of indices."""
-    classes = _inputs.check_array(classes, "classes")
-    if not jnp.issubdtype(classes.dtype, jnp.integer):
-        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")
+    classes = _inputs.class_indices(classes, "classes")
     outside = (classes < 0) | (classes >= num_classes)
     if _inputs.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
             "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
         )
-    return jnp.clip(classes.astype(int), 0, num_classes - 1)
+    return jnp.clip(classes, 0, num_classes - 1)

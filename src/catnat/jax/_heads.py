@@ -160,7 +160,7 @@ class CatnatHead(OfRows):
             target: The classes.
             axis_name: Inside ``shard_map``, the axis of devices that share the rows.
         """
-        rows, target = self._rows(input, axis_name), _inputs.check_array(target, "target")
+        rows, target = self._rows(input, axis_name), _inputs.class_indices(target, "target")
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = _functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)

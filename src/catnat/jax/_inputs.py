@@ -54,6 +54,14 @@ def check_array(value: Any, name: str) -> Array:
     return jnp.asarray(value)
 
 
+def class_indices(classes: Any, name: str) -> Array:
+    """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
+    classes = check_array(classes, name)
+    if not jnp.issubdtype(classes.dtype, jnp.integer):
+        raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")
+    return classes.astype(int)
+
+
 def takes_key(function: _checks.Function) -> _checks.Function:
     """For functions with a keyword ``key``: a call without it, or with what is no key, says what is needed."""
 

@@ -33,7 +33,7 @@ def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | For
         >>> print(validate_mask(jnp.array([[True, False, True], [False, False, False]]), 3))
         [ True False]
     """
-    tree = balanced(classes) if isinstance(classes, int) else classes
+    tree = classes if isinstance(classes, (Tree, Forest)) else balanced(classes)
     return _left(_as_boolean(mask, tree.num_classes), tree).all(-1)
 
 

@@ -195,7 +195,10 @@ class MovingAverage:
 
     def update(self, costs: Float[Array, "..."]) -> MovingAverage:
         """The average with ``costs`` taken in; no gradient goes into it."""
-        now = lax.stop_gradient(_inputs.check_array(costs, "costs")).mean().astype(self.total.dtype)
+        costs = _inputs.check_array(costs, "costs")
+        if not costs.size:  # no costs have no mean
+            return self
+        now = lax.stop_gradient(costs).mean().astype(self.total.dtype)
         total = self.total + (1 - self.decay) * (now - self.total)
         return dataclasses.replace(self, total=total, weight=self.weight + (1 - self.decay) * (1 - self.weight))
 

@@ -59,11 +59,12 @@ def hl_gauss(value: Float[Array, "*batch"], bins: Bins | ArrayLike, sigma: float
     """
     _checks.positive(sigma, "sigma")
     value, bins = _checked(value, bins)
-    edges = jnp.asarray(bins.edges, value.dtype)
+    edges = jnp.asarray(_bin_positions.table_of(bins, value.dtype).edges)
     if not bins.tails:
         value = jnp.clip(value, float(bins.edges[0]), float(bins.edges[-1]))
     # A Gaussian a thousand times as wide as all bins is flat there; a wider one would leave no mass in them.
     sigma = min(sigma, 1e3 * float(bins.edges[-1] - bins.edges[0]))
+    sigma = max(sigma, float(jnp.finfo(value.dtype).tiny))  # not 0 in this dtype
     scaled = (edges - value[..., None]) / (sigma * math.sqrt(2))
     if bins.tails:
         scaled = scaled.at[..., 0].set(-math.inf).at[..., -1].set(math.inf)

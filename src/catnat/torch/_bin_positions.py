@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from catnat._bins import Bins, as_bins
+from catnat._bins import Bins, as_bins, check_resolved
 from catnat.torch import _constants
 
 # A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
@@ -17,6 +17,7 @@ _FARTHEST = 1e18
 class Table(NamedTuple):
     """What is known of every bin."""
 
+    edges: Tensor
     inner_edges: Tensor
     lower: Tensor
     width: Tensor
@@ -28,7 +29,8 @@ class Table(NamedTuple):
 @_constants.constant
 def table_of(bins: Bins, device: torch.device, dtype: torch.dtype) -> Table:
     """The table of ``bins``, built once."""
-    columns = (bins.edges[1:-1], bins.edges[:-1], bins.widths, bins.means, bins.variances, bins.entropies)
+    check_resolved(bins, str(dtype).removeprefix("torch."))
+    columns = (bins.edges, bins.edges[1:-1], bins.edges[:-1], bins.widths, bins.means, bins.variances, bins.entropies)
     return Table(*(torch.as_tensor(column.copy(), dtype=dtype, device=device) for column in columns))
 
 

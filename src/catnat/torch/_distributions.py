@@ -96,6 +96,11 @@ class OnLeaves(td.Distribution):
             self._validate_sample(value)
         return _inputs.saturate(self._leaves.log_prob(value), _inputs.returned_dtype(self.scores))
 
+    def _validate_sample(self, value: Any) -> None:
+        """As torch does, which compares in the dtype of the value: a small one cannot hold the number of classes."""
+        integers = isinstance(value, Tensor) and not value.is_floating_point()
+        super()._validate_sample(value.long() if integers else value)
+
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy in nats."""
         return _inputs.saturate(self._leaves.entropy(), _inputs.returned_dtype(self.scores))
@@ -454,4 +459,4 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
             count = leaves.valid.sum(-1).to(logs.dtype)
             terms = torch.where(leaves.valid, terms, torch.zeros_like(terms))
         density = torch.lgamma(count) + (count - 1) * temperature.log() + terms.sum(-1)
-        return _inputs.saturate(density, self.scores.dtype)
+        return _inputs.saturate(density, _inputs.returned_dtype(self.scores))

@@ -131,8 +131,8 @@ def log_prob(
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
     nodes = prepare(scores, tree, activation, num_classes)
-    check_classes(classes, nodes.tree.num_classes)
-    return _inputs.saturate(log_prob_unchecked(nodes, classes.long()), _inputs.returned_dtype(scores))
+    classes = check_classes(classes, nodes.tree.num_classes)
+    return _inputs.saturate(log_prob_unchecked(nodes, classes), _inputs.returned_dtype(scores))
 
 
 def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
@@ -407,6 +407,8 @@ def cross_entropy(
             f"`target` has dtype {target.dtype} and shape {tuple(target.shape)}: class indices must be integers, "
             f"target.long(); class probabilities need an axis of {nodes.tree.num_classes} classes."
         )
+    if not target.is_floating_point():
+        target = _inputs.class_indices(target, "target")
     if tree is None and num_classes is None:
         _watch_last_class(target, nodes.tree.num_classes, ignore_index)
     if target.is_floating_point():
@@ -449,8 +451,7 @@ def _losses_of_classes(
             "needed: that of `scores` without its class axis (the second, or the only one)."
         )
     counts = target != ignore_index
-    classes = torch.where(counts, target, torch.zeros_like(target)).long()
-    check_classes(classes, num_classes)
+    classes = check_classes(torch.where(counts, target, torch.zeros_like(target)), num_classes)
     weights = counts.to(scores.dtype) * (1 if weight is None else _constants.look_up(weight.to(scores.dtype), classes))
     if smoothing == 0:
         return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
@@ -474,16 +475,15 @@ def walks(tree: Tree | Forest) -> bool:
     return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
 
 
-def check_classes(classes: Tensor, num_classes: int) -> None:
-    """Raise unless these are classes of a tree."""
-    _inputs.check_tensor(classes, "classes")
-    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
-        raise TypeError(f"`classes` has dtype {classes.dtype}, but class indices are integers: use .long().")
+def check_classes(classes: Tensor, num_classes: int) -> Tensor:
+    """Class indices that exist, in the dtype of indices."""
+    classes = _inputs.class_indices(classes, "classes")
     if torch.compiler.is_compiling():
-        return
+        return classes
     outside = (classes < 0) | (classes >= num_classes)
     if _inputs.is_true(outside.any()):
         raise ValueError(
             f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
             "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
         )
+    return classes

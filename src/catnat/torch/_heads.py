@@ -99,7 +99,7 @@ class PathHead(OnTree):
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
         _inputs.check_tensor(input, "input")
-        _inputs.check_tensor(target, "target")
+        target = _inputs.class_indices(target, "target")
         counts = target != self.ignore_index
         classes = torch.where(counts, target, torch.zeros_like(target))
         _checks.one_class_per_row(target.shape, input.shape)
@@ -127,8 +127,8 @@ class PathHead(OnTree):
         self._check_input(input)
         batch = input.shape[:-1]
         _checks.classes_of_rows(classes.shape, input.shape)
-        _functional.check_classes(classes, self.tree.num_classes)
-        queries = classes.long().reshape(batch.numel(), classes.shape[len(batch) :].numel())
+        classes = _functional.check_classes(classes, self.tree.num_classes)
+        queries = classes.reshape(batch.numel(), classes.shape[len(batch) :].numel())
         return self._log_prob(input.reshape(batch.numel(), self.in_features), queries).view(classes.shape)
 
     def _check_input(self, input: Tensor) -> None:

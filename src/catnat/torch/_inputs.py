@@ -51,6 +51,14 @@ def check_tensor(value: object, name: str) -> None:
         raise TypeError(f"`{name}` is a {type(value).__name__}, but a torch.Tensor is needed: torch.as_tensor({name}).")
 
 
+def class_indices(classes: Tensor, name: str) -> Tensor:
+    """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
+    check_tensor(classes, name)
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .long().")
+    return classes.long()
+
+
 def is_true(condition: Tensor) -> bool:
     """Whether ``condition`` holds, as far as can be told: not under vmap, on meta, or on fake tensors."""
     try:

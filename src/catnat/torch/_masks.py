@@ -30,7 +30,7 @@ def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Fo
         >>> validate_mask(torch.tensor([[True, False, True], [False, False, False]]), 3)
         tensor([ True, False])
     """
-    tree = balanced(classes) if isinstance(classes, int) else classes
+    tree = classes if isinstance(classes, (Tree, Forest)) else balanced(classes)
     return _left(_as_boolean(mask, tree.num_classes), tree).all(-1)
 
 

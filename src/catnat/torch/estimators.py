@@ -159,7 +159,7 @@ class MovingAverage(nn.Module):
     def forward(self, costs: Float[Tensor, "..."]) -> Float[Tensor, ""]:
         """The average before ``costs``, which are then taken in."""
         before = self.total / torch.where(self.weight > 0, self.weight, 1)
-        if self.training:
+        if self.training and costs.numel():  # no costs have no mean
             # New tensors, not new values in the old ones, from which a compiled backward computes ``before`` again.
             now = costs.detach().mean().to(self.total.dtype)
             self.total = torch.lerp(self.total, now, 1 - self.decay)

@@ -58,11 +58,12 @@ def hl_gauss(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike, sigma: floa
     """
     _checks.positive(sigma, "sigma")
     value, bins = _checked(value, bins)
-    edges = torch.as_tensor(bins.edges.copy(), dtype=value.dtype, device=value.device)
+    edges = _bin_positions.table_of(bins, value.device, value.dtype).edges
     if not bins.tails:
         value = value.clamp(float(bins.edges[0]), float(bins.edges[-1]))
     # A Gaussian a thousand times as wide as all bins is flat there; a wider one would leave no mass in them.
     sigma = min(sigma, 1e3 * float(bins.edges[-1] - bins.edges[0]))
+    sigma = max(sigma, torch.finfo(value.dtype).tiny)  # not 0 in this dtype
     scaled = (edges - value.unsqueeze(-1)) / (sigma * math.sqrt(2))
     if bins.tails:
         inner, ends = scaled.narrow(-1, 1, bins.num_bins - 1), torch.full_like(value, math.inf).unsqueeze(-1)
