@@ -77,7 +77,7 @@ class Taxonomy:
         self.classes = tuple(name for name in self.parents if name not in inner)
         self.groups = tuple(sorted((name for name in self.parents if name in inner), key=self._depth_of))
         index = {name: k for k, name in enumerate(self.classes)}
-        if isinstance(weights, Mapping):
+        if isinstance(weights, Mapping) or hasattr(weights, "items"):  # as a Series of pandas has
             weights = [_weight_of(name, weights) for name in self.classes]
         self.tree = from_clusters(_nested(self.parents, self.groups, index), weights)
         self.ids = self._find_ids(index)
@@ -247,7 +247,7 @@ def _nested(parents: Mapping[Name, Name | None], groups: Sequence[Name], index: 
     return lists[None]
 
 
-def _weight_of(name: Name, weights: Mapping[Any, float]) -> float:
+def _weight_of(name: Name, weights: Any) -> Any:
     if name not in weights:
         raise ValueError(f"`weights` has no entry for the class {name!r}: give every class a positive weight.")
     return weights[name]

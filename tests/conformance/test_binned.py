@@ -122,6 +122,17 @@ def test_cdf_is_the_inverse_of_icdf(framework, case, tails):
     checks.close(again, x, rtol=1e-6, atol=1e-6)  # as well as the density allows
 
 
+@pytest.mark.parametrize("edges", [(0.0, 0.72, 1.4), (365.0, 365.2, 365.3)])
+def test_no_draw_lies_beyond_its_bin(framework, edges):
+    """In float32, where an edge plus a width is not always the next edge."""
+    made = framework.lib.BinnedCatnat(framework.array(np.zeros(1, np.float32)), edges)
+    u = framework.array(np.append(np.linspace(0, 1, 1001), 1 - 2.0**-24 * np.arange(1, 9)).astype(np.float32))
+    found = framework.numpy(made.icdf(u))
+    assert found.min() == np.float32(edges[0])
+    assert found.max() == np.float32(edges[-1])
+    assert np.isfinite(framework.numpy(made.log_prob(made.icdf(u)))).all()
+
+
 # ---- against integrals ----
 
 

@@ -95,6 +95,8 @@ def test_weights_join_by_huffman_and_are_the_prior():
     assert below == [len(cats.path(k)[0]) - 1 for k in range(3)]
     assert taxonomy == Taxonomy.from_nested(ANIMALS, list(weights.values()))
     assert taxonomy != Taxonomy.from_nested(ANIMALS)
+    pandas = pytest.importorskip("pandas")
+    assert taxonomy == Taxonomy.from_nested(ANIMALS, pandas.Series(weights).sort_values())  # by name, not by place
 
 
 def test_a_flat_list_is_a_balanced_tree():

@@ -106,6 +106,8 @@ def test_frameworks_make_the_same_bytes():
     data = coding.encode(tree, scores, classes)
     assert coding.encode(tree, torch.tensor(scores), torch.tensor(classes)) == data
     assert coding.encode(tree, jax.numpy.asarray(scores), jax.numpy.asarray(classes)) == data
+    rough = jax.numpy.asarray(scores, jax.numpy.bfloat16)
+    assert coding.encode(tree, rough, classes) == coding.encode(tree, np.asarray(rough, np.float32), classes)
     beside = np.nextafter(scores, np.float32(np.inf))
     hidden = coding.quantized_branches(scores, tree) == coding.quantized_branches(beside, tree)
     assert 0.98 < hidden.mean() < 1  # so it is not always hidden

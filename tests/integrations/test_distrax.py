@@ -111,6 +111,13 @@ def test_moments_of_one_hot_vectors():
         Catnat(scores_of()).mean()  # as distrax's Categorical: classes have none
 
 
+def test_values_of_a_small_dtype():
+    """Bytes and a few classes more: 259 is 3 in uint8."""
+    distribution, value = Catnat(jnp.linspace(-1.0, 1.0, 259)), jnp.array([3, 200, 255])
+    close(distribution.log_prob(value.astype(jnp.uint8)), distribution.log_prob(value))
+    close(distribution.prob(value.astype(jnp.uint8)), distribution.prob(value))
+
+
 @pytest.mark.slow
 def test_values_that_are_none():
     """As in distrax they have probability 0, whatever their dtype."""

@@ -102,6 +102,12 @@ def test_values_broadcast_against_the_batch(classes):
     close(distribution.log_prob(2), reference.log_prob(2))
 
 
+def test_values_of_a_small_dtype():
+    """Bytes and a few classes more: 259 is 3 in uint8."""
+    distribution, value = Catnat(normal(259), validate_args=False), jnp.array([3, 200, 255])
+    close(distribution.log_prob(value.astype(jnp.uint8)), distribution.log_prob(value))
+
+
 def test_values_that_are_none():
     distribution = Catnat(normal(K - 1))
     with pytest.warns(UserWarning, match="Out-of-support"):

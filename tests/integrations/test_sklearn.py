@@ -73,6 +73,32 @@ def test_head_passes_check_estimator():
     check(HeadClassifier(32, max_iter=20), expected_failed_checks=weighted)
 
 
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_head_weighs_rows_whatever_the_batches(batch_size):
+    X, y = np.ones((64, 1), np.float32), np.arange(64) % 2
+    head = HeadClassifier(
+        4, tree="balanced", batch_size=batch_size, max_iter=4 * batch_size + 20, tol=-1, random_state=0
+    ).fit(X, y, np.where(y == 1, 9.0, 1.0))
+    np.testing.assert_allclose(head.predict_proba(X[:1])[0, 1], 0.9, atol=0.03)
+
+
+def test_head_weighs_the_rows_of_one_call_against_those_of_another():
+    X, y = np.ones((50, 1), np.float32), np.zeros(50, int)
+    probs = []
+    for weight in (1e-6, 1.0):
+        head = HeadClassifier(4, tree="balanced", learning_rate=0.1, random_state=0)
+        head.partial_fit(X, np.arange(50) % 2, classes=[0, 1])
+        before = head.predict_proba(X[:1])[0, 0]
+        probs.append(head.partial_fit(X, y, sample_weight=np.full(50, weight)).predict_proba(X[:1])[0, 0] - before)
+    assert probs[0] < 1e-4 < 0.05 < probs[1]
+
+
+def test_log_likelihood_takes_a_label_for_every_row():
+    X, y = np.arange(6.0)[:, None], np.arange(6) % 3
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        TreeClassifier(LogisticRegression()).fit(X, y).log_likelihood(X, y[:2])
+
+
 # ---- probabilities ----
 
 

@@ -78,7 +78,8 @@ def as_array(values: Any) -> NDArray[Any]:
         values = values.detach().cpu()
         if "bfloat16" in str(values.dtype):
             values = values.float()
-    return np.asarray(values)
+    array = np.asarray(values)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 class Head(Protocol):

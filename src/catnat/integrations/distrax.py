@@ -138,6 +138,7 @@ class Catnat(_OnTree, distrax.Categorical):  # type: ignore[misc] # distrax has 
     def _classes(self, value: Any) -> tuple[Int[Array, "..."], Shaped[Array, "..."]]:
         """The nearest classes to values of any dtype, and which values are classes."""
         value = jnp.asarray(value)
+        value = value.astype(jnp.promote_types(value.dtype, jnp.int32))  # a small dtype cannot hold the last class
         classes = jnp.clip(value, 0, self.num_categories - 1).astype(jnp.int32)
         return classes, classes == value
 

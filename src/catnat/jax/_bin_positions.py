@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from numpy.typing import NDArray
 
 from catnat._bins import Bins, as_bins, check_resolved
@@ -83,7 +83,9 @@ def place(index: Array, below: Array, bins: Bins) -> Array:
     table = table_of(bins, below.dtype)
     lower, width = (_constants.look_up(column, index) for column in (table.lower, table.width))
     if not bins.tails:
-        return lower + width * below
+        found = lower + width * below
+        # Rounded, it may lie beyond the bin, and beyond the last one there is no density.
+        return found - lax.stop_gradient(jnp.maximum(found - _constants.look_up(table.edges, index + 1), 0))
     left, right = index == 0, index == bins.num_bins - 1
     from_left = jnp.log(jnp.maximum(below, smallest_fraction(below.dtype))) + 1
     from_right = -jnp.log1p(-jnp.minimum(below, 1 - float(jnp.finfo(below.dtype).eps) / 2))

@@ -107,6 +107,7 @@ class HeadClassifier(TreePredictor):
             sample_weight: Their weights.
         """
         X, ids, weights = self._start(X, y, sample_weight, None)
+        weights = weights / weights.mean()
         train, held_out = self._split(len(ids))
         best: tuple[float, Any] = (np.inf, None)
         since_best = 0
@@ -130,7 +131,7 @@ class HeadClassifier(TreePredictor):
             y: Their labels.
             classes: All classes there will be. Needed at the first call, unless ``tree`` is a taxonomy; a tree of kind
                 "centroids" or "huffman" is then made from the rows of that call.
-            sample_weight: Their weights.
+            sample_weight: Their weights, 1 for a row that counts as one.
         """
         if hasattr(self, "_network"):
             X, y, weights = self._checked_rows(X, y, sample_weight, reset=False)
@@ -176,7 +177,7 @@ class HeadClassifier(TreePredictor):
         order = self._random.permutation(rows)
         total = 0.0
         for some in self._batches(order):
-            total += weights[some].sum() * self._network.step(X[some], ids[some], weights[some])
+            total += self._network.step(X[some], ids[some], weights[some])
         self.loss_curve_.append(float(total / weights[rows].sum()))
         self.n_iter_ += 1
 

@@ -31,11 +31,13 @@ class Network:
         self._number, self._leaves = number, number[tree.num_nodes :]
 
     def step(self, X: Any, ids: Ints, weights: Floats) -> float:
-        """One step down the gradient of the weighted mean of the negative log-probabilities, which is returned."""
-        factors = torch.from_numpy(weights / weights.sum()).float()
-        loss = -(self._log_prob(X, torch.from_numpy(ids)) * factors).sum()
+        """One step down the gradient of the weighted negative log-probabilities, whose sum is returned.
+
+        By their number, not by the sum of their weights: that would undo the weights where a batch has one for all.
+        """
+        loss = -(self._log_prob(X, torch.from_numpy(ids)) * torch.from_numpy(weights).float()).sum()
         self.optimizer.zero_grad()
-        loss.backward()
+        (loss / len(ids)).backward()
         with torch.sparse.check_sparse_tensor_invariants(False):  # said, so that torch does not warn of the default
             self.optimizer.step()
         return loss.item()

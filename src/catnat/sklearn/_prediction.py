@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from catnat import Taxonomy, Tree
 from catnat.sklearn._labels import Floats, Labels
@@ -129,6 +129,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
     def log_likelihood(self, X: Any, y: Any) -> Floats:
         """The log-probability of every row's label, which may be a group of the taxonomy."""
         check_is_fitted(self)
+        check_consistent_length(X, y)
         ids = self._labels.ids(column_or_1d(y))
         return self._log_reach(self._checked(X))[ids, np.arange(len(ids))]
 

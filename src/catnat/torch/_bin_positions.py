@@ -74,7 +74,9 @@ def place(index: Tensor, below: Tensor, bins: Bins) -> Tensor:
     table = table_of(bins, below.device, below.dtype)
     lower, width = (_constants.look_up(column, index) for column in (table.lower, table.width))
     if not bins.tails:
-        return lower + width * below
+        found = lower + width * below
+        # Rounded, it may lie beyond the bin, and beyond the last one there is no density.
+        return found - (found - _constants.look_up(table.edges, index + 1)).clamp(min=0).detach()
     left, right = index == 0, index == bins.num_bins - 1
     from_left = below.clamp(min=smallest_fraction(below.dtype)).log() + 1
     from_right = -torch.log1p(-below.clamp(max=1 - torch.finfo(below.dtype).eps / 2))
