@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from catnat import _checks
 from catnat._builders import balanced, chain, from_children
+from catnat._forest import Forest
 from catnat._tree import Tree, read_only
 from catnat.activations import REGISTRY, Activation
 
@@ -68,7 +69,7 @@ def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
 
 
 @functools.lru_cache(maxsize=256)
-def names(tree: Tree | None, activation: Activation) -> tuple[str, str]:
+def names(tree: Tree | Forest | None, activation: Activation) -> tuple[str, str]:
     """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
 
     A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
@@ -90,9 +91,12 @@ def check_names(saved: Collection[str], tree: Tree | None, activation: Activatio
             )
 
 
-def _tree_name(tree: Tree | None) -> str:
+def _tree_name(tree: Tree | Forest | None) -> str:
     if tree is None:
         return "tree_default"
+    if isinstance(tree, Forest):
+        each = ",".join(map(_tree_name, tree.trees))
+        return f"tree_forest_{tree.num_classes}_{_digest(each.encode())}"
     tables = [tree.children.astype("<i8").tobytes()] if tree.kind == "table" else []
     if not tree.has_uniform_prior:
         tables.append(tree.prior.astype("<f4").tobytes())
@@ -118,13 +122,13 @@ def _digest(data: bytes) -> str:
 # The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold.
 
 
-def fingerprint(tree: Tree, activation: Activation) -> NDArray[np.uint8]:
+def fingerprint(tree: Tree | Forest, activation: Activation) -> NDArray[np.uint8]:
     """What a checkpoint says of a layer's tree and activation."""
     facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
 
 
-def mismatch(found: NDArray[np.uint8], tree: Tree, activation: Activation) -> str | None:
+def mismatch(found: NDArray[np.uint8], tree: Tree | Forest, activation: Activation) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
     theirs, ours = (json.loads(bytes(each)) for each in (found, fingerprint(tree, activation)))
     pairs = zip(("tree", "activation"), theirs["names"], ours["names"], strict=True)
@@ -141,11 +145,11 @@ def mismatch(found: NDArray[np.uint8], tree: Tree, activation: Activation) -> st
     )
 
 
-def softmax_rows(classes: int) -> str:
+def softmax_rows(tree: Tree | Forest) -> str:
     """What to say of a last layer with one row per class."""
     return (
-        f"The checkpoint has {classes} rows, one per class, as a softmax layer has; this layer has one per node, "
-        f"{classes - 1}. catnat.integrations.checkpoints.score_layer_from_softmax converts such a layer."
+        f"The checkpoint has {tree.num_classes} rows, one per class, as a softmax layer has; this layer has one per "
+        f"node, {tree.num_nodes}. catnat.integrations.checkpoints.score_layer_from_softmax converts such a layer."
     )
 
 
@@ -154,7 +158,7 @@ def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree,
     found, wanted = ({name: np.shape(value) for name, value in each.items()} for each in (state, needed))
     wrong: str | None
     if found.get("weight", ())[:1] == (tree.num_classes,):
-        wrong = softmax_rows(tree.num_classes)
+        wrong = softmax_rows(tree)
     elif "_extra_state" not in state:
         wrong = (
             "The state does not say which tree and activation its weights are for. If they are "

@@ -287,6 +287,19 @@ def test_errors(space, options, error, message):
         CatnatPolicy(spaces.Box(-1, 1, (3,)), space, lambda _: 1e-3, **options)
 
 
+def test_weights_of_other_trees_are_refused(kind):
+    def policy(**options):
+        return CatnatPolicy(spaces.Box(-1, 1, (3,)), SPACES[kind], lambda _: 1e-3, **options)
+
+    saved = policy(activation="sigmoid").state_dict()
+    policy(activation="sigmoid").load_state_dict(saved)
+    with pytest.raises(RuntimeError, match="action_net: The checkpoint is of a layer with the activation"):
+        policy(activation="natural").load_state_dict(saved)
+    others = catnat.chain(5) if kind == "discrete" else [catnat.chain(3), 4, 2]
+    with pytest.raises(RuntimeError, match="action_net: The checkpoint is of a layer with the tree"):
+        policy(activation="sigmoid", tree=others).load_state_dict(saved)
+
+
 def test_trees_of_several_variables_may_be_a_list():
     policy = CatnatPolicy(spaces.Box(-1, 1, (3,)), SPACES["multi"], lambda _: 1e-3, tree=[3, catnat.chain(4), 2])
     assert policy.tree == FOREST

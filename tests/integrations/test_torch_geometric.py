@@ -296,6 +296,16 @@ def test_drawn_graphs_match_a_dense_adjacency_matrix():
     assert pooled.flatten().tolist() == [7] * 5
 
 
+def test_scores_that_mean_other_graphs_are_refused():
+    saved = EdgeSampler(3, PAIRS, initial_probs=0.1).state_dict()
+    again = EdgeSampler(3, PAIRS)
+    again.load_state_dict(saved)
+    torch.testing.assert_close(again.distribution().probs, torch.full((PAIRS.shape[1],), 0.1))
+    for other in (EdgeSampler(3, PAIRS, activation="sigmoid"), EdgeSampler(4, PAIRS)):
+        with pytest.raises(RuntimeError, match="its scores would mean other graphs here"):
+            other.load_state_dict(saved)
+
+
 def test_undirected_edges_are_one_variable():
     sampler = EdgeSampler(6, undirected=True, dtype=torch.float64)
     graphs = sampler(num_graphs=4, generator=seeded(7))

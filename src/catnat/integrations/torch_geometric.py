@@ -7,6 +7,7 @@ nothing of that library is imported here: only its layers are needed, where you 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import operator
 from collections.abc import Sequence
@@ -470,6 +471,29 @@ class EdgeSampler(nn.Module):
     ) -> DrawnGraphs:
         """Draw graphs; see :meth:`EdgeDistribution.draw`."""
         return self.distribution().draw(num_graphs, keep=keep, generator=generator)
+
+    def get_extra_state(self) -> Tensor:
+        """What the scores mean, in ``state_dict`` beside them; a tensor of bytes, as that of ``ScoreLayer``."""
+        return torch.tensor(list(json.dumps(self._meaning()).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Nothing is left to do: it has been compared before any score was loaded."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        state, mine = state_dict.get(f"{prefix}_extra_state"), self._meaning()
+        theirs = mine if state is None else json.loads(bytes(state.tolist()))
+        if theirs != mine:
+            error_msgs: list[str] = more[-1]
+            error_msgs.append(
+                f"The checkpoint is of an EdgeSampler with {theirs}, but this one has {mine}: its scores would mean "
+                "other graphs here. Build the sampler as the saved one was."
+            )
+            return
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
+    def _meaning(self) -> dict[str, Any]:
+        activation = repr(extend.resolve_activation(self.activation))
+        return {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": activation}
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""

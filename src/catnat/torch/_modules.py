@@ -104,7 +104,7 @@ class OnTree(nn.Module):
                 return
         weight = state_dict.get(f"{prefix}weight")
         if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
-            error_msgs.append(_saving.softmax_rows(self.tree.num_classes))
+            error_msgs.append(_saving.softmax_rows(self.tree))
             return
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs

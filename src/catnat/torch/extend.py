@@ -12,6 +12,7 @@ from catnat.torch._distributions import check_not_nan
 from catnat.torch._functional import node_divergences
 from catnat.torch._heads import Paths, WalkingHead
 from catnat.torch._inputs import check_tensor, is_true, returned_dtype, saturate, to_computing_dtype
+from catnat.torch._modules import OnTree
 from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, ReadNodes, prepare
 from catnat.torch.parallel import copied_to_ranks, exchange, sum_over_ranks
 
@@ -20,6 +21,7 @@ __all__ = [
     "LazyNodes",
     "NodeScores",
     "Nodes",
+    "OnTree",
     "Paths",
     "ReadNodes",
     "WalkingHead",
