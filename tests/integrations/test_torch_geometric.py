@@ -389,7 +389,7 @@ def test_save_and_load(tmp_path):
     pairs = all_pairs(5)[:, ::2]
     saved = EdgeSampler(5, pairs, initial_probs=(0.1, 0.9))
     torch.save(saved.state_dict(), tmp_path / "graph.pt")
-    assert list(saved.state_dict()) == ["scores", "candidates"]
+    assert list(saved.state_dict()) == ["scores", "candidates", "_extra_state"]
     loaded = EdgeSampler(5, all_pairs(5)[:, 1::2])
     loaded.load_state_dict(torch.load(tmp_path / "graph.pt"))
     assert torch.equal(loaded.candidates, pairs)  # the scores belong to them
@@ -397,7 +397,7 @@ def test_save_and_load(tmp_path):
     assert torch.equal(first.edge_index, again.edge_index)
     assert torch.equal(first.log_prob, again.log_prob)
     with pytest.raises(RuntimeError, match="size mismatch"):
-        EdgeSampler(6).load_state_dict(saved.state_dict())
+        EdgeSampler(5).load_state_dict(saved.state_dict())
 
 
 def test_representation():
