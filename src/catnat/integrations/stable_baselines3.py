@@ -52,7 +52,7 @@ _Self = TypeVar("_Self", bound="ByTree")
 # ---- distributions of actions ----
 
 
-class _ForestLayer(extend.OnTree, nn.Linear):
+class ForestLayer(extend.OnTree, nn.Linear):
     """Features to the scores of a forest; other trees, or another activation, refuse to load its weights."""
 
     def __init__(self, features: int, forest: Forest, activation: ct.Activation) -> None:
@@ -78,7 +78,7 @@ class ByTree(Distribution):
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
         """The layer that makes the scores, one for every inner node."""
         if isinstance(self.tree, Forest):
-            return _ForestLayer(latent_dim, self.tree, self.activation)
+            return ForestLayer(latent_dim, self.tree, self.activation)
         return ct.ScoreLayer(latent_dim, self.tree, self.activation)
 
     def proba_distribution(self: _Self, action_logits: Float[Tensor, "batch nodes"]) -> _Self:
