@@ -401,8 +401,8 @@ def test_save_and_load(tmp_path):
 
 
 def test_representation():
-    shown = repr(EdgeSampler(3, PAIRS, undirected=False))
-    assert shown == "EdgeSampler(num_nodes=3, candidates=4, activation=natural, undirected=False)"
+    shown = repr(EdgeSampler(3, PAIRS, activation="sigmoid"))
+    assert shown == "EdgeSampler(num_nodes=3, candidates=4, activation=sigmoid(scaling='paper'), undirected=False)"
 
 
 @pytest.mark.parametrize("keep", ["all", "drawn"])

@@ -124,23 +124,16 @@ class Catnat(_OnTree, distrax.Categorical):  # type: ignore[misc] # distrax has 
 
     def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of classes; -inf for what is none."""
-        classes, exist = self._classes(value)
+        classes, exist = extend.nearest_classes(value, self.num_categories)
         return jnp.where(exist, self._catnat.log_prob(classes), -jnp.inf)
 
     def prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The probability of classes, exactly 0 where it is; O(K)."""
-        classes, exist = self._classes(value)
+        classes, exist = extend.nearest_classes(value, self.num_categories)
         shape = jnp.broadcast_shapes(classes.shape, self.batch_shape)
         rows = jnp.broadcast_to(self.probs, (*shape, self.num_categories))
         found = jnp.take_along_axis(rows, jnp.broadcast_to(classes, shape)[..., None], -1)[..., 0]
         return jnp.where(exist, found, 0)
-
-    def _classes(self, value: Any) -> tuple[Int[Array, "..."], Shaped[Array, "..."]]:
-        """The nearest classes to values of any dtype, and which values are classes."""
-        value = jnp.asarray(value)
-        value = value.astype(jnp.promote_types(value.dtype, jnp.int32))  # a small dtype cannot hold the last class
-        classes = jnp.clip(value, 0, self.num_categories - 1).astype(jnp.int32)
-        return classes, classes == value
 
     def mode(self) -> Shaped[Array, "*batch"]:
         """The most probable class."""

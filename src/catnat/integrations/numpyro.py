@@ -127,10 +127,8 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     @validate_sample
     def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of classes; what is none has -inf, with a warning, if values are checked."""
-        value = jnp.asarray(value)
-        value = value.astype(jnp.promote_types(value.dtype, jnp.int32))  # a small dtype cannot hold the last class
-        last = self.distribution.num_classes - 1
-        return self.distribution.log_prob(jnp.clip(value, 0, last).astype(jnp.int32))
+        classes, _ = extend.nearest_classes(value, self.distribution.num_classes)
+        return self.distribution.log_prob(classes)
 
     def enumerate_support(self, expand: bool = True) -> Int[Array, "classes *batch"]:
         """All classes on a new first axis, for every row or, with ``expand=False``, for all rows together."""

@@ -13,8 +13,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
+from numpy.typing import NDArray
 from torch import Size, Tensor, nn
 from torch import distributions as td
 
@@ -396,7 +398,7 @@ def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
 # ---- the module ----
 
 
-class EdgeSampler(nn.Module):
+class EdgeSampler(extend.Fingerprinted):
     """A graph to be learned: one score for each candidate edge, and draws for the layers of PyTorch Geometric.
 
     Args:
@@ -442,7 +444,8 @@ class EdgeSampler(nn.Module):
         if candidates is None:
             candidates = all_pairs(num_nodes, undirected=undirected)
         _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
-        self.num_nodes, self.activation, self.undirected = num_nodes, activation, undirected
+        self.num_nodes, self.undirected = num_nodes, undirected
+        self.activation = extend.resolve_activation(activation)
         self.register_buffer("candidates", candidates.to(device))
         probs = _initial_probs(initial_probs, candidates.shape[1], generator)
         inside = (probs > 0) & (probs < 1)
@@ -472,28 +475,19 @@ class EdgeSampler(nn.Module):
         """Draw graphs; see :meth:`EdgeDistribution.draw`."""
         return self.distribution().draw(num_graphs, keep=keep, generator=generator)
 
-    def get_extra_state(self) -> Tensor:
-        """What the scores mean, in ``state_dict`` beside them; a tensor of bytes, as that of ``ScoreLayer``."""
-        return torch.tensor(list(json.dumps(self._meaning()).encode()), dtype=torch.uint8)
+    def _fingerprint(self) -> NDArray[np.uint8]:
+        _, activation = extend.names(None, self.activation)
+        facts = {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": activation}
+        return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Nothing is left to do: it has been compared before any score was loaded."""
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        state, mine = state_dict.get(f"{prefix}_extra_state"), self._meaning()
-        theirs = mine if state is None else json.loads(bytes(state.tolist()))
-        if theirs != mine:
-            error_msgs: list[str] = more[-1]
-            error_msgs.append(
-                f"The checkpoint is of an EdgeSampler with {theirs}, but this one has {mine}: its scores would mean "
-                "other graphs here. Build the sampler as the saved one was."
-            )
-            return
-        super()._load_from_state_dict(state_dict, prefix, *more)
-
-    def _meaning(self) -> dict[str, Any]:
-        activation = repr(extend.resolve_activation(self.activation))
-        return {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": activation}
+    def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
+        theirs, mine = (json.loads(bytes(each)) for each in (found, self._fingerprint()))
+        if theirs == mine:
+            return None
+        return (
+            f"The checkpoint is of an EdgeSampler with {theirs}, but this one has {mine}: its scores would mean "
+            "other graphs here. Build the sampler as the saved one was."
+        )
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""

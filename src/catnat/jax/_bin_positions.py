@@ -20,9 +20,7 @@ _FARTHEST = 1e18
 class Table(NamedTuple):
     """What is known of every bin."""
 
-    edges: NDArray[Any]
-    inner_edges: NDArray[Any]
-    lower: NDArray[Any]
+    edges: NDArray[Any]  # all K + 1
     width: NDArray[Any]
     mean: NDArray[Any]
     variance: NDArray[Any]
@@ -33,7 +31,7 @@ class Table(NamedTuple):
 def table_of(bins: Bins, dtype: Any) -> Table:
     """The table of ``bins``, built once."""
     check_resolved(bins, dtype)
-    columns = (bins.edges, bins.edges[1:-1], bins.edges[:-1], bins.widths, bins.means, bins.variances, bins.entropies)
+    columns = (bins.edges, bins.widths, bins.means, bins.variances, bins.entropies)
     return Table(*(column.astype(dtype) for column in columns))
 
 
@@ -61,9 +59,9 @@ class Position(NamedTuple):
 def locate(value: Array, bins: Bins) -> Position:
     """The positions of ``value``, which has the dtype to compute in. An edge belongs to the bin above it."""
     table = table_of(bins, value.dtype)
-    index = jnp.searchsorted(table.inner_edges, value, side="right")
+    index = jnp.searchsorted(table.edges[1:-1], value, side="right")
     index = jnp.minimum(index, bins.num_bins - 1)  # where a number is NaN
-    lower, width = (_constants.look_up(column, index) for column in (table.lower, table.width))
+    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
     places = (value - lower) / width
     below = jnp.clip(places, 0, 1)
     above = 1 - below
@@ -81,7 +79,7 @@ def locate(value: Array, bins: Bins) -> Position:
 def place(index: Array, below: Array, bins: Bins) -> Array:
     """The number in the bin ``index`` with the fraction ``below`` of the bin's mass below it; finite."""
     table = table_of(bins, below.dtype)
-    lower, width = (_constants.look_up(column, index) for column in (table.lower, table.width))
+    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
         # Rounded, it may lie beyond the bin, and beyond the last one there is no density.

@@ -62,6 +62,14 @@ def class_indices(classes: Any, name: str) -> Array:
     return classes.astype(int)
 
 
+def nearest_classes(values: Any, num_classes: int) -> tuple[Array, Array]:
+    """The nearest classes to values of any dtype, and which values are classes."""
+    values = jnp.asarray(values)
+    values = values.astype(jnp.promote_types(values.dtype, jnp.int32))  # a small dtype cannot hold the last class
+    classes = jnp.clip(values, 0, num_classes - 1).astype(jnp.int32)
+    return classes, classes == values
+
+
 def takes_key(function: _checks.Function) -> _checks.Function:
     """For functions with a keyword ``key``: a call without it, or with what is no key, says what is needed."""
 

@@ -9,7 +9,7 @@ from catnat._saving import check_names, names
 from catnat.activations import resolve as resolve_activation
 from catnat.jax._constants import node_constants
 from catnat.jax._dense import path_sums
-from catnat.jax._inputs import saturate
+from catnat.jax._inputs import nearest_classes, saturate
 from catnat.jax._leaves import divergence
 from catnat.jax._nodes import Nodes, prepare
 from catnat.jax.geometry import check_damping, natural_factor
@@ -23,6 +23,7 @@ __all__ = [
     "explains",
     "names",
     "natural_factor",
+    "nearest_classes",
     "needs",
     "node_constants",
     "not_a_tree",

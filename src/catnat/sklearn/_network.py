@@ -33,7 +33,8 @@ class Network:
     def step(self, X: Any, ids: Ints, weights: Floats) -> float:
         """One step down the gradient of the weighted negative log-probabilities, whose sum is returned.
 
-        By their number, not by the sum of their weights: that would undo the weights where a batch has one for all.
+        The sum is divided by the number of rows, not by that of the weights: rows of weight 2, alone in a batch, would
+        count as those of weight 1.
         """
         loss = -(self._log_prob(X, torch.from_numpy(ids)) * torch.from_numpy(weights).float()).sum()
         self.optimizer.zero_grad()

@@ -17,9 +17,7 @@ _FARTHEST = 1e18
 class Table(NamedTuple):
     """What is known of every bin."""
 
-    edges: Tensor
-    inner_edges: Tensor
-    lower: Tensor
+    edges: Tensor  # all K + 1
     width: Tensor
     mean: Tensor
     variance: Tensor
@@ -30,7 +28,7 @@ class Table(NamedTuple):
 def table_of(bins: Bins, device: torch.device, dtype: torch.dtype) -> Table:
     """The table of ``bins``, built once."""
     check_resolved(bins, str(dtype).removeprefix("torch."))
-    columns = (bins.edges, bins.edges[1:-1], bins.edges[:-1], bins.widths, bins.means, bins.variances, bins.entropies)
+    columns = (bins.edges, bins.widths, bins.means, bins.variances, bins.entropies)
     return Table(*(torch.as_tensor(column.copy(), dtype=dtype, device=device) for column in columns))
 
 
@@ -53,8 +51,8 @@ class Position(NamedTuple):
 def locate(value: Tensor, bins: Bins) -> Position:
     """The positions of ``value``, which has the dtype to compute in. An edge belongs to the bin above it."""
     table = table_of(bins, value.device, value.dtype)
-    index = torch.searchsorted(table.inner_edges, value.detach().contiguous(), right=True)
-    lower, width = (_constants.look_up(column, index) for column in (table.lower, table.width))
+    index = torch.searchsorted(table.edges[1:-1], value.detach().contiguous(), right=True)
+    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
     places = (value - lower) / width
     below = places.clamp(0, 1)
     above = 1 - below
@@ -72,7 +70,7 @@ def locate(value: Tensor, bins: Bins) -> Position:
 def place(index: Tensor, below: Tensor, bins: Bins) -> Tensor:
     """The number in the bin ``index`` with the fraction ``below`` of the bin's mass below it; finite."""
     table = table_of(bins, below.device, below.dtype)
-    lower, width = (_constants.look_up(column, index) for column in (table.lower, table.width))
+    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
         # Rounded, it may lie beyond the bin, and beyond the last one there is no density.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from catnat import _saving
@@ -69,46 +71,58 @@ class LogProbsLayer(_Layer):
         return _functional.log_catnat(scores, self.tree, self.activation, dim=self.dim)
 
 
-class OnTree(nn.Module):
-    """What layers with a tree have in common: their checkpoints carry a fingerprint of tree and activation.
+class Fingerprinted(nn.Module):
+    """A layer whose checkpoints carry a fingerprint of what its weights mean, checked before any of them is loaded.
 
-    It is checked before any weight is loaded. A tensor of bytes, because files of weights may hold tensors alone. Where
-    it is missing, torch names the key ``_extra_state``, unless it is told ``strict=False``.
+    A tensor of bytes, because files of weights may hold tensors alone. Where it is missing, torch names the key
+    ``_extra_state``, unless it is told ``strict=False``.
     """
 
-    tree: Tree
-    activation: Activation
-
     def get_extra_state(self) -> Tensor:
-        """The fingerprint of tree and activation, in ``state_dict`` beside the weights."""
-        return torch.from_numpy(_saving.fingerprint(self.tree, self.activation))
+        """The fingerprint, in ``state_dict`` beside the weights."""
+        return torch.from_numpy(self._fingerprint())
 
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing is left to do: the fingerprint has been checked."""
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        mark = f"{prefix}_extra_state"
-        if mark in state_dict:
-            wrong = _saving.mismatch(state_dict[mark].cpu().numpy(), self.tree, self.activation)
-            if wrong is not None:
-                error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
-                return
-        weight = state_dict.get(f"{prefix}weight")
-        if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
-            error_msgs.append(_saving.softmax_rows(self.tree))
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        mine = {key.removeprefix(prefix): state_dict[key] for key in state_dict if key.startswith(prefix)}
+        wrong = self._refusal(mine)
+        if wrong is None:
+            super()._load_from_state_dict(state_dict, prefix, *more)
             return
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        error_msgs: list[str] = more[-1]
+        error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
+
+    def _refusal(self, state: dict[str, Tensor]) -> str | None:
+        """Why this layer cannot take a state, if it cannot."""
+        mark = state.get("_extra_state")
+        return None if mark is None else self._mismatch(mark.cpu().numpy())
+
+    def _fingerprint(self) -> NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
+        raise NotImplementedError
+
+
+class OnTree(Fingerprinted):
+    """What layers with a tree have in common: their checkpoints say which tree and which activation."""
+
+    tree: Tree
+    activation: Activation
+
+    def _fingerprint(self) -> NDArray[np.uint8]:
+        return _saving.fingerprint(self.tree, self.activation)
+
+    def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
+        return _saving.mismatch(found, self.tree, self.activation)
+
+    def _refusal(self, state: dict[str, Tensor]) -> str | None:
+        wrong, weight = super()._refusal(state), state.get("weight")
+        if wrong is None and weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
+            return _saving.softmax_rows(self.tree)
+        return wrong
 
 
 class ScoreLayer(OnTree, nn.Linear):
