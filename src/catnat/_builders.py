@@ -94,7 +94,8 @@ def from_clusters(clusters: Sequence[Any], weights: ArrayLike | None = None) -> 
         raise TypeError(
             f"`clusters` is {clusters!r}, but nested lists of class indices are needed, such as [[0, 3], [1, 2]]."
         )
-    classes = _flatten(clusters)
+    groups = _groups(clusters)
+    classes = [member for group in groups for member in group if not isinstance(member, list)]
     size = len(classes)
     if sorted(classes) != list(range(size)) or size == 0:
         raise ValueError(
@@ -105,9 +106,7 @@ def from_clusters(clusters: Sequence[Any], weights: ArrayLike | None = None) -> 
     masses = None if weights is None else _checks.weights(weights, "weights", size)
     if size == 1:
         return balanced(1)
-    rows: list[tuple[int, int]] = []
-    _join_group(clusters, size, masses, rows)
-    return from_children(rows, prior=masses)
+    return from_children(_joined_rows(groups, size, masses), prior=masses)
 
 
 def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
@@ -251,27 +250,35 @@ def _balanced_rows(size: int) -> list[tuple[int, int]]:
     return [(no, yes) for no, yes in rows.tolist()]
 
 
-def _join_group(
-    group: Any, size: int, masses: NDArray[np.float64] | None, rows: list[tuple[int, int]]
-) -> tuple[int, float]:
-    """Append the rows that join ``group``; return the id of its subtree (a class, or ``size`` + row) and its mass."""
-    if not _is_group(group):
-        return int(group), 0.0 if masses is None else float(masses[group])
-    if len(group) == 0:
-        raise ValueError("`clusters` has an empty group: leave it out.")
-    members, weights = zip(*(_join_group(member, size, masses, rows) for member in group), strict=True)
-    count, first = len(members), len(rows)
-    if count == 1:
-        return members[0], weights[0]
-    pairs = _balanced_rows(count) if masses is None else _huffman_rows(np.array(weights)).tolist()
-    for pair in pairs:
-        no, yes = (members[i] if i < count else size + first + i - count for i in pair)
-        rows.append((no, yes))
-    return size + len(rows) - 1, sum(weights)
+def _groups(clusters: Any) -> list[list[Any]]:
+    """All groups, each before those in it: lists of class indices and of other ones of these lists."""
+    groups = [list(clusters)]
+    for group in groups:  # which grows as it is read: recursion would end at some hundred levels
+        if not group:
+            raise ValueError("`clusters` has an empty group: leave it out.")
+        for i, member in enumerate(group):
+            group[i] = list(member) if _is_group(member) else _class_index(member)
+        groups.extend(member for member in group if isinstance(member, list))
+    return groups
 
 
-def _flatten(group: Any) -> list[int]:
-    return [k for member in group for k in _flatten(member)] if _is_group(group) else [_class_index(group)]
+def _joined_rows(groups: list[list[Any]], size: int, masses: NDArray[np.float64] | None) -> list[tuple[int, int]]:
+    """The rows that join the members of every group, those of inner groups first."""
+    rows: list[tuple[int, int]] = []
+    found: dict[int, tuple[int, float]] = {}  # of every group: its subtree, a class or `size` + row, and its mass
+
+    def subtree(member: Any) -> tuple[int, float]:
+        return found[id(member)] if isinstance(member, list) else (member, 0.0 if masses is None else masses[member])
+
+    for group in reversed(groups):
+        members, weights = zip(*map(subtree, group), strict=True)
+        count, first = len(members), len(rows)
+        pairs = _balanced_rows(count) if masses is None else _huffman_rows(np.array(weights)).tolist()
+        for pair in pairs:
+            no, yes = (members[i] if i < count else size + first + i - count for i in pair)
+            rows.append((no, yes))
+        found[id(group)] = (members[0] if count == 1 else size + len(rows) - 1, sum(weights))
+    return rows
 
 
 def _class_index(member: Any) -> int:

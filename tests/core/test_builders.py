@@ -262,6 +262,15 @@ def test_one_flat_group_is_the_balanced_tree(num_classes):
     assert catnat.from_clusters(list(range(num_classes))) == catnat.balanced(num_classes)
 
 
+def test_groups_nest_to_any_depth():
+    nested = 0
+    for k in range(1, 2000):
+        nested = [nested, k]
+    rows = [(0, 1), *((2000 + k, 2 + k) for k in range(1998))]
+    assert catnat.from_clusters(nested) == catnat.from_children(rows)
+    assert catnat.from_clusters(nested, np.ones(2000)).depth == 1999
+
+
 def test_a_group_of_one_changes_nothing():
     assert catnat.from_clusters([[[0]], [[1], [[2, 3]]]]) == catnat.from_clusters([0, [1, [2, 3]]])
 

@@ -189,6 +189,11 @@ def test_it_works_without_gradients_and_leaves_the_model_alone():
     before = {name: value.clone() for name, value in linear.state_dict().items()}
     with torch.no_grad():
         _, kl = score_layer_from_softmax(linear, inputs)
+    with torch.inference_mode():
+        layer, same = score_layer_from_softmax(linear, inputs * 1)
+    assert same == kl
+    assert layer.weight.requires_grad
+    assert not layer.weight.is_inference()
     assert kl == score_layer_from_softmax(linear, inputs.requires_grad_()).kl
     assert inputs.grad is None
     for name, value in linear.state_dict().items():

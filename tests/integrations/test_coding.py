@@ -200,8 +200,9 @@ def test_mistakes():
     tree = catnat.balanced(4)
     with pytest.raises(ValueError, match="from 0 to 3"):
         coding.encode(tree, np.zeros(3), [4])
-    with pytest.raises(ValueError, match="from 0 to 3"):
-        coding.encode(tree, np.zeros(3), [0.5])
+    for classes in ([0.5], ["1"]):
+        with pytest.raises(TypeError, match="integers from 0 to 3"):
+            coding.encode(tree, np.zeros(3), classes)
     with pytest.raises(ValueError, match="3 integers or scores"):
         coding.encode(tree, np.zeros(4), [1])
     with pytest.raises(ValueError, match="2 rows for 3 classes"):
@@ -221,6 +222,21 @@ def test_mistakes():
         coding.encode(head, np.zeros(3), [1])
     with pytest.raises(ValueError, match="scale features"):
         coding.encode(head, np.array([1e5, 0.0]), [1])
+
+
+def test_a_piece_that_was_cut_off_ends_the_stream():
+    encoder = coding.Encoder(catnat.balanced(4))
+    encoder.write(np.zeros(3), [1, 2])
+    with pytest.raises(ValueError, match="from 0 to 3"):  # before anything was written
+        encoder.write(np.zeros(3), [4])
+    assert coding.decode(catnat.balanced(4), np.zeros(3), encoder.finish()).tolist() == [1, 2]
+    scores = np.zeros((20_000, 3))
+    scores[-1] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        encoder.write(scores, np.zeros(20_000, int))
+    for call in (encoder.finish, lambda: encoder.write(np.zeros(3), [1])):
+        with pytest.raises(coding.CodingError, match="take a new Encoder"):
+            call()
 
 
 @pytest.mark.parametrize("scores", [1e300, -1e300, 1e308, np.inf])

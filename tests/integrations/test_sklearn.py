@@ -271,6 +271,8 @@ def test_dataframes_keep_their_columns():
     assert only_categories.tree_ == catnat.huffman(np.unique(y, return_counts=True)[1])
     with pytest.raises(ValueError, match="feature names"):
         classifier.predict(frame[["width", "height"]])
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        classifier.predict(frame[:0])
 
 
 def test_sparse_rows_are_those_of_the_array():
@@ -394,6 +396,13 @@ def test_early_stopping_keeps_the_best_weights():
     held_out = classifier.validation_curve_
     again = head(early_stopping=True, max_iter=int(np.argmin(held_out)) + 1, learning_rate=1.0, validation_fraction=0.5)
     np.testing.assert_allclose(again.fit(X, noise).predict_proba(X), classifier.predict_proba(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, 1.5])
+def test_some_rows_are_held_out_and_some_are_not(fraction):
+    with pytest.raises(ValueError, match=f"`validation_fraction` is {fraction}"):
+        head(early_stopping=True, validation_fraction=fraction).fit(*animals())
+    head(max_iter=1, validation_fraction=fraction).fit(*animals())  # nothing is held out
 
 
 def test_head_shows_its_progress(capsys):

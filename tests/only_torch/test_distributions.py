@@ -499,6 +499,20 @@ def test_relaxed_draws_at_tiny_and_huge_temperatures(temperature, dtype):
                 torch.testing.assert_close(draw, torch.full_like(draw, 1 / tree.num_classes))
 
 
+def test_a_relaxation_has_one_temperature_for_all_rows_or_one_each():
+    scores, temperatures = rows.inside(catnat.balanced(4), "natural", 4), torch.tensor([0.1, 0.5, 2.0, 9.0]).double()
+    dist = ct.RelaxedOneHotCatnat(temperatures, scores)
+    value = dist.rsample(generator=rows.seeded(3))
+    alone = [ct.RelaxedOneHotCatnat(float(t), row) for t, row in zip(temperatures, scores, strict=True)]
+    each = torch.stack([one.log_prob(draw) for one, draw in zip(alone, value, strict=True)])
+    torch.testing.assert_close(dist.log_prob(value), each)
+    torch.testing.assert_close(dist.expand((2, 4)).log_prob(value), each.expand(2, 4))
+    assert (dist.expand((2, 4)).rsample((1000,)).amax(-1).mean((0, 1)).diff() < 0).all()  # a row's own temperature
+    assert ct.RelaxedOneHotCatnat(torch.tensor([2.2]), torch.zeros(3)).rsample().shape == (4,)  # as in torch's example
+    with pytest.raises(ValueError, match=r"`temperature` has shape \(4,\)"):
+        ct.RelaxedOneHotCatnat(temperatures, torch.zeros(2, 3))
+
+
 def test_relaxed_draws_have_the_right_argmax():
     row = rows.inside(catnat.balanced(7), "natural", margin=0.25, dtype=torch.float32)
     dist = ct.RelaxedOneHotCatnat(0.5, row)

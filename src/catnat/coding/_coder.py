@@ -84,6 +84,7 @@ class Encoder(_Coder):
     def __init__(self, source: Tree | Head, activation: Activation | str = "natural") -> None:
         super().__init__(source, activation)
         self._stream = constriction.stream.queue.RangeEncoder()
+        self._whole = True  # not after a piece of which only a part was written
 
     def write(self, values: Any, classes: Any) -> None:
         """Encode one piece.
@@ -93,13 +94,17 @@ class Encoder(_Coder):
                 every class, or one row for all.
             classes: Integers, in any shape.
         """
+        self._check_whole()
         targets = _checked_classes(classes, self.tree.num_classes)
         starts, places = _leaf_order(self.tree)
         yes_side = starts[self.tree.children[:, 1]]
-        for rows, part in self._blocks(values, targets.size):
+        blocks = self._blocks(values, targets.size)
+        self._whole = False
+        for rows, part in blocks:
             place = places[targets[part]]
             self._walk(rows, place.size, functools.partial(self._branch, place, yes_side))
         self._note(targets)
+        self._whole = True
 
     def _branch(self, place: Ints, yes_side: Ints, active: Ints, node: Ints, yes: Probabilities) -> Bits:
         bits = (place[active] >= yes_side[node]).astype(np.int32)
@@ -108,9 +113,14 @@ class Encoder(_Coder):
 
     def finish(self) -> bytes:
         """All that was written, with header and checksum."""
+        self._check_whole()
         words = self._stream.get_compressed()
         fingerprint = self.model.fingerprint()
         return pack(Contents(self.tree.num_classes, self.count, fingerprint, self.checksum, words))
+
+    def _check_whole(self) -> None:
+        if not self._whole:
+            raise CodingError("An error has cut a piece off in its middle, so nobody can read on: take a new Encoder.")
 
 
 class Decoder(_Coder):
@@ -222,12 +232,11 @@ def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation
 
 
 def _checked_classes(classes: Any, num_classes: int) -> Ints:
-    array = as_array(classes).reshape(-1)
-    if array.size and (array.dtype.kind not in "iu" or array.min() < 0 or array.max() >= num_classes):
-        raise ValueError(
-            f"`classes` has dtype {array.dtype} and goes from {array.min()} to {array.max()}, but integers from 0 to "
-            f"{num_classes - 1} are needed."
-        )
+    array, needed = as_array(classes).reshape(-1), f"integers from 0 to {num_classes - 1} are needed."
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"`classes` has dtype {array.dtype}, but {needed}")
+    if array.size and (array.min() < 0 or array.max() >= num_classes):
+        raise ValueError(f"`classes` goes from {array.min()} to {array.max()}, but {needed}")
     return array.astype(np.int64)
 
 

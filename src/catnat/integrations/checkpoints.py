@@ -73,9 +73,16 @@ def score_layer_from_softmax(
         (1, True)
     """
     _check(linear, inputs, steps)
+    with torch.inference_mode(False):  # features are often made in that mode, in which nothing can be fitted
+        return _fitted(linear, inputs, tree, activation, steps)
+
+
+def _fitted(
+    linear: nn.Linear, inputs: Tensor, tree: Tree | None, activation: ct.Activation | str, steps: int
+) -> Converted:
     tree = balanced(linear.out_features) if tree is None else tree
     activation = extend.resolve_activation(activation)
-    rows = inputs.detach().reshape(-1, linear.in_features).double()
+    rows = inputs.detach().reshape(-1, linear.in_features).to(torch.float64, copy=True)
     with torch.no_grad():
         logits = rows @ linear.weight.double().T
         if linear.bias is not None:

@@ -165,12 +165,21 @@ class HeadClassifier(TreePredictor):
         X, y = validate_data(self, X, y, reset=reset, **self._checks(X))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         kept = np.flatnonzero(weights)
+        if not kept.size:
+            raise ValueError("`sample_weight` is 0 for every row, but one row at least must count.")
         return X[kept], column_or_1d(y, warn=True)[kept], weights[kept]
 
     def _split(self, rows: int) -> tuple[Ints, Ints]:
         """Which rows to train on, and which to hold out."""
-        order = self._random.permutation(rows)
-        count = int(np.ceil(self.validation_fraction * rows)) if self.early_stopping and rows > 1 else 0
+        order, fraction = self._random.permutation(rows), self.validation_fraction
+        if not self.early_stopping or rows < 2:
+            return order, order[:0]
+        count = int(np.ceil(fraction * rows))
+        if not 0 < count < rows:
+            raise ValueError(
+                f"`validation_fraction` is {fraction}, which holds out {count} of {rows} rows, but both to train on "
+                "and to hold out at least one is needed. To hold none out, leave early_stopping=False."
+            )
         return order[count:], order[:count]
 
     def _train_once(self, X: Any, ids: Ints, weights: Floats, rows: Ints) -> None:

@@ -148,7 +148,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
 
     def _blocks(self, X: Any) -> Iterator[Any]:
         size = max(1, _NUMBERS // (2 * len(self.classes_)))
-        for start in range(0, X.shape[0], size):
+        for start in range(0, max(1, X.shape[0]), size):  # of no rows one block: the estimators say what they need
             yield _safe_indexing(X, slice(start, start + size))
 
     def _checked(self, X: Any) -> Any:

@@ -361,7 +361,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
     """The Gumbel-softmax relaxation of :class:`OneHotCatnat`, on the leaf log-probabilities.
 
     Args:
-        temperature: The relaxation's temperature, positive.
+        temperature: The relaxation's temperature, positive; a number, or a tensor of the batch shape.
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree; ``balanced(K)`` if not given.
         activation: "natural", "sigmoid", or an activation object.
@@ -387,7 +387,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
     @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
-        temperature: Float[Tensor, ""] | float,
+        temperature: float | Float[Tensor, "*#batch"],
         scores: Float[Tensor, "*batch nodes"],
         tree: Tree | None = None,
         activation: Activation | str = "natural",
@@ -410,12 +410,12 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
             unimix=unimix,
             validate_args=validate_args,
         )
-        tau = torch.as_tensor(temperature, dtype=_inputs.computing_dtype(scores.dtype), device=scores.device)
-        base = _ExpRelaxedCatnat(tau, categorical)
+        tau = torch.as_tensor(temperature, device=scores.device)
+        tau = tau.reshape(()) if tau.numel() == 1 else tau  # (1,) without a batch is a number, as in torch's example
+        nodes = _inputs.to_computing_dtype(categorical.scores)
+        base = _ExpRelaxedCatnat(_leaves.checked_temperatures(tau, nodes, check=validates(validate_args)), categorical)
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
         self._validate_args = validates(validate_args)
-        if self._validate_args and _inputs.is_true((tau > 0).all().logical_not()):
-            raise ValueError(f"`temperature` is {temperature}, but a positive number is needed.")
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The same distribution with its batch shape expanded."""
@@ -445,7 +445,8 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         """Draw points of the simplex that pass gradients to the scores."""
         leaves = self.base_dist._categorical._leaves
         noisy = estimators.gumbel_noise_on(leaves.log_probs, leaves.valid, sample_shape, generator)
-        return _dense.apply_temperature(noisy, self.temperature).softmax(-1).to(_inputs.returned_dtype(self.scores))
+        soft = _dense.apply_temperature(noisy, self.temperature.unsqueeze(-1)).softmax(-1)
+        return soft.to(_inputs.returned_dtype(self.scores))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
@@ -453,7 +454,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
             self._validate_sample(value)
         leaves, temperature = self.base_dist._categorical._leaves, self.temperature
         logs = value.to(temperature.dtype).clamp(min=torch.finfo(temperature.dtype).tiny).log()
-        terms = F.log_softmax(leaves.log_probs - temperature * logs, -1) - logs
+        terms = F.log_softmax(leaves.log_probs - temperature.unsqueeze(-1) * logs, -1) - logs
         count = logs.new_tensor(logs.shape[-1])
         if leaves.valid is not None:
             count = leaves.valid.sum(-1).to(logs.dtype)

@@ -335,13 +335,19 @@ def _unmixed(
 
 
 def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: bool) -> float | Tensor:
+    if isinstance(temperature, Tensor):
+        return checked_temperatures(temperature, scores, check=check)
+    limits = torch.finfo(scores.dtype)
+    if not limits.tiny <= temperature <= limits.max:
+        raise ValueError(
+            f"`temperature` is {temperature}, but a positive, finite number is needed, at least {limits.tiny:.2g}."
+        )
+    return float(temperature)
+
+
+def checked_temperatures(temperature: Tensor, scores: Tensor, *, check: bool) -> Tensor:
+    """Temperatures that broadcast to the batch shape of ``scores``, in their dtype."""
     limits, batch = torch.finfo(scores.dtype), scores.shape[:-1]
-    if not isinstance(temperature, Tensor):
-        if not limits.tiny <= temperature <= limits.max:
-            raise ValueError(
-                f"`temperature` is {temperature}, but a positive, finite number is needed, at least {limits.tiny:.2g}."
-            )
-        return float(temperature)
     if not _checks.broadcasts(temperature.shape, batch):
         raise ValueError(
             f"`temperature` has shape {tuple(temperature.shape)}, but a number, or one per row in the batch shape "
