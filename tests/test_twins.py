@@ -93,7 +93,6 @@ ANNOTATIONS_IN_JAX = {
 # "name parameter" of annotations that differ beyond that, and why.
 DIFFERENT_ANNOTATIONS = (
     r"\.(OneHot|Multi)?Catnat(StraightThrough)? temperature",  # the fields of a pytree may be None
-    r"\.RelaxedOneHotCatnat temperature",  # one number, as in torch's; in JAX one per row too, which vmap maps over
     r"\.(Relaxed)?OneHotCatnat\w*\.(mode|r?sample|log_prob) (value|return)",  # torch's own methods have no shapes
     r"\.cross_entropy scores",  # torch's loss has the classes on axis 1, with any number of axes behind it
     r"\.estimators\.\w+ distribution",  # any torch distribution that lists its classes; JAX has none but ours

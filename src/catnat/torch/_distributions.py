@@ -410,9 +410,9 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
             unimix=unimix,
             validate_args=validate_args,
         )
-        tau = torch.as_tensor(temperature, device=scores.device)
-        tau = tau.reshape(()) if tau.numel() == 1 else tau  # (1,) without a batch is a number, as in torch's example
         nodes = _inputs.to_computing_dtype(categorical.scores)
+        tau = torch.as_tensor(temperature, dtype=nodes.dtype, device=nodes.device)
+        tau = tau.reshape(()) if tau.numel() == 1 else tau  # (1,) without a batch is a number, as in torch's example
         base = _ExpRelaxedCatnat(_leaves.checked_temperatures(tau, nodes, check=validates(validate_args)), categorical)
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
         self._validate_args = validates(validate_args)
