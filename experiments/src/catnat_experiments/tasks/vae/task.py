@@ -144,6 +144,7 @@ PRESETS = {
     # And with a rate that does not fall.
     "table-3-constant": _CONSTANT,
     # Is that rate one parameterization's? One cell of it at other rates.
+    "quarter-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.00075,)),
     "half-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.0015,)),
     "double-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.006,)),
     "table-4": _TABLE_4,
