@@ -183,6 +183,12 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("classifiers", "icd10-10"),
     ("binned", "evidence"),
 )
+OVERVIEWS = (("vae", "table-3-constant"),)  # tables of many cells, of which a figure is shown
+
+
+def paths_of(name, preset):
+    """Where the records of a preset are, and where to write what is made of them."""
+    return {"results": HERE.parent / "experiments/results" / name, "output": HERE / "results" / f"{name}-{preset}"}
 
 
 def write_results(app):
@@ -190,11 +196,10 @@ def write_results(app):
     if not app.config.with_results:
         return
     with contextlib.redirect_stdout(io.StringIO()):
+        for name, preset in OVERVIEWS:
+            experiments.figures(name, preset, **paths_of(name, preset))
         for name, preset in PAGES:
-            paths = {
-                "results": HERE.parent / "experiments/results" / name,
-                "output": HERE / "results" / f"{name}-{preset}",
-            }
+            paths = paths_of(name, preset)
             experiments.report_command(name, preset, **paths)
             if PRELIMINARY in (paths["output"] / "README.md").read_text():
                 logging.getLogger(__name__).warning("runs of the preset %s of %s are missing", preset, name)

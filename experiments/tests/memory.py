@@ -50,4 +50,5 @@ def assert_goes_on(train: Callable[[Memory], Found], break_at: int, monkeypatch:
 def final_row(run: Config, outcome: Outcome) -> dict[str, Any]:
     """A final run in the columns that figures are drawn from."""
     row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
+    row |= {f"metrics.{key}": value for key, value in outcome.metrics.items()}
     return row | {f"history.{key}": values for key, values in outcome.history.items()}

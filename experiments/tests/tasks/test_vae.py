@@ -737,3 +737,6 @@ def test_every_figure_is_drawn(tmp_path: Path) -> None:
     assert [path.name for path in drawn] == ["pictures-adam-binary-3-4.png", "curves-adam-binary-3-4.png"]
     assert all(path.stat().st_size > 5000 for path in drawn)
     assert vae.figures(NOTHING, tmp_path) == []
+    more = [{**row, "config.classes": 8, "config.latents": 10} for row in rows]
+    [one] = vae.figures(pd.DataFrame([*rows, *more]), tmp_path)
+    assert one.name == "cells.png"

@@ -14,6 +14,9 @@ from catnat_experiments.common.pictures import LEVELS, unpack
 from catnat_experiments.report import plots
 from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.vae.experiment import Cell
+from catnat_experiments.tasks.vae.variants import OPTIMIZERS, PAPER
+
+_AXES = (("optimizer", "data"), ("latents", "classes"))
 
 CURVES = {
     "validation_loss": "loss on validation images",
@@ -28,6 +31,8 @@ def figures(
 ) -> list[Path]:
     """For all final runs that agree in some keys: pictures of one run of each parameterization, and curves of all.
 
+    Of a table with several cells, what all of them have reached.
+
     Args:
         frame: Records.
         directory: Where to draw.
@@ -35,6 +40,8 @@ def figures(
         keys: Of the config.
     """
     final = frame[frame["stage"] == "final"] if len(frame) else frame
+    if len(final) and len(final.groupby([f"config.{key}" for key in Cell._fields])) > 1:
+        return [overview(final, columns, directory / "cells.png")]
     drawn = []
     for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
@@ -45,6 +52,31 @@ def figures(
             curves(runs, colours, directory / f"curves-{name}.png"),
         ]
     return drawn
+
+
+def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
+    """All cells of a table: a row each, a dot for every parameterization, and a cross for its number in the paper."""
+    data, sizes = (sorted(set(zip(*(final[f"config.{key}"] for key in keys), strict=True))) for keys in _AXES)
+    figure = Figure(figsize=(plots.WIDTH, 1.3 + 0.24 * len(sizes)), layout="constrained")
+    panels = figure.subplots(1, len(data), squeeze=False, sharey=True)[0]
+    means = final.groupby([*(f"config.{key}" for key in Cell._fields), "config.parameterization"])["metrics.test_nll"]
+    found = means.mean().to_dict()
+    for axes, (optimizer, images) in zip(panels, data, strict=True):
+        for column in (one for one in columns if one in set(final["config.parameterization"])):
+            base = column.partition("+")[0]
+            ours = [found.get((optimizer, images, *size, column), np.nan) for size in sizes]
+            papers = [PAPER.get((optimizer, images, n), {}).get(k, {}).get(base, np.nan) for n, k in sizes]
+            shade = colour(base, columns)
+            axes.plot(ours, range(len(sizes)), "o", ms=5, color=shade, label=base)
+            axes.plot(papers, range(len(sizes)), "x", ms=5, color=shade, alpha=0.6)
+        axes.plot([], [], "x", color="gray", label="the paper, 50,000 steps")
+        axes.set_title(f"{images} MNIST, {OPTIMIZERS[optimizer]}", fontsize="medium")
+        axes.set_xlabel("test NLL, nats")
+        axes.grid(axis="y", lw=0.3)
+    panels[0].set_yticks(range(len(sizes)), [f"N = {n}, K = {k}" for n, k in sizes])
+    panels[0].invert_yaxis()
+    plots.legend_outside(figure)
+    return plots.save(figure, path)
 
 
 def pictures(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:

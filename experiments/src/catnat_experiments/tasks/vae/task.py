@@ -24,6 +24,7 @@ from catnat_experiments.tasks.vae.variants import (
     FACTORS,
     IN_THE_PAPER,
     LATENTS,
+    OPTIMIZERS,
     PAPER,
     RELAXED,
 )
@@ -181,7 +182,7 @@ _DATA = {"grey": "MNIST", "binary": "binary MNIST"}
 
 def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
     """The NLL of the paper's rows with one N, its bound, and what becomes of the latents."""
-    where = f"{_DATA[data]}, N = {latents}, {optimizer.capitalize() if optimizer == 'adam' else 'SGD'}"
+    where = f"{_DATA[data]}, N = {latents}, {OPTIMIZERS[optimizer]}"
     papers = {
         classes: {name + recipe: value for recipe in _RECIPES for name, value in row.items()}
         for classes, row in PAPER.get((optimizer, data, latents), {}).items()

@@ -47,6 +47,8 @@ CONSTANT = tuple(f"{name}+constant-rate" for name in RELAXED)
 """What that study has found: numbers near the paper's."""
 ALL = tuple(dict.fromkeys((*IN_THE_PAPER, *RELAXED, *BEYOND, *ABLATED, *COOLED, *FACTORS, *CONSTANT)))
 LATENTS, CLASSES = (10, 20, 30), (8, 16, 32)
+OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
+"""Their names on tables and figures."""
 
 _TABLE_3 = {  # Adam: data, N -> for every parameterization of the paper the NLL at K = 8, 16, 32
     ("grey", 10): ((102.5, 101.1, 101.3), (100.9, 98.1, 98.6), (99.5, 97.7, 96.6), (99.8, 97.6, 96.9)),
