@@ -176,6 +176,10 @@ def listed(values: object, name: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
+NAN_PROBS = "`distribution` has probabilities that are NaN, and nothing can be drawn: look at what made its parameters."
+"""Where NaN would become a number."""
+
+
 def shape_of_samples(value: Any) -> tuple[int, ...]:
     """Return a shape of draws as a tuple, or say that one is needed."""
     if not isinstance(value, Iterable):

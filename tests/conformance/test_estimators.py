@@ -310,6 +310,17 @@ def test_one_certain_class_and_a_tiny_rest(framework):
     np.testing.assert_allclose(framework.numpy(values), np.full(3000, 9e-9), rtol=1e-5)
 
 
+@pytest.mark.expensive_compile
+def test_small_sets_of_very_many_classes(framework):
+    """Eight of a million are drawn with probability 1e-43, which float32 cannot hold; equal costs need no luck."""
+    dist = framework.lib.Catnat(framework.array(np.zeros(10**6 - 1, np.float32)))
+    for size in (2, 8):
+        found = framework.lib.estimators.unordered_set(
+            lambda drawn: framework.array(np.full(drawn.shape, 3, np.float32)), dist, size, **framework.randomness(0)
+        )
+        np.testing.assert_allclose(framework.numpy(found), 3, rtol=1e-5)
+
+
 # ---- variance, exactly ----
 
 
@@ -886,6 +897,28 @@ def test_bad_set_sizes(framework, k):
         unordered_set(cost, framework.lib.Catnat(framework.array(SCORES)), k, **how)
     with pytest.raises(ValueError, match=r"2\^k"):
         unordered_set(cost, framework.lib.Catnat(framework.array(np.zeros(20))), 9, **how)
+
+
+def test_nan_is_no_impossible_class(framework):
+    """A diverged run must not look like one without costs."""
+    unchecked = {"torch": {"validate_args": False}}.get(framework.name, {})
+    dist = framework.lib.Catnat(framework.array(np.full((2, 4), np.nan)), **unchecked)
+    cost, estimators = cost_in(framework), framework.lib.estimators
+    for found in (
+        estimators.enumerate_exactly(cost, dist),
+        estimators.unordered_set(cost, dist, 2, **framework.randomness(0)),
+        estimators.gumbel_softmax(dist, 0.5, hard=True, **framework.randomness(0)),
+    ):
+        assert np.isnan(framework.numpy(found)).all()
+    with pytest.raises(ValueError, match="probabilities that are NaN"):
+        estimators.sample_counts(dist, 5, **framework.randomness(0))
+
+
+@pytest.mark.parametrize("name", ["gumbel_softmax", "straight_through", "sample_counts"])
+def test_a_number_is_no_shape_of_draws(framework, name):
+    dist, more = framework.lib.Catnat(framework.array(SCORES)), {"straight_through": ()}.get(name, (2,))
+    with pytest.raises(TypeError, match=r"`sample_shape` is 3, but a shape is needed: \(3,\)"):
+        getattr(framework.lib.estimators, name)(dist, *more, sample_shape=3, **framework.randomness(0))
 
 
 def test_bad_counts(framework):

@@ -242,6 +242,16 @@ def test_no_small_integer_is_ignored_by_mistake(framework):
         framework.lib.cross_entropy(scores, minus_one, num_classes=300, ignore_index=255)
 
 
+def test_an_ignored_row_may_hold_anything(framework):
+    input = features(3)
+    input[0] = np.nan
+    output, loss = make(framework, TREES["balanced-18"])(
+        framework.array(input), framework.array(np.array([-100, 3, 1]))
+    )
+    assert framework.numpy(framework.detached(output))[0] == 0
+    assert np.isfinite(framework.numpy(framework.detached(loss)))
+
+
 def test_all_targets_ignored_cost_nothing(framework):
     tree = TREES["balanced-18"]
     weight, bias = rows_of(tree)

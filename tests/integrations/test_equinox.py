@@ -264,6 +264,16 @@ MISUSES = {
         ValueError,
         "Read it with eqx.tree_deserialise_leaves",
     ),
+    "an empty file": (
+        lambda: tree_deserialise_leaves(io.BytesIO(), Model()),
+        ValueError,
+        "does not begin with the names",
+    ),
+    "a file of something else": (
+        lambda: tree_deserialise_leaves(io.BytesIO(b"no weights at all"), Model()),
+        ValueError,
+        "does not begin with the names",
+    ),
     "a file of ours, for equinox's own": (
         lambda: eqx.tree_deserialise_leaves(saved(Model()), Model()),
         RuntimeError,

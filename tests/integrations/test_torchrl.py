@@ -288,7 +288,28 @@ def test_the_options():
     assert "action_log_prob" not in out
 
 
-@pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: nn.Sequential(nn.Identity(), layer)])
+class Policy(nn.Module):
+    """A network of a user, with the layer somewhere in it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = nn.Identity(), layer
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(observation))
+
+
+WRAPS = {
+    "alone": lambda layer: layer,
+    "last": lambda layer: nn.Sequential(nn.Identity(), layer),
+    "last but one": lambda layer: nn.Sequential(layer, nn.Identity()),
+    "compiled": lambda layer: torch.compile(layer, backend="eager"),
+    "replicated": nn.DataParallel,
+    "inside": Policy,
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 def test_the_tree_is_that_of_the_layer(wrap):
     """Nobody has to say it twice, and nobody can forget to."""
     layer = ct.ScoreLayer(8, catnat.chain(4).with_prior([1, 2, 3, 4]), "sigmoid")
@@ -317,6 +338,10 @@ def test_errors():
         catnat_actor(nn.Identity(), Categorical(4), tree=catnat.balanced(3))
     with pytest.raises(ValueError, match="several actions"):
         catnat_actor(nn.Identity(), MultiCategorical([2, 3]), tree=catnat.balanced(3))
+    with pytest.raises(ValueError, match=r"different numbers of actions, \[\[3, 4\], \[5, 6\]\]"):
+        catnat_actor(nn.Identity(), MultiCategorical(nvec=torch.tensor([[3, 4], [5, 6]])))
+    with pytest.raises(ValueError, match="2 ScoreLayers"):
+        catnat_actor(Policy(nn.ModuleList([ct.ScoreLayer(2, 4), ct.ScoreLayer(2, 4)])), Categorical(4))
     with pytest.raises(ValueError, match="K - 1"):  # a last layer as wide as for softmax
         catnat_actor(nn.Identity(), Categorical(4))(TensorDict({"observation": torch.zeros(1, 4)}, [1]))
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, distributed, nn
@@ -198,7 +199,21 @@ def data_parallel_beside_it(mesh: dict[int, DeviceMesh], folder: Path) -> None:
         torch.testing.assert_close(part.weight.grad, whole.weight.grad[part.nodes], rtol=1e-10, atol=1e-12)
 
 
+def only_the_same_head_is_copied(mesh: dict[int, DeviceMesh], folder: Path) -> None:
+    """Rows of another activation, or without their bias, would mean something else."""
+    split = ParallelCatnatHead(FEATURES, 8, "sigmoid", mesh=mesh[4])
+    for wrong, says in (
+        (ct.CatnatHead(FEATURES, 9, "sigmoid"), "the tree"),
+        (ct.CatnatHead(FEATURES, 8, "natural"), "the activation"),
+        (ct.CatnatHead(1, 8, "sigmoid"), "the in_features"),
+        (ct.CatnatHead(FEATURES, 8, "sigmoid", bias=False), "no bias"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            split.copy_from(wrong)
+
+
 CHECKS = (
+    only_the_same_head_is_copied,
     numbers_are_those_of_one_rank,
     two_exchanges_a_step,
     every_row_is_held_once,

@@ -91,7 +91,10 @@ def _names(pytree: Any) -> list[tuple[str, str]]:
 
 
 def _read_names(file: IO[bytes]) -> NDArray[np.str_]:
-    names = np.load(file)
+    try:
+        names = np.load(file)
+    except (EOFError, ValueError):  # NumPy's own advice would be to allow pickles
+        names = np.zeros(0)
     if names.dtype.kind != "U" or names.shape[1:] != (2,):
         raise ValueError(
             "The file does not begin with the names of trees and activations: it looks as if equinox's own "

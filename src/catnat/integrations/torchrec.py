@@ -248,14 +248,7 @@ class ShardedCatnatHead(extend.WalkingHead):
     @torch.no_grad()
     def copy_from(self, head: ct.CatnatHead) -> None:
         """Take this rank's rows, and those of the top, from a whole head on the same tree."""
-        for name in ("tree", "activation", "in_features"):
-            mine, given = getattr(self, name), getattr(head, name)
-            if mine != given:
-                raise ValueError(f"`head` has the {name} {given}, but this one has {mine}: they must be equal.")
-        if (head.bias is not None) != self.bias:
-            raise ValueError(
-                f"`head` has {'no' if self.bias else 'a'} bias, but this one has {'a' if self.bias else 'no'}."
-            )
+        self._check_same(head, self.bias)
         self.top.copy_(self._as_rows(head, slice(0, self.replicated_nodes)))
         rows = self._shards[self._group.rank()]
         nodes, real = self._nodes_of(rows)

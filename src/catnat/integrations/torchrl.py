@@ -92,8 +92,8 @@ def catnat_actor(
         in_keys: What the network reads; a list of keys, or one name.
         mask_key: Where the environment says which actions are valid, such as "action_mask": boolean or 0 and 1, K on
             the last axis, or those of several actions side by side.
-        tree: The tree over the actions. If not given, that of the :class:`catnat.torch.ScoreLayer` that ``network`` is
-            or ends with, or else ``balanced(K)``. Not for several actions.
+        tree: The tree over the actions. If not given, that of the :class:`catnat.torch.ScoreLayer` that ``network`` is,
+            ends with, or has, or else ``balanced(K)``. Not for several actions.
         activation: "sigmoid", "natural", or an activation object. If not given, that of the layer, or else "sigmoid".
         distribution_kwargs: More arguments of the distribution, such as ``{"unimix": 0.01}``.
         **options: Arguments of ``ProbabilisticActor``. ``return_log_prob`` is True and ``default_interaction_type`` is
@@ -126,16 +126,14 @@ def catnat_actor(
 
 def _as_its_layer(network: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments, with the tree and the activation of the layer that makes the scores, if it has them."""
-    layer = network
-    while isinstance(layer, nn.Sequential) and len(layer):
-        layer = layer[-1]
     tree, activation = (
         given["tree"],
         None if given["activation"] is None else extend.resolve_activation(given["activation"]),
     )
     if tree is not None and not isinstance(tree, Tree):
         extend.not_a_tree(tree)
-    if not isinstance(layer, ct.ScoreLayer):
+    layer = _score_layer(network)
+    if layer is None:
         return given | {"activation": activation or extend.resolve_activation("sigmoid")}
     for name, wanted in (("tree", tree), ("activation", activation)):
         own = getattr(layer, name)
@@ -145,6 +143,22 @@ def _as_its_layer(network: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
                 f"something else. Leave `{name}` out, or give the layer the same."
             )
     return given | {"tree": layer.tree, "activation": layer.activation}
+
+
+def _score_layer(network: nn.Module) -> ct.ScoreLayer | None:
+    """The layer that makes the scores: the last one of a sequence, or else the only one, however it is wrapped."""
+    last = network
+    while isinstance(last, nn.Sequential) and len(last):
+        last = last[-1]
+    if isinstance(last, ct.ScoreLayer):
+        return last
+    layers = [module for module in network.modules() if isinstance(module, ct.ScoreLayer)]
+    if len(layers) > 1:
+        raise ValueError(
+            f"`network` has {len(layers)} ScoreLayers, and it is not clear which one makes the scores of the actions: "
+            "put that one last, nn.Sequential(..., ScoreLayer(...))."
+        )
+    return layers[0] if layers else None
 
 
 def _distribution(action_spec: TensorSpec, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -175,7 +189,13 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
             f"`tree` is {tree}, but `action_spec` has several actions, each with a tree of its own: pass "
             'distribution_kwargs={"trees": [...]} instead.'
         )
-    sizes = tuple(action_spec.nvec.reshape(-1, action_spec.nvec.shape[-1])[0].tolist())
+    rows = action_spec.nvec.reshape(-1, action_spec.nvec.shape[-1])
+    if (rows != rows[0]).any():
+        raise ValueError(
+            f"`action_spec` has rows with different numbers of actions, {rows.tolist()}, but one network makes the "
+            "scores of all rows: make an actor for each."
+        )
+    sizes = tuple(rows[0].tolist())
     given = arguments.get("trees", sizes)
     trees = given if isinstance(given, Forest) else Forest(extend.listed(given, "trees"))
     if trees.sizes != sizes:

@@ -164,7 +164,7 @@ class CatnatHead(OfRows):
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = _functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
-        found = _path_log_prob(rows, classes, axis_name) * counts
+        found = jnp.where(counts, _path_log_prob(rows, classes, axis_name), 0)  # whatever the features are
         weights = counts.astype(found.dtype)
         if self.class_weights is not None:
             weights = weights * _constants.look_up(np.asarray(self.class_weights, found.dtype), classes)

@@ -252,7 +252,8 @@ def from_fields(nodes: Nodes, valid: Array | None, mask_mode: str, temperature: 
 
 def gumbel_noise_on(log_probs: Array, possible: Array | None, sample_shape: Sequence[int], key: Array) -> Array:
     """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
-    noise = -_paths.log_exponential(key, (*sample_shape, *log_probs.shape), log_probs.dtype)
+    shape = (*_checks.shape_of_samples(sample_shape), *log_probs.shape)
+    noise = -_paths.log_exponential(key, shape, log_probs.dtype)
     noisy = log_probs + noise
     return noisy if possible is None else jnp.where(possible, noisy, float(jnp.finfo(noisy.dtype).min))
 

@@ -111,7 +111,7 @@ def gumbel_softmax(
     probs = _probs(distribution, "gumbel_softmax")
     _check_temperature(temperature)
     logits = distribution.logits
-    noisy = gumbel_noise_on(_inputs.to_computing_dtype(logits), probs > 0, sample_shape, key)
+    noisy = gumbel_noise_on(_inputs.to_computing_dtype(logits), ~(probs <= 0), sample_shape, key)
     soft = jax.nn.softmax(_dense.apply_temperature(noisy, temperature), -1)
     if hard:
         soft = jax.nn.one_hot(noisy.argmax(-1), noisy.shape[-1], dtype=soft.dtype) + (soft - lax.stop_gradient(soft))
@@ -146,7 +146,7 @@ def straight_through(
         [0.5   0.125 0.125]
     """
     probs = _probs(distribution, "straight_through")
-    drawn = distribution.sample(tuple(sample_shape), key=key)
+    drawn = distribution.sample(_checks.shape_of_samples(sample_shape), key=key)
     if distribution.event_shape == ():
         drawn = jax.nn.one_hot(drawn, probs.shape[-1], dtype=probs.dtype)
     return drawn + (probs - lax.stop_gradient(probs))
@@ -330,7 +330,7 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(lax.stop_gradient(every), k, key)
     probs = jnp.take_along_axis(every, classes, -1)
-    possible = probs > 0
+    possible = ~(probs <= 0)  # NaN must not pass for 0
     evaluated = jnp.moveaxis(jnp.where(possible, classes, classes[..., :1]), -1, 0)  # the first draw is always possible
     costs, dtype = _costs(f, _values(distribution, given, evaluated), evaluated.shape, given.dtype)
     costs, probs = jnp.moveaxis(costs, 0, -1), jnp.where(possible, probs, 0)
@@ -354,19 +354,21 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
 
     W(U) is the probability that draws without replacement from all classes but U give the rest of the set, S - U. The
     first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
-    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
+    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s). Only ratios count, so
+    the W of the larger sets are divided by their largest before the next level is made of them: eight of a million
+    equally probable classes would underflow.
     """
     levels, pairs = _tables.subsets(probs.shape[-1])
-    probabilities = [jnp.ones_like(rest)]
+    single = larger_sets = inner = sets = jnp.ones_like(rest)
     for members, larger in reversed(levels):
-        left = probs[..., members]
+        inner, larger_sets = larger_sets, _quotient(sets, sets.max(-1, keepdims=True))
+        left, then = probs[..., members], larger_sets[..., larger]
         mass = left.sum(-1)
         some = mass > 0
         fraction = left / jnp.where(some, mass + rest, 1)[..., None]
-        probabilities.append(jnp.where(some, (fraction * probabilities[-1][..., larger]).sum(-1), 1))
-    whole, single = probabilities[-1], probabilities[-2]
-    double = jnp.concatenate([single, probabilities[-3]], -1) if len(probabilities) > 2 else single
-    return _quotient(single, whole), _quotient(double[..., pairs], single[..., None])
+        single, sets = sets, jnp.where(some, (fraction * then).sum(-1), then[..., 0])
+    double = jnp.concatenate([single, inner], -1) if len(levels) > 1 else single
+    return _quotient(larger_sets, sets), _quotient(double[..., pairs], single[..., None])
 
 
 def _quotient(above: Array, below: Array) -> Array:
@@ -394,7 +396,7 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     """
     given = _probs(distribution, "enumerate_exactly")
     probs = jnp.moveaxis(given, -1, 0)
-    possible = probs > 0
+    possible = ~(probs <= 0)  # NaN must not pass for 0
     every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
     classes = jnp.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
@@ -438,7 +440,10 @@ def sample_counts(
         [1000000 1000000 1000000 1000000 1000000]
     """
     probs = lax.stop_gradient(_probs(distribution, "sample_counts")).astype(float)
-    count = jnp.broadcast_to(_total_count(total_count, probs), (*sample_shape, *probs.shape[:-1]))
+    if _inputs.is_true(jnp.isnan(probs).any()):
+        raise ValueError(_checks.NAN_PROBS)
+    shape = (*_checks.shape_of_samples(sample_shape), *probs.shape[:-1])
+    count = jnp.broadcast_to(_total_count(total_count, probs), shape)
     return _split(count, probs, key)
 
 

@@ -95,6 +95,15 @@ class PathHead(OnTree):
         """The log-probabilities of ``classes``, (rows, n), in the dtype to compute in."""
         raise NotImplementedError
 
+    def _check_same(self, head: CatnatHead, bias: bool) -> None:
+        """Raise unless the rows of a whole head mean the same in this one, which has a bias or none."""
+        for name in ("tree", "activation", "in_features"):
+            mine, given = getattr(self, name), getattr(head, name)
+            if mine != given:
+                raise ValueError(f"`head` has the {name} {given}, but this one has {mine}: they must be equal.")
+        if (head.bias is not None) != bias:
+            raise ValueError(f"`head` has {'no' if bias else 'a'} bias, but this one has {'a' if bias else 'no'}.")
+
     @_checks.needs(target=_NEEDS_TARGET)
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
@@ -103,7 +112,7 @@ class PathHead(OnTree):
         counts = target != self.ignore_index
         classes = torch.where(counts, target, torch.zeros_like(target))
         _checks.one_class_per_row(target.shape, input.shape)
-        found = self._checked_log_prob(input, classes) * counts
+        found = torch.where(counts, self._checked_log_prob(input, classes), 0)  # whatever the features are
         weights = counts.to(found.dtype)
         if self.class_weights is not None:
             weights = weights * _constants.look_up(self.class_weights.to(found.dtype), classes)

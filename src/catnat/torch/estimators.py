@@ -76,7 +76,7 @@ def gumbel_softmax(
     categorical = _categorical(_unwrapped(distribution), "gumbel_softmax")
     _check_temperature(temperature)
     noisy = gumbel_noise_on(
-        _inputs.to_computing_dtype(categorical.logits), categorical.probs > 0, sample_shape, generator
+        _inputs.to_computing_dtype(categorical.logits), ~(categorical.probs <= 0), sample_shape, generator
     )
     soft = _dense.apply_temperature(noisy, temperature).softmax(-1)
     if hard:
@@ -88,7 +88,7 @@ def gumbel_noise_on(
     log_probs: Tensor, possible: Tensor | None, sample_shape: Sequence[int], generator: torch.Generator | None
 ) -> Tensor:
     """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
-    log_probs = log_probs.expand((*sample_shape, *log_probs.shape))
+    log_probs = log_probs.expand((*_checks.shape_of_samples(sample_shape), *log_probs.shape))
     noisy = log_probs - _paths.log_exponential(log_probs, generator)
     return noisy if possible is None else torch.where(possible, noisy, torch.finfo(noisy.dtype).min)
 
@@ -297,7 +297,7 @@ def unordered_set(
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(categorical, k, generator)
     probs = every.gather(-1, classes)
-    possible = probs > 0
+    possible = ~(probs <= 0)  # NaN must not pass for 0
     evaluated = torch.where(possible, classes, classes.narrow(-1, 0, 1))  # the first draw is always possible
     evaluated = evaluated.movedim(-1, 0)
     costs, dtype = _costs(f, _values(categorical, evaluated), evaluated.shape, categorical.probs.dtype)
@@ -316,19 +316,21 @@ def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
 
     W(U) is the probability that draws without replacement from all classes but U give the rest of the set, S - U. The
     first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
-    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s).
+    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s). Only ratios count, so
+    the W of the larger sets are divided by their largest before the next level is made of them: eight of a million
+    equally probable classes would underflow.
     """
     levels, pairs = _subsets(probs.shape[-1], probs.device)
-    probabilities = [torch.ones_like(rest)]
+    single = larger_sets = inner = sets = torch.ones_like(rest)
     for members, larger in reversed(levels):
-        left = _columns(probs, members)
+        inner, larger_sets = larger_sets, _quotient(sets, sets.amax(-1, keepdim=True))
+        left, then = _columns(probs, members), _columns(larger_sets, larger)
         mass = left.sum(-1)
         some = mass > 0
         fraction = left / torch.where(some, mass + rest, 1).unsqueeze(-1)
-        probabilities.append(torch.where(some, (fraction * _columns(probabilities[-1], larger)).sum(-1), 1))
-    whole, single = probabilities[-1], probabilities[-2]
-    double = torch.cat([single, probabilities[-3]], -1) if len(probabilities) > 2 else single
-    return _quotient(single, whole), _quotient(_columns(double, pairs), single.unsqueeze(-1))
+        single, sets = sets, torch.where(some, (fraction * then).sum(-1), then.select(-1, 0))
+    double = torch.cat([single, inner], -1) if len(levels) > 1 else single
+    return _quotient(larger_sets, sets), _quotient(_columns(double, pairs), single.unsqueeze(-1))
 
 
 def _columns(values: Tensor, index: Tensor) -> Tensor:
@@ -371,7 +373,7 @@ def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, 
     """
     categorical = _categorical(distribution, "enumerate_exactly")
     probs = categorical.probs.movedim(-1, 0)
-    possible = probs > 0
+    possible = ~(probs <= 0)  # NaN must not pass for 0
     every = torch.arange(len(probs), device=probs.device).view(-1, *[1] * (probs.ndim - 1))
     classes = torch.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(categorical, classes), classes.shape, probs.dtype)
@@ -411,12 +413,15 @@ def sample_counts(
         tensor([1000000000, 1000000000, 1000000000, 1000000000, 1000000000])
     """
     probs = _categorical(distribution, "sample_counts").probs.detach().double()
+    if not torch.compiler.is_compiling() and _inputs.is_true(probs.isnan().any()):
+        raise ValueError(_checks.NAN_PROBS)
     batch, num_classes = probs.shape[:-1], probs.shape[-1]
     levels = (num_classes - 1).bit_length()
     masses = [F.pad(probs, (0, 2**levels - num_classes))]
     for _ in range(levels):
         masses.append(masses[-1].unflatten(-1, (-1, 2)).sum(-1))
-    counts = _total_count(total_count, batch, probs.device).expand((*sample_shape, *batch)).unsqueeze(-1).double()
+    shape = (*_checks.shape_of_samples(sample_shape), *batch)
+    counts = _total_count(total_count, batch, probs.device).expand(shape).unsqueeze(-1).double()
     for below, mass in zip(reversed(masses[:-1]), reversed(masses), strict=False):
         # A side without mass has a fraction of exactly 0, and the side across from it of exactly 1.
         fraction = below.unflatten(-1, (-1, 2)).select(-1, 1) / torch.where(mass > 0, mass, 1)
@@ -475,7 +480,7 @@ def _categorical(distribution: td.Distribution, name: str) -> td.Categorical | t
 
 def _draw(distribution: td.Distribution, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """Draw values. torch's own distributions take no generator: with one, their classes are drawn here."""
-    distribution = _unwrapped(distribution)
+    distribution, sample_shape = _unwrapped(distribution), _checks.shape_of_samples(sample_shape)
     if generator is None:
         return distribution.sample(Size(sample_shape))
     if "generator" in inspect.signature(distribution.sample).parameters:

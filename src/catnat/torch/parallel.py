@@ -106,8 +106,7 @@ class ParallelCatnatHead(PathHead):
     @torch.no_grad()
     def copy_from(self, head: CatnatHead) -> None:
         """Take this rank's rows from a whole head on the same tree."""
-        if head.tree != self.tree:
-            raise ValueError(f"`head` has the tree {head.tree}, but this one has {self.tree}: they must be equal.")
+        self._check_same(head, self.top.bias is not None)
         for part in (self.top, *(piece for _, piece in self._mine())):
             part.weight.copy_(head.weight[part.nodes])
             if part.bias is not None:
