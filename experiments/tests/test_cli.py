@@ -30,7 +30,7 @@ def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     own = Toy(str(tmp_path / "log"), steps=10, sleep=6.0)
     monkeypatch.setattr(toy, "EXPERIMENT", own)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "400")
     return own
 
 
