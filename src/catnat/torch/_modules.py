@@ -86,17 +86,16 @@ class Fingerprinted(nn.Module):
         """Nothing is left to do: the fingerprint has been checked."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        mine = {key.removeprefix(prefix): state_dict[key] for key in state_dict if key.startswith(prefix)}
-        wrong = self._refusal(mine)
+        wrong = self._refusal(state_dict, prefix)
         if wrong is None:
             super()._load_from_state_dict(state_dict, prefix, *more)
             return
         error_msgs: list[str] = more[-1]
         error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
 
-    def _refusal(self, state: dict[str, Tensor]) -> str | None:
-        """Why this layer cannot take a state, if it cannot."""
-        mark = state.get("_extra_state")
+    def _refusal(self, state_dict: dict[str, Any], prefix: str) -> str | None:
+        """Why this layer cannot take its part of a state, if it cannot."""
+        mark = state_dict.get(f"{prefix}_extra_state")
         return None if mark is None else self._mismatch(mark.cpu().numpy())
 
     def _fingerprint(self) -> NDArray[np.uint8]:
@@ -118,8 +117,8 @@ class OnTree(Fingerprinted):
     def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
         return _saving.mismatch(found, self.tree, self.activation)
 
-    def _refusal(self, state: dict[str, Tensor]) -> str | None:
-        wrong, weight = super()._refusal(state), state.get("weight")
+    def _refusal(self, state_dict: dict[str, Any], prefix: str) -> str | None:
+        wrong, weight = super()._refusal(state_dict, prefix), state_dict.get(f"{prefix}weight")
         if wrong is None and weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
             return _saving.softmax_rows(self.tree)
         return wrong

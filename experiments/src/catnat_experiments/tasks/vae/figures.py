@@ -16,8 +16,6 @@ from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.vae.experiment import Cell
 from catnat_experiments.tasks.vae.variants import OPTIMIZERS, PAPER
 
-_AXES = (("optimizer", "data"), ("latents", "classes"))
-
 CURVES = {
     "validation_loss": "loss on validation images",
     "entropy": "entropy of a posterior, nats",
@@ -45,7 +43,7 @@ def figures(
     drawn = []
     for cell, runs in final.groupby([f"config.{key}" for key in keys]) if len(final) else ():
         name = plots.slug(" ".join(map(str, cell)))
-        present = [column for column in columns if column in set(runs["config.parameterization"])]
+        present = _present(runs, columns)
         colours = {column: colour(column, present) for column in present}
         drawn += [
             pictures(runs, list(colours), directory / f"pictures-{name}.png"),
@@ -56,13 +54,14 @@ def figures(
 
 def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
     """All cells of a table: a row each, a dot for every parameterization, and a cross for its number in the paper."""
-    data, sizes = (sorted(set(zip(*(final[f"config.{key}"] for key in keys), strict=True))) for keys in _AXES)
+    data = sorted(set(zip(final["config.optimizer"], final["config.data"], strict=True)))
+    sizes = sorted(set(zip(final["config.latents"], final["config.classes"], strict=True)))
     figure = Figure(figsize=(plots.WIDTH, 1.3 + 0.24 * len(sizes)), layout="constrained")
     panels = figure.subplots(1, len(data), squeeze=False, sharey=True)[0]
     means = final.groupby([*(f"config.{key}" for key in Cell._fields), "config.parameterization"])["metrics.test_nll"]
     found = means.mean().to_dict()
     for axes, (optimizer, images) in zip(panels, data, strict=True):
-        for column in (one for one in columns if one in set(final["config.parameterization"])):
+        for column in _present(final, columns):
             base = column.partition("+")[0]
             ours = [found.get((optimizer, images, *size, column), np.nan) for size in sizes]
             papers = [PAPER.get((optimizer, images, n), {}).get(k, {}).get(base, np.nan) for n, k in sizes]
@@ -77,6 +76,12 @@ def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
     panels[0].invert_yaxis()
     plots.legend_outside(figure)
     return plots.save(figure, path)
+
+
+def _present(runs: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """The columns that some run is of."""
+    found = set(runs["config.parameterization"])
+    return [column for column in columns if column in found]
 
 
 def pictures(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
