@@ -238,6 +238,16 @@ def test_every_layer_is_checked():
             tree_deserialise_leaves(saved(model(*trees)), model(*others))
 
 
+def test_a_file_with_more_than_the_model_has_raises(tmp_path):
+    path, like = tmp_path / "model.eqx", cj.ScoreLayer(FEATURES, TREE, bias=False, key=KEY)
+    tree_serialise_leaves(path, cj.ScoreLayer(FEATURES, TREE, key=KEY))
+    with pytest.raises(ValueError, match="more arrays than `like` has, such as the bias"):
+        tree_deserialise_leaves(path, like)
+    with open(path, "rb") as file:  # more may follow
+        assert tree_deserialise_leaves(file, like).bias is None
+        assert file.read(1)
+
+
 def test_a_model_without_layers_of_catnat():
     model = eqx.nn.Linear(2, 3, key=KEY)
     assert eqx.tree_equal(tree_deserialise_leaves(saved(model), model), model)

@@ -193,6 +193,15 @@ def test_a_bad_temperature_raises_when_validated(temperature):
         ct.RelaxedOneHotCatnat(temperature, torch.zeros(2, 4), validate_args=True)
 
 
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("options", [{}, {"mask": torch.ones(99, dtype=torch.bool), "mask_mode": "prune"}])
+@pytest.mark.parametrize("tree", [catnat.balanced(99), catnat.huffman(range(1, 100)), catnat.chain(99)])
+def test_a_class_that_there_is_not_raises_without_validation_too(tree, options):
+    for bad in (-1, -98, 99, 100, 197):  # arithmetic on paths could make classes of them
+        with pytest.raises((IndexError, RuntimeError), match=r"out of|not one of"):
+            ct.Catnat(torch.zeros(2, 98), tree, validate_args=False, **options).log_prob(torch.tensor([bad, 0]))
+
+
 def test_without_validation_nothing_is_checked():
     dist = ct.Catnat(torch.zeros(3, 4), validate_args=False)
     dist.log_prob(torch.tensor([0, 4, 1]))

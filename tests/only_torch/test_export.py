@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 import catnat
 import catnat.torch as ct
-from catnat.torch import _fused
 
 pytestmark = [
+    # What is exported are the plain operations. Kernels round scores far outside the band otherwise.
+    pytest.mark.usefixtures("plain_operations"),
     pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"),
     # The exporter's own: its pytree API moves, and two inputs share one batch axis on purpose.
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning"),
@@ -43,12 +44,6 @@ class Everything(nn.Module):
             ct.cross_entropy(scores, classes, *args),
             ct.cross_entropy(scores, classes, *args, label_smoothing=0.1),
         )
-
-
-@pytest.fixture(autouse=True)
-def plain_operations(monkeypatch):
-    """What is exported are the plain operations. Kernels round scores far outside the band otherwise."""
-    monkeypatch.setattr(_fused, "_implementation", lambda device_type: None)
 
 
 def inputs(tree: catnat.Tree, batch: int) -> tuple[Tensor, Tensor]:

@@ -438,6 +438,22 @@ SCORES = torch.zeros(2, 6)
 TREES = [3, 2, catnat.chain(4)]
 
 
+@pytest.mark.usefixtures("both_ways")
+@all_options
+@pytest.mark.parametrize("name", ["small", "large", "deep"])
+def test_a_class_that_one_variable_has_not_is_no_class_of_the_next(name, options):
+    forest = FORESTS[name]
+    mask = masks(forest, 2) if options.get("mask_mode") else None
+    dist = ct.MultiCatnat(inside(forest, ct.natural(), 2), forest, mask=mask, validate_args=False, **options)
+    for n, size in enumerate(forest.sizes):
+        for bad in (-1, size):
+            value = torch.zeros(2, len(forest.sizes), dtype=torch.int64)
+            value[1, n] = bad
+            for read in (dist.log_prob, dist.one_hot):
+                with pytest.raises((IndexError, RuntimeError), match=r"out of|not one of"):
+                    read(value)
+
+
 def test_support():
     dist = ct.MultiCatnat(SCORES, TREES)
     values = torch.tensor([[0, 0, 0], [2, 1, 3], [3, 0, 0], [0, 2, 0], [0, 0, 4], [-1, 0, 0]])

@@ -78,7 +78,14 @@ def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: 
             )
         for layer, names in zip(layers, saved.tolist(), strict=True):
             extend.check_names(names, layer.tree, layer.activation)
-        return eqx.tree_deserialise_leaves(file, like, **options)
+        model = eqx.tree_deserialise_leaves(file, like, **options)
+        # Equinox reads what it needs and leaves the rest, which may be meant: after an open file, or by the options.
+        if file is not path_or_file and not options and file.read(1):
+            raise ValueError(
+                "The file holds more arrays than `like` has, such as the bias of a last layer: build `like` as the "
+                "model that was saved."
+            )
+        return model
 
 
 def _layers(pytree: Any) -> list[Any]:

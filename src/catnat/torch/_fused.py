@@ -25,6 +25,7 @@ from catnat.activations import Activation
 from catnat.torch import _constants, _dense, _paths
 from catnat.torch._autograd import apply
 from catnat.torch._nodes import Nodes
+from catnat.torch._variables import places_of
 
 
 class Plan(NamedTuple):
@@ -218,9 +219,7 @@ def path_log_probs(nodes: Nodes, classes: Tensor) -> Tensor | None:
     if not isinstance(implementation, Processor):
         return None
     scores, tree = nodes.scores, nodes.tree
-    places = classes
-    if isinstance(tree, Forest):
-        places = classes + _constants.forest_table(tree, "first_classes", classes.device)
+    places = places_of(classes, tree) if isinstance(tree, Forest) else classes  # the kernel checks them
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
     rows = _rows(scores)
     places = places.reshape(len(rows), -1) if classes.numel() else places.new_empty(len(rows), 0)

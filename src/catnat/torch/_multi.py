@@ -122,7 +122,7 @@ class MultiCatnat(OnLeaves):
 
     def one_hot(self, value: Int[Tensor, "*any variables"]) -> Float[Tensor, "*any classes"]:
         """The one-hot vectors of a value's variables, concatenated."""
-        places = value.long() + _constants.forest_table(self.forest, "first_classes", value.device)
+        places = self._leaves.variables.places(value.long())
         zeros = torch.zeros(
             *value.shape[:-1], self.forest.num_classes, dtype=_inputs.returned_dtype(self.scores), device=value.device
         )

@@ -15,6 +15,7 @@ from catnat._forest import Forest
 from catnat._tree import Tree, first_leaf
 from catnat.torch import _constants
 from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, ReadNodes
+from catnat.torch._variables import places_of
 
 # Deeper trees (a chain, say) are handled densely: a walk would be a Python loop as long as the tree is deep.
 MOST_WALKED_LEVELS = 64
@@ -34,6 +35,7 @@ def sum_branches(node_scores: NodeScores, on_path: Tensor, bits: Tensor, *, floo
 
 def path(classes: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
     """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
+    classes = places_of(classes, tree)
     if tree.kind == "balanced":
         heap = _heap_of_class(classes, tree)
         ladder = torch.div(heap.unsqueeze(-1), _powers_of_two(tree.depth, classes.device), rounding_mode="floor")
@@ -41,8 +43,6 @@ def path(classes: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
         return above - 1, below - 2 * above
     parents = _constants.index_table(tree, "parents", classes.device)
     ids = [classes + tree.num_nodes]
-    if isinstance(tree, Forest):
-        ids = [ids[0] + _constants.forest_table(tree, "first_classes", classes.device)]
     for _ in range(tree.depth):
         ids.append(_constants.look_up(parents, ids[-1]))
     below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)

@@ -13,6 +13,19 @@ from catnat._tree import Tree
 from catnat.torch import _constants
 
 
+def places_of(classes: Tensor, tree: Tree | Forest) -> Tensor:
+    """Where classes stand among those of all variables.
+
+    A class that a variable has not gets a place that no table has, for which torch raises: its path would end at
+    another class, or at one of the next variable.
+    """
+    first: Tensor | int = 0
+    sizes: Tensor | int = tree.num_classes
+    if isinstance(tree, Forest):
+        first, sizes = (_constants.forest_table(tree, name, classes.device) for name in ("first_classes", "sizes"))
+    return (classes + first).masked_fill((classes < 0) | (classes >= sizes), 2 * tree.num_classes)
+
+
 class SingleVariable:
     """One variable: every method is the identity, or adds the axis that variables would have."""
 
@@ -89,7 +102,7 @@ class ForestVariables:
 
     def places(self, classes: Tensor) -> Tensor:
         """Classes count from 0 in every variable."""
-        return classes + _constants.forest_table(self.forest, "first_classes", classes.device)
+        return places_of(classes, self.forest)
 
     def joint(self, log_probs: Tensor) -> Tensor:
         """The sum; one masked class rules the whole value out."""
