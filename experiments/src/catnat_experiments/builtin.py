@@ -45,7 +45,7 @@ BUILT_IN = {
             "table-4": 9,
             "table-4-short": 2,
             "table-4-best": 3,
-            "ablation": 2,
+            "ablation": 3,
             "ablation-equal": 1,
             "paper": 450,
         },
