@@ -259,6 +259,22 @@ def strict_torch():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.one_row
+@pytest.mark.parametrize("tree", rows.FEW_TREES.values(), ids=rows.FEW_TREES)
+def test_subnormal_numbers_may_be_flushed_to_zero(tree, subnormals_as_zero):
+    """As ``torch.set_flush_denormal`` has it, which makes some trainings on a CPU twice as fast."""
+    assert torch.tensor(torch.finfo(torch.float32).tiny) / 2 == 0
+    check_all({**DIFFERENTIABLE, **DISTRIBUTIONS}, tree, torch.float32)
+
+
+@pytest.fixture
+def subnormals_as_zero():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    yield
+    torch.set_flush_denormal(False)
+
+
 def check_all(
     functions: dict[str, Function], tree: catnat.Tree, dtype: torch.dtype, activations: Iterable[str] = rows.ACTIVATIONS
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
+
+import torch
 
 from catnat_experiments.engine.types import Checkpointer
 
@@ -45,7 +48,8 @@ def resume_training(training: Training, checkpointer: Checkpointer) -> None:
     since = {now: before for before, now in itertools.pairwise(points) if now > before}
     saved = time.monotonic()
     while training.step < training.steps:
-        training.advance()
+        with _subnormals_as_zero():
+            training.advance()
         if training.step in since:
             for run, values in enumerate(training.log(since[training.step])):
                 checkpointer.scalars(run, training.step, values)
@@ -53,6 +57,16 @@ def resume_training(training: Training, checkpointer: Checkpointer) -> None:
         if time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS or training.step == training.steps:
             checkpointer.save(training.state(), training.step, training.steps)
             saved = time.monotonic()
+
+
+@contextlib.contextmanager
+def _subnormals_as_zero() -> Iterator[None]:
+    """Adam's moments of weights that no longer learn decay to subnormal numbers, and double the time of a step."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def add_point(history: dict[str, list[float]], step: int, point: Mapping[str, float]) -> None:
