@@ -124,7 +124,8 @@ def test_checkpointer_gives_back_what_it_was_given(tmp_path: Path) -> None:
     second = checkpoints.FileCheckpointer(tmp_path, runs, reports.append)
     assert second.load() == {"step": 5}
     assert second.history(1) == {"loss.step": [5.0], "loss": [0.5]}
-    assert reports == [{"step": 5, "of": 10}]
+    second.save({"step": 7}, 7, 10)
+    assert reports == [{"step": 5, "of": 10, "before": 0}, {"step": 7, "of": 10, "before": 5}]
     assert checkpoints.interrupted(tmp_path) == [runs]
     first.close()
 
@@ -375,20 +376,15 @@ def test_search_goes_on_from_its_records_and_hands_its_winners_to_the_next_stage
 # ---- the display (no Ray) --------------------------------------------------------------------------------------------
 
 
+def a_record(seed: int, loss: float) -> Record:
+    config: Config = {"rate": 0.1, "method": "a", "seed": seed}
+    about: Any = {"experiment": "toy", "stage": "s", "seconds": 1, "versions": {}, "commit": None}
+    return Record.of(Outcome({"loss": loss}, {}), config, **about)
+
+
 def told(console: Console) -> None:
     """What an engine might tell, up to half of a stage."""
-    records_of = [
-        Record.of(
-            Outcome({"loss": loss}, {}),
-            {"rate": 0.1, "method": "a", "seed": seed},
-            experiment="toy",
-            stage="s",
-            seconds=1,
-            versions={},
-            commit=None,
-        )
-        for seed, loss in enumerate([0.3, 0.2, math.nan])
-    ]
+    records_of = [a_record(seed, loss) for seed, loss in enumerate([0.3, 0.2, math.nan])]
     with Display(console, Best("loss", "lower", "rate", "method", ("a",))) as display:
         display.stage("coarse", 6, records_of[:1], later=4)
         display.started("1", [{"seed": 1}, {"seed": 2}])
@@ -417,6 +413,27 @@ def test_display_does_not_judge_by_the_first_seconds(output: io.StringIO) -> Non
         display.started("1", [{"seed": 1}])
         display.progressed("1", 1, 100)
     assert "coarse: 0/6 done, 1 running (1/100 steps)\n" in output.getvalue()
+
+
+def test_display_judges_by_what_this_command_has_done(output: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the steps of a checkpoint, which took it no time."""
+    clock = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
+    with Display(Console(file=output, width=200)) as display:
+        display.stage("final", 3, [], later=0)
+        display.started("1", [{"seed": 1}])
+        clock += 60
+        display.progressed("1", 80, 100, before=60)
+        display.retried("1", "lost")
+        display.started("1", [{"seed": 1}])
+        clock += 60
+        display.progressed("1", 90, 100, before=80)
+        clock += 30
+        display.finished("1", [a_record(1, 0.5)])
+    text = output.getvalue()
+    assert "(80/100 steps), about 11 min 0 s left" in text  # 2.2 runs, after 0.2 in a minute
+    assert "(90/100 steps), about 14 min 0 s left" in text  # 2.1 runs, after 0.3 in two minutes
+    assert "1/3 done, 0 running, about 12 min 30 s left" in text  # 2 runs, after 0.4 in two and a half
 
 
 def many_groups(console: Console) -> None:

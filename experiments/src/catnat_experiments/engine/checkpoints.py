@@ -43,7 +43,7 @@ class FileCheckpointer:
         self._folder = _folder(directory, runs)
         self._made = {"runs": runs, "versions": versions(*packages), "commit": commit()}
         self._began = time.monotonic()
-        self._seconds_before = 0.0
+        self._seconds_before, self._steps_before = 0.0, 0
         self._history: list[dict[str, list[tuple[int, float]]]] = [{} for _ in runs]
         self._writers: dict[int, Any] = {}
 
@@ -62,7 +62,8 @@ class FileCheckpointer:
             kept = torch.load(self._folder / "state.pt", map_location="cpu", weights_only=False)
             if kept["made"] != self._made:
                 raise ValueError("it was made by other versions, or for another order of runs")
-            self._seconds_before, self._history = kept["seconds"], kept["history"]
+            self._seconds_before, self._steps_before = kept["seconds"], kept["step"]
+            self._history = kept["history"]
             return kept["state"]
         except FileNotFoundError:
             return None
@@ -75,10 +76,10 @@ class FileCheckpointer:
         if not (self._folder / "runs.json").exists():
             write_atomically(self._folder / "runs.json", json.dumps(self._runs).encode())
         buffer = io.BytesIO()
-        kept = {"state": state, "seconds": self.seconds, "history": self._history, "made": self._made}
+        kept = {"state": state, "step": step, "seconds": self.seconds, "history": self._history, "made": self._made}
         torch.save(kept, buffer)
         write_atomically(self._folder / "state.pt", buffer.getvalue())
-        self._report({"step": step, "of": of})
+        self._report({"step": step, "of": of, "before": self._steps_before})
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
         """Values of one run at a step: to TensorBoard now, and to the record's history if the outcome brings none."""

@@ -58,15 +58,25 @@ def duration(seconds: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """A group that runs: how many runs it has, and how many of its steps are done, as of its last checkpoint."""
+    """A group that runs: how many runs it has, and how many of its steps are done, as of its last checkpoint.
+
+    Those ``before`` are from a checkpoint that its worker found.
+    """
 
     runs: int
     step: int = 0
     of: int = 0
+    before: int = 0
 
     @property
-    def fraction(self) -> float:
-        return self.step / max(1, self.of)
+    def done(self) -> float:
+        """In runs."""
+        return self.runs * self.step / max(1, self.of)
+
+    @property
+    def resumed(self) -> float:
+        """What of it took this worker no time."""
+        return self.runs * self.before / max(1, self.of)
 
     def __str__(self) -> str:
         return f"{self.step:,}/{self.of:,} steps" if self.of else "starting"
@@ -119,21 +129,23 @@ class Display:
         self._began = self._began or time.monotonic()
         self._running[trial] = _Group(len(runs))
 
-    def progressed(self, trial: str, step: int, of: int) -> None:
-        """A group has done so many of its steps."""
-        self._running[trial] = _Group(self._running.get(trial, _Group(1)).runs, step, of)
+    def progressed(self, trial: str, step: int, of: int, before: int = 0) -> None:
+        """A group has done so many of its steps, some of them before its worker started."""
+        self._running[trial] = _Group(self._running.get(trial, _Group(1)).runs, step, of, before)
         self.tick()
 
     def finished(self, trial: str, records: list[Record]) -> None:
         """A group is done, and these new records are on disk."""
-        self._worked += self._running.pop(trial, _Group(len(records))).runs
+        group = self._running.pop(trial, _Group(len(records)))
+        self._worked += group.runs - group.resumed
         self._done += len(records)
         self._note(records)
         self.tick(force=not self._running)
 
     def retried(self, trial: str, reason: str) -> None:
         """A group's worker was lost; another will go on."""
-        self._running.pop(trial, None)
+        lost = self._running.pop(trial, _Group(0))
+        self._worked += lost.done - lost.resumed
         self.say(f"A group lost its worker and starts again from its checkpoint: {reason}")
 
     def failed(self, trial: str, reason: str) -> None:
@@ -164,8 +176,8 @@ class Display:
 
     def _seconds_left(self) -> float | None:
         """Later stages are taken to cost as much per run as what was done so far; None until that is something."""
-        under_way = sum(group.runs * group.fraction for group in self._running.values())
-        worked = self._worked + under_way
+        under_way = sum(group.done for group in self._running.values())
+        worked = self._worked + under_way - sum(group.resumed for group in self._running.values())
         if not self._began or worked < _RUNS_TO_JUDGE_BY:
             return None
         left = self._total - self._done - self._failed - under_way + self._later

@@ -190,7 +190,7 @@ class RecordWriter(tune.Callback):
         elif "error" in result:
             self._failed(trial, result["error"])
         else:
-            self._display.progressed(trial.trial_id, result["step"], result["of"])
+            self._display.progressed(trial.trial_id, result["step"], result["of"], result["before"])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A group's worker was lost, and Tune starts it again."""
