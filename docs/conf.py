@@ -176,6 +176,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("vae", "reproduce"),
     ("vae", "ablation-equal"),
     ("vae_reinforce", "collapse"),
+    ("vae_reinforce", "table-5"),
     ("minatar", "evidence"),
     ("atari", "evidence"),
     ("defaults", "evidence"),

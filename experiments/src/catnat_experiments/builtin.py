@@ -52,7 +52,7 @@ BUILT_IN = {
     ),
     "vae_reinforce": BuiltIn(
         "categorical VAE that learns by REINFORCE, Table 5 of the paper",
-        {"quick": 0.1, "collapse": 1, "table-5": 11, "paper": 230},
+        {"quick": 0.1, "collapse": 1, "table-5": 9, "paper": 230},
     ),
     "world": BuiltIn(
         "world model in the style of DreamerV3 on a ball in a box, beyond the paper",
