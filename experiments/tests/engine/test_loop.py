@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from memory import Memory
 
@@ -32,6 +33,7 @@ class Shrinking:
         raise NotImplementedError
 
 
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor cannot")
 def test_steps_are_spared_subnormal_numbers_and_nothing_else_is() -> None:
     training = Shrinking()
     resume_training(training, Memory())
