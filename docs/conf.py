@@ -184,10 +184,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("classifiers", "icd10-10"),
     ("binned", "evidence"),
 )
-OVERVIEWS = (  # tables of many cells, of which a figure is shown alone
-    ("vae", "table-3-constant"),
-    ("vae", "table-4-short"),
-)
+OVERVIEWS = (("vae", "table-3-constant"), ("vae", "table-4-short"))  # tables of many cells, of which a figure is shown
 
 
 def paths_of(name, preset):
