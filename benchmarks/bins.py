@@ -2,7 +2,7 @@
 
     python benchmarks/bins.py
 
-One thread, rivals alternated in one process, least processor time of many rounds. Scores and logits are given; what a
+One thread, methods alternated in one process, least processor time of many rounds. Scores and logits are given; what a
 network before them costs is the same for both.
 """
 

@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py
 
-Each row of the table is one process, in which the rivals alternate. Figures are ratios of least times: of processor
+Each row of the table is one process, in which the methods alternate. Figures are ratios of least times: of processor
 time on one thread, by the clock on two. The last column is a policy's step (build, draw, log-probability) of 8 rows and
 18 classes, beside torch's Categorical.
 """

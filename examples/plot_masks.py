@@ -138,9 +138,9 @@ def width(method):
     return K if method == "softmax" else K - 1
 
 
-def random_masks(rows, share, seed):
-    """Each class is valid with probability ``share``; at least one is."""
-    valid = torch.rand(*rows, K, generator=seed) < share
+def random_masks(rows, fraction, seed):
+    """Each class is valid with probability ``fraction``; at least one is."""
+    valid = torch.rand(*rows, K, generator=seed) < fraction
     return valid.scatter(-1, torch.randint(K, (*rows, 1), generator=seed), True)
 
 
@@ -262,13 +262,13 @@ print(
 # scores must depend on the mask, under every method. Twice: with every second class valid, and with every fifth.
 
 
-def learn_answers(method, rates, rows, seed, share, steps=250, masks=32, hidden=48):
+def learn_answers(method, rates, rows, seed, fraction, steps=250, masks=32, hidden=48):
     """The probability of the right answer after every 10 steps, (times, rates,
     rows).
     """
     torch.manual_seed(seed)
     seed = torch.Generator().manual_seed(seed)
-    valid = random_masks((rows, masks), share, seed)
+    valid = random_masks((rows, masks), fraction, seed)
     right = torch.multinomial(valid.flatten(0, 1).float(), 1, generator=seed).view(
         rows, masks
     )
@@ -301,18 +301,18 @@ def learn_answers(method, rates, rows, seed, share, steps=250, masks=32, hidden=
 # %%
 
 answers = {}
-for share in (0.5, 0.2):
-    print(f"valid: {share:.0%}")
+for fraction in (0.5, 0.2):
+    print(f"valid: {fraction:.0%}")
     for method in METHODS:
-        answers[share, method] = tuned(
+        answers[fraction, method] = tuned(
             learn_answers,
             method,
             (0.002, 0.004, 0.008, 0.016),
             torch.argmax,
-            share=share,
+            fraction=fraction,
         )
     for method in ("softmax", "renormalize"):
-        gap = answers[share, "prune"][-1] - answers[share, method][-1]
+        gap = answers[fraction, "prune"][-1] - answers[fraction, method][-1]
         print(
             f"prune less {method}: {gap.mean():+.4f}, standard error "
             f"{gap.std() / 10**0.5:.4f}"
@@ -364,9 +364,9 @@ axes[0].set(
     ylabel="KL from the truth, new masks",
     title="one distribution, conditioned",
 )
-for ax, share in zip(axes[1:], (0.5, 0.2), strict=True):
-    show(ax, {method: answers[share, method] for method in METHODS}, 10)
-    ax.set(title=f"an answer for every mask, {share:.0%} valid", ylim=(0, 1))
+for ax, fraction in zip(axes[1:], (0.5, 0.2), strict=True):
+    show(ax, {method: answers[fraction, method] for method in METHODS}, 10)
+    ax.set(title=f"an answer for every mask, {fraction:.0%} valid", ylim=(0, 1))
 axes[1].set_ylabel("probability of the right answer")
 axes[2].legend(loc="lower right")
 for ax in axes:

@@ -83,12 +83,12 @@ def fit(activation, damping=None, adam=False):
             )
     with torch.no_grad():
         kl = -(target * log_probs(scores, activation)).sum(-1) - entropy
-    dead = (
+    saturated = (
         None
         if activation is None
         else ct.geometry.saturated(scores, None, activation).double().mean((1, 2))
     )
-    return kl.mean(-1), dead
+    return kl.mean(-1), saturated
 
 
 results = {
@@ -132,7 +132,10 @@ print_row("rate", [f"{rate:g}" for rate in RATES])
 for damping, heading in ((None, "gradient"), (DAMPING, "natural gradient")):
     print_row(
         heading,
-        [f"{share:.1%}" for share in results["natural, clamp", damping][1].tolist()],
+        [
+            f"{fraction:.1%}"
+            for fraction in results["natural, clamp", damping][1].tolist()
+        ],
     )
 
 # %%

@@ -130,9 +130,9 @@ def test_heads(kind):
     classes = head.sample(features, generator=torch.Generator().manual_seed(0))
     data = coding.encode(head, features, classes)
     np.testing.assert_array_equal(coding.decode(head, features, data), classes)
-    twin = catnat.jax.CatnatHead(8, tree, key=jax.random.key(0))
-    twin.weight, twin.bias = jax.numpy.asarray(head.weight.detach().numpy()), jax.numpy.asarray(head.bias.detach())
-    assert coding.encode(twin, jax.numpy.asarray(features.numpy()), classes.numpy()) == data
+    in_jax = catnat.jax.CatnatHead(8, tree, key=jax.random.key(0))
+    in_jax.weight, in_jax.bias = jax.numpy.asarray(head.weight.detach().numpy()), jax.numpy.asarray(head.bias.detach())
+    assert coding.encode(in_jax, jax.numpy.asarray(features.numpy()), classes.numpy()) == data
     bits = float(head.loss(features, classes).detach()) * 400 / np.log(2)
     assert abs(8 * (len(data) - 48) - bits) < 0.002 * bits + 64
     with torch.no_grad():

@@ -679,6 +679,6 @@ def test_every_figure_is_drawn(tmp_path: Path) -> None:
         row |= {f"metrics.{key}": value for key, value in outcome.metrics.items()}
         rows.append(row | {f"history.{key}": values for key, values in outcome.history.items()})
     drawn = gsl.figures(pd.DataFrame(rows), tmp_path)
-    assert [path.stem for path in drawn] == ["hidden-graph", "theta-errors", "dead-entries", "lost-edges"]
+    assert [path.stem for path in drawn] == ["hidden-graph", "theta-errors", "saturated-entries", "lost-edges"]
     assert all(path.stat().st_size > 5000 for path in drawn)
     assert [path.stem for path in gsl.figures(NOTHING, tmp_path)] == ["hidden-graph"]

@@ -186,7 +186,7 @@ TABLES = (
         note=f"The mean of the last {LAST} games of training. In the paper the difference is not significant.",
     ),
     _table("Entropy of the policy", "entropy", 3),
-    _table("Dead scores, share", "dead", 3),
+    _table("Saturated scores, fraction", "dead", 3),
 )
 
 

@@ -61,7 +61,7 @@ def reliability(runs: pd.DataFrame, path: Path) -> Path:
             _line(axes, of[method], level, method)
         axes.set_title(name, fontsize="medium")
         axes.set_xlabel("stated probability")
-    panels[0].set_ylabel("share that is right")
+    panels[0].set_ylabel("fraction that is right")
     plots.legend_outside(figure)
     return plots.save(figure, path)
 

@@ -108,7 +108,7 @@ def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path
     for axes in panels[-1]:
         axes.set_xlabel("updates")
     plots.legend_outside(figure)
-    return plots.save(figure, directory / "dead-entries.png")
+    return plots.save(figure, directory / "saturated-entries.png")
 
 
 def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:

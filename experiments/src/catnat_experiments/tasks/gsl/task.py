@@ -310,17 +310,17 @@ TABLES = (
         curves=(Curve("mae_theta_edge", "MAE on theta, true edges", x="step", log=True),),
     ),
     _table(
-        "Dead true zeros, share",
+        "Saturated true zeros, fraction",
         "dead_zero",
         better="higher",
-        curves=(Curve("dead_zero", "dead true zeros", x="step"),),
-        note="A dead zero is right for good: it is a part of natural's advantage on theta.",
+        curves=(Curve("dead_zero", "saturated true zeros", x="step"),),
+        note="A saturated zero is right for good: it is a part of natural's advantage on theta.",
     ),
     _table(
-        "Dead true edges, share",
+        "Saturated true edges, fraction",
         "dead_edge",
-        curves=(Curve("dead_edge", "dead true edges", x="step"),),
-        note="A dead edge is lost: its probability stays 0 (or 1), and the energy score cannot recover.",
+        curves=(Curve("dead_edge", "saturated true edges", x="step"),),
+        note="A saturated edge is lost: its probability stays 0 (or 1), and the energy score cannot recover.",
     ),
 )
 

@@ -189,7 +189,7 @@ TABLES = (
     ),
     _table("Return over the whole training", "return_all", "higher", digits=2, against="softmax"),
     _table("Entropy of the policy at the end", "entropy", None, (Curve("entropy", "entropy", x="step"),), digits=3),
-    _table("Dead scores, share, at the end", "dead", None, (Curve("dead", "dead scores", x="step"),)),
+    _table("Saturated scores, fraction, at the end", "dead", None, (Curve("dead", "saturated scores", x="step"),)),
     _table(
         "Divergence of an update at the end",
         "divergence",

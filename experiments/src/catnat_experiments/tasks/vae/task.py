@@ -252,7 +252,11 @@ def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
             curves=(Curve("entropy", "mean entropy of a posterior, nats", x="step"),),
         ),
         table(
-            "Dead scores, share", "dead", digits=3, better=None, curves=(Curve("dead", "dead scores, share", x="step"),)
+            "Saturated scores, fraction",
+            "dead",
+            digits=3,
+            better=None,
+            curves=(Curve("dead", "saturated scores, fraction", x="step"),),
         ),
     )
 

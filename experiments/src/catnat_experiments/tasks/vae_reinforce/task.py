@@ -105,13 +105,13 @@ TABLES = (
     ),
     _table("The paper's ELBO, without the prior", "papers_elbo", better="higher"),
     _table(
-        "Dead scores, share",
+        "Saturated scores, fraction",
         "dead",
         digits=3,
-        curves=(Curve("dead", "dead scores, share", x="step"),),
-        note="Scores that are dead for an image, averaged over images.",
+        curves=(Curve("dead", "saturated scores, fraction", x="step"),),
+        note="Scores that are saturated for an image, averaged over images.",
     ),
-    _table("Scores that are dead for all images, share", "dead_everywhere", digits=3),
+    _table("Scores saturated for all images, fraction", "dead_everywhere", digits=3),
     _table("KL divergence to the prior", "kl", better="higher", curves=(Curve("kl", "KL divergence, nats", x="step"),)),
 )
 

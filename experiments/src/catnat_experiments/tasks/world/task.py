@@ -203,7 +203,13 @@ TABLES = (
         better="higher",
         curves=(Curve("classes_alive", "classes alive, of K", x="step"),),
     ),
-    _table("Dead scores, share", "dead", 3, better=None, curves=(Curve("dead", "dead scores, share", x="step"),)),
+    _table(
+        "Saturated scores, fraction",
+        "dead",
+        3,
+        better=None,
+        curves=(Curve("dead", "saturated scores, fraction", x="step"),),
+    ),
 )
 
 

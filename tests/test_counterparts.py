@@ -1,4 +1,4 @@
-"""catnat.torch and catnat.jax are twins: the same names, signatures, formulas in docstrings, and numbers."""
+"""catnat.torch and catnat.jax are counterparts: the same names, signatures, formulas in docstrings, and numbers."""
 
 import importlib
 import inspect
@@ -18,7 +18,7 @@ import catnat.torch
 import catnat.torch.extend as torch_extend
 
 TORCH_NAMES_IN_JAX = {"dim": "axis", "generator": "key"}
-# What a signature may have beyond its twin's, and why.
+# What a signature may have beyond its counterpart's, and why.
 ONLY_TORCH = {
     "validate_args",  # of torch.distributions: checks by value, which a traced function cannot make
     "device",  # of torch modules; JAX places arrays by other means
@@ -35,8 +35,8 @@ def parameters(function):
     """Name -> (kind, default) in order; a key has no default, because JAX has no global generator."""
     found = {}
     for name, parameter in inspect.signature(function).parameters.items():
-        twin = TORCH_NAMES_IN_JAX.get(name, name)
-        found[twin] = (parameter.kind, inspect.Parameter.empty if twin == "key" else parameter.default)
+        in_jax = TORCH_NAMES_IN_JAX.get(name, name)
+        found[in_jax] = (parameter.kind, inspect.Parameter.empty if in_jax == "key" else parameter.default)
     return found
 
 
@@ -101,11 +101,11 @@ DIFFERENT_ANNOTATIONS = (
 
 def with_members(name):
     """A public object of both frameworks, and what both have of its methods and properties."""
-    twins = [public(library, name) for library in ("torch", "jax")]
-    yield name, *twins
-    for member in vars(twins[0]) if inspect.isclass(twins[0]) else ():
-        if not member.startswith("_") and member in vars(twins[1]):
-            yield f"{name}.{member}", *(callable_of(vars(twin)[member]) for twin in twins)
+    both = [public(library, name) for library in ("torch", "jax")]
+    yield name, *both
+    for member in vars(both[0]) if inspect.isclass(both[0]) else ():
+        if not member.startswith("_") and member in vars(both[1]):
+            yield f"{name}.{member}", *(callable_of(vars(owner)[member]) for owner in both)
 
 
 def callable_of(member):
@@ -142,8 +142,8 @@ def in_jaxs_words(annotation):
 
 def differences(name):
     """Each "name parameter" whose annotations differ, with both."""
-    for member, *twins in with_members(name):
-        torch_has, jax_has = map(annotations, twins)
+    for member, *both in with_members(name):
+        torch_has, jax_has = map(annotations, both)
         for parameter in torch_has.keys() & jax_has.keys():
             if torch_has[parameter] and jax_has[parameter] and torch_has[parameter] != jax_has[parameter]:
                 yield f"{member} {parameter}", torch_has[parameter], jax_has[parameter]
@@ -244,8 +244,8 @@ def test_values_and_gradients(tree, activation):
     found = in_jax(bound(catnat.jax, other, classes, case.tree, backends.load("jax").build_activation(row)), scores)
     native = torch.tensor(other), torch.tensor(classes), case.tree, backends.load("torch").build_activation(row)
     for name, function in bound(catnat.torch, *native).items():
-        for one, twin in zip(in_torch(function, scores), found[name], strict=True):
-            agree(one, twin)
+        for one, other in zip(in_torch(function, scores), found[name], strict=True):
+            agree(one, other)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.name)
@@ -264,8 +264,8 @@ def test_options(options):
 
     found = in_jax(facts(catnat.jax, mask), scores)
     for name, function in facts(catnat.torch, torch.tensor(mask)).items():
-        for one, twin in zip(in_torch(function, scores), found[name], strict=True):
-            agree(one, twin)
+        for one, other in zip(in_torch(function, scores), found[name], strict=True):
+            agree(one, other)
 
 
 @pytest.mark.parametrize("name", ["balanced-100", "huffman-zipf-90"])
@@ -282,15 +282,15 @@ def test_heads(name):
     gradients = torch.autograd.grad(loss, [head.weight, head.bias, native[2]])
 
     def in_jax(weight, bias, input):
-        twin = catnat.jax.CatnatHead(6, tree, class_weights=factors, key=jax.random.key(0))
-        twin.weight, twin.bias = weight, bias
-        return twin(input, target).loss, twin.topk(input, 7)
+        jax_head = catnat.jax.CatnatHead(6, tree, class_weights=factors, key=jax.random.key(0))
+        jax_head.weight, jax_head.bias = weight, bias
+        return jax_head(input, target).loss, jax_head.topk(input, 7)
 
     with jax.enable_x64(True):
-        (twin_loss, found), twin_gradients = jax.jit(jax.value_and_grad(in_jax, (0, 1, 2), has_aux=True))(*arrays)
-    agree(loss.detach().numpy(), twin_loss)
-    for one, twin in zip(gradients, twin_gradients, strict=True):
-        agree(one.numpy(), twin)
+        (jax_loss, found), jax_gradients = jax.jit(jax.value_and_grad(in_jax, (0, 1, 2), has_aux=True))(*arrays)
+    agree(loss.detach().numpy(), jax_loss)
+    for one, other in zip(gradients, jax_gradients, strict=True):
+        agree(one.numpy(), other)
     wanted = head.topk(native[2], 7)
     agree(wanted.values.numpy(), found.values)
     np.testing.assert_array_equal(wanted.indices, found.indices)
