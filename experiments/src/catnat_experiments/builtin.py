@@ -39,6 +39,7 @@ BUILT_IN = {
             "table-3": 19,
             "table-3-short": 6,
             "table-3-constant": 4,
+            "table-3-seeds": 3,
             "quarter-rate": 0.2,
             "half-rate": 0.2,
             "double-rate": 0.2,

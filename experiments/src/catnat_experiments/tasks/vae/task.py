@@ -145,6 +145,14 @@ PRESETS = {
     "table-3-short": dataclasses.replace(_TABLE_3, parameterizations=RELAXED[1:], steps=10_000),
     # And with a rate that does not fall.
     "table-3-constant": _CONSTANT,
+    # Two more seeds of the four cells where softmax comes nearest to the trees.
+    "table-3-seeds": dataclasses.replace(
+        _CONSTANT,
+        cells=tuple(
+            Cell("adam", *cell) for cell in (("grey", 10, 8), ("grey", 20, 8), ("grey", 30, 8), ("binary", 30, 8))
+        ),
+        seeds=3,
+    ),
     # Is that rate one parameterization's? One cell of it at other rates.
     "quarter-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.00075,)),
     "half-rate": dataclasses.replace(_CONSTANT, cells=(_EVIDENCE,), coarse=(0.0015,)),
