@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from scipy import stats
@@ -346,3 +347,25 @@ def test_runs_that_saw_the_same_data_are_compared_in_pairs(tmp_path: Path) -> No
 def test_claims_about_columns_of_another_preset_are_left_out(tmp_path: Path) -> None:
     table = dataclasses.replace(TABLE, claims=(*TABLE.claims, Claim("natural+relaxed", "softmax+relaxed")))
     assert "relaxed" not in page(CLEAR, tmp_path, table)
+
+
+def test_the_band_of_a_curve_is_as_wide_as_the_deviation_in_a_table() -> None:
+    losses = [[1.0, 2.0], [3.0, 9.0], [5.0, 4.0]]
+    axes = Figure().subplots()
+    runs = pd.DataFrame({"history.loss": losses, "history.step": [[10.0, 20.0]] * 3})
+    plots.draw_history(axes, runs, "loss", "step", "black", "softmax")
+    [band] = axes.collections
+    edges = np.asarray(band.get_paths()[0].vertices)
+    for step, values in ((10.0, [1.0, 3.0, 5.0]), (20.0, [2.0, 9.0, 4.0])):
+        mean, spread = stats.tmean(values), stats.tstd(values)
+        at_step = edges[edges[:, 0] == step, 1]
+        assert (at_step.min(), at_step.max()) == pytest.approx((mean - spread, mean + spread))
+
+
+def test_a_curve_of_one_run_has_no_band() -> None:
+    axes = Figure().subplots()
+    runs = pd.DataFrame({"history.loss": [[1.0, 2.0]], "history.step": [[10.0, 20.0]]})
+    plots.draw_history(axes, runs, "loss", "step", "black", "softmax")
+    [band] = axes.collections
+    edges = np.asarray(band.get_paths()[0].vertices)
+    assert np.unique(edges[:, 1]).tolist() == [1.0, 2.0]

@@ -85,7 +85,10 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
             draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", shade, column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
         axes.set_xlabel(curve.x_title)
-        axes.set_xscale("log" if curve.log_x else "linear")
+        if curve.log_x:
+            axes.set_xscale("log")
+        else:
+            axes.locator_params(axis="x", nbins=4)  # numbers of steps are long
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
     legend_outside(figure)
@@ -101,7 +104,7 @@ def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, 
     values = np.array([line[:length] for line in lines])
     at = [steps for steps in runs.get(f"history.{x}", []) if isinstance(steps, list)]
     steps = at[0][:length] if at else range(length)
-    mean, spread = values.mean(axis=0), values.std(axis=0)
+    mean, spread = values.mean(axis=0), values.std(axis=0, ddof=min(1, len(values) - 1))  # as in the tables
     axes.plot(steps, mean, color=color, lw=1.2, label=label)
     axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
 

@@ -169,7 +169,7 @@ def _table(title: str, metric: str, digits: int, **options: Any) -> Table:
         column="parameterization",
         columns=ALL,
         digits=digits,
-        curves=(Curve(metric, title.lower(), x="step"),),
+        curves=(Curve(metric, title.lower(), x="step", x_title="steps of all games"),),
         **options,
     )
 
