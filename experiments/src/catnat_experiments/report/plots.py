@@ -88,7 +88,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
         if curve.log_x:
             axes.set_xscale("log")
         else:
-            axes.locator_params(axis="x", nbins=4)  # numbers of steps are long
+            axes.locator_params(axis="x", nbins=5)  # numbers of steps are long
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
     legend_outside(figure)
