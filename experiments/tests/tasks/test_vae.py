@@ -525,7 +525,7 @@ def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
 
 
 def test_cells_that_share_their_rate_take_the_best_mean_of_the_cells_searched() -> None:
-    coarse, final = vae.EXPERIMENT.stages("table-3")
+    coarse, final = vae.EXPERIMENT.stages("table-3-short")
 
     def score(run: Config) -> float:
         """Either cell alone would take another rate than both together."""

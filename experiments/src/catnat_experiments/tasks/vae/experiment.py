@@ -167,8 +167,9 @@ class _Stages(NamedTuple):
             stages.append(Stage("refined", lambda _: self._searched(plan.refined), about, places * len(plan.refined)))
         if plan.halving is not None:
             stages += [self._rung(plan.halving, rung) for rung in range(len(plan.halving.rungs))]
-        which = "the best rate by validation NLL" if plan.search else f"each rate of {', '.join(map(str, plan.coarse))}"
-        about = f"{plan.seeds} seeds at {which}, {plan.steps:,} steps"
+        rates = f"the rate{'s' * (len(plan.coarse) > 1)} {', '.join(map(str, plan.coarse))}"
+        which = "the best rate by validation NLL" if plan.search else rates
+        about = f"{plan.seeds} seed{'s' * (plan.seeds > 1)} at {which}, {plan.steps:,} steps"
         chosen = self._at_rates(plan.coarse[:1] if plan.search else plan.coarse)
         chosen += [(plan.cells[0], arm) for arm in plan.halving.arms[:2]] if plan.halving else []
         alike = self._repeated(chosen)
