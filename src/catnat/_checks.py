@@ -157,6 +157,16 @@ def width_of_mask(got: int, classes: int) -> None:
         )
 
 
+def mask_beside_scores(mask: Sequence[int], scores: Sequence[int]) -> None:
+    """Raise unless the leading axes of a mask and the batch of the scores broadcast."""
+    sizes = zip(reversed(mask), reversed(scores), strict=False)
+    if any(size != other and 1 not in (size, other) for size, other in sizes):
+        raise ValueError(
+            f"`mask` has the leading axes {tuple(mask)} and `scores` the batch shape {tuple(scores)}, but these must "
+            "be equal or broadcast; a mask (K,) serves all rows."
+        )
+
+
 def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
     """Whether ``shape`` broadcasts against ``to`` and leaves it as it is."""
     fits = zip(reversed(shape), reversed(to), strict=False)
@@ -294,29 +304,44 @@ def class_weights(shape: Sequence[int], name: str, classes: int) -> None:
         raise ValueError(f"`{name}` has shape {tuple(shape)}, but one factor per class is needed: ({classes},).")
 
 
-def how_many(k: int, classes: int) -> None:
-    """Raise unless ``k`` classes can be found."""
-    if not 1 <= k <= classes:
-        raise ValueError(f"`k` is {k}, but 1 .. {classes} classes can be found in this tree.")
+def how_many(k: int, classes: int, least: int = 1) -> None:
+    """Raise unless ``k`` different classes can be found or drawn."""
+    if not isinstance(k, (int, np.integer)):
+        raise TypeError(f"`k` is {k!r} of type {type(k).__name__}, but an integer is needed.")
+    if not least <= k <= classes:
+        raise ValueError(f"`k` is {k}, but {least} .. {classes} different classes can be had from this tree.")
 
 
 # ---- numbers ----
 
 
+def number(value: Any, name: str) -> None:
+    """Raise unless it is one number; to compare anything else ends in an error that does not name the argument."""
+    if isinstance(value, (float, int)):
+        return
+    sizes = tuple(getattr(value, "shape", ()))
+    if sizes or not hasattr(value, "__float__"):
+        of_shape = f" of shape {sizes}" if sizes else ""
+        raise TypeError(f"`{name}` is a {type(value).__name__}{of_shape}, but a number is needed.")
+
+
 def decay(value: float) -> None:
     """Raise unless it is a fraction of an average to keep."""
+    number(value, "decay")
     if not 0 <= value < 1:
         raise ValueError(f"`decay` is {value}, but a number from 0 to below 1 is needed, such as 0.99.")
 
 
 def unimix(value: float) -> None:
     """Raise unless it is a fraction that leaves something of the other distribution."""
+    number(value, "unimix")
     if not 0 <= value < 1:
         raise ValueError(f"`unimix` is {value}, but a fraction from 0 up to but not including 1 is needed.")
 
 
 def label_smoothing(value: float) -> None:
     """Raise unless it is a fraction."""
+    number(value, "label_smoothing")
     if not 0 <= value <= 1:
         raise ValueError(f"`label_smoothing` is {value}, but a fraction between 0 and 1 is needed.")
 
@@ -351,5 +376,6 @@ def distinct(k: int, classes: int) -> None:
 
 def positive(value: float, name: str) -> None:
     """Raise unless it is a positive, finite number."""
+    number(value, name)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"`{name}` is {value}, but a positive, finite number is needed.")

@@ -157,9 +157,10 @@ def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree,
     """Raise unless a state has the entries that are needed, in their shapes, for this tree and activation."""
     found, wanted = ({name: np.shape(value) for name, value in each.items()} for each in (state, needed))
     wrong: str | None
-    if found.get("weight", ())[:1] == (tree.num_classes,):
+    named = "_extra_state" in state
+    if not named and found.get("weight", ())[:1] == (tree.num_classes,):  # a head may be padded to as many rows
         wrong = softmax_rows(tree)
-    elif "_extra_state" not in state:
+    elif not named:
         wrong = (
             "The state does not say which tree and activation its weights are for. If they are "
             f'{tree!r} and {activation!r}, take its "_extra_state" from the state_dict() of this layer.'

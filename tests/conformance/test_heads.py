@@ -252,6 +252,15 @@ def test_an_ignored_row_may_hold_anything(framework):
     assert np.isfinite(framework.numpy(framework.detached(loss)))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_ignored_row_of_scores_may_hold_anything(framework, smoothing):
+    scores = np.zeros((3, 9))
+    scores[1] = np.nan
+    options = {"num_classes": 10, "label_smoothing": smoothing}
+    found = framework.lib.cross_entropy(framework.array(scores), framework.array(np.array([2, -100, 7])), **options)
+    checks.close(framework.numpy(found), np.log(10), rtol=1e-12)
+
+
 def test_all_targets_ignored_cost_nothing(framework):
     tree = TREES["balanced-18"]
     weight, bias = rows_of(tree)

@@ -167,6 +167,41 @@ def test_extreme_temperatures(backend, name, mask_mode, temperature):
         assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("temperature", [100.0, 1e4, 1e8])
+@pytest.mark.parametrize("unimix", [0.0, 0.5])
+def test_what_is_impossible_stays_so_at_any_temperature(backend, temperature, unimix):
+    """0^(1/T) is 0, and the rest becomes uniform; classes that a mask leaves, all of them impossible, share what is."""
+    scores = np.array([[4.0, 0.0, 0.0]])  # the root's answer is certain
+    options = cases.OptionsCase("", "renormalize", temperature, unimix)
+    for mask, wanted in ((None, [0, 0, 0.5, 0.5]), (VALID_BELOW, [0.5, 0.5, 0, 0])):
+        valid = np.ones(4) if mask is None else mask[0]
+        facts = backend.masked(scores, catnat.balanced(4), "natural", options, mask)
+        mixed = (1 - unimix) * np.array([wanted]) + unimix * valid / valid.sum()
+        checks.close(facts["probs"], mixed, atol=1e-13)
+
+
+VALID_BELOW = np.array([[True, True, False, False]])
+
+
+def test_the_sigmoid_is_never_impossible(backend):
+    """What has underflowed at T = 1 comes back where T is large: p^(1/T) is that of logarithms."""
+    options = cases.OptionsCase("", temperature=1e4)
+    facts = backend.masked(np.array([[-15_000.0, 0.0, 0.0]]), catnat.balanced(4), "sigmoid", options, None)
+    odds = np.exp([0, 0, -1.5, -1.5])
+    checks.close(facts["probs"], [odds / odds.sum()], rtol=1e-9)
+
+
+@pytest.mark.parametrize("heavy", [1e3, 1e6, 1e10, 1e16])
+@pytest.mark.parametrize("boundary", ["reflect", "clamp"])
+def test_a_pruned_tree_keeps_the_digits_of_a_small_prior_on_either_side(framework, heavy, boundary):
+    for weights in ([heavy, 1.0, 1.0], [1.0, heavy, 1.0]):
+        tree, mask = catnat.balanced(3).with_prior(weights), framework.array(np.array([True, True, False]))
+        scores = framework.array(np.zeros(2, np.float32))
+        activation = catnat.natural(boundary=boundary)
+        dist = framework.lib.Catnat(scores, tree, activation, mask=mask, mask_mode="prune")
+        checks.close(framework.numpy(dist.probs), np.array([*weights[:2], 0]) / (heavy + 1), rtol=1e-5)
+
+
 # ---- masked classes ----
 
 

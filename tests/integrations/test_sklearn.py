@@ -439,11 +439,28 @@ def test_wrong_arguments(options, error, text):
         TreeClassifier(**options).fit(*animals())
 
 
+@pytest.mark.parametrize("name", ["embedding_size", "batch_size", "max_iter"])
+def test_sizes_of_a_head_are_positive_integers(name):
+    for value, error in ((0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match=name):
+            HeadClassifier(**{name: value}).fit(*animals())
+
+
+def test_classes_stay_those_of_the_first_call():
+    X, y = animals()
+    head = HeadClassifier(4, random_state=0).partial_fit(X, y, classes=NAMES)
+    assert head.partial_fit(X, y, classes=NAMES[::-1]).classes_.tolist() == sorted(NAMES)
+    with pytest.raises(ValueError, match="first call of partial_fit"):
+        head.partial_fit(X, y, classes=NAMES[:3])
+
+
 def test_wrong_calls():
     X, y = animals()
     classifier = TreeClassifier(fast()).fit(X, y)
     with pytest.raises(ValueError, match=r"1 \.\. 7 classes"):
         classifier.top_k(X, 8)
+    with pytest.raises(TypeError, match="k must be an instance"):
+        classifier.top_k(X, 2.0)
     with pytest.raises(AttributeError, match="Only a taxonomy has groups"):
         classifier.predict_group(X)
     with pytest.raises(AttributeError, match="Only a taxonomy has groups"):

@@ -159,3 +159,16 @@ def test_padding_changes_nothing():
     assert (jax.grad(lambda head: head(input, target).loss)(padded).weight[17:] == 0).all()
     with pytest.raises(ValueError, match="`multiple` is 0"):
         head.padded(0)
+
+
+def test_a_padded_head_loads_its_own_state():
+    """Also where the padding ends at one row a class, as many as a softmax layer has."""
+    for classes, parts in ((256, 4), (258, 4)):
+        head = cj.CatnatHead(4, classes, key=jax.random.key(0)).padded(parts)
+        jax.tree.map(np.testing.assert_array_equal, head.load_state_dict(head.state_dict()), head)
+
+
+def test_a_class_that_indices_cannot_hold_is_refused():
+    for wide, too_large in ((True, 2**64 - 1), (False, 2**32 + 1), (False, 2**32 - 1)):
+        with jax.enable_x64(wide), pytest.raises(ValueError, match=f"`classes` holds {too_large}"):
+            cj.log_prob(jnp.zeros(3), np.array(too_large, np.uint64))

@@ -280,6 +280,19 @@ def test_hessians_agree(tree):
             rows.assert_close(wanted, wanted.t(), 1e-8, 1e-10)
             rows.assert_close(hessian(function)(scores), wanted, 1e-8, 1e-10)
             rows.assert_close(jacrev(jacrev(function))(scores), wanted, 1e-8, 1e-10)
+            rows.assert_close(jacfwd(jacfwd(function))(scores), wanted, 1e-8, 1e-10)
+
+
+@pytest.mark.parametrize("activation", KINDS.values(), ids=KINDS.keys())
+def test_forward_modes_nest_where_large_inputs_have_functions_of_their_own(activation):
+    scores = rows.inside(catnat.balanced(4), activation, margin=0.2)
+
+    def function(s):
+        return ct.log_catnat(s.expand(20_000, -1), None, activation)[0, 0]
+
+    wanted = hessian(function)(scores)
+    assert (wanted.diagonal() != 0).any()
+    rows.assert_close(jacfwd(jacfwd(function))(scores), wanted, 1e-8, 1e-10)
 
 
 def test_the_expected_hessian_of_the_loss_is_the_fisher_matrix():
@@ -385,6 +398,18 @@ def test_reflect_has_a_gradient_everywhere():
         shared = set(tree.path(0)[0]) & set(tree.path(tree.num_classes - 1)[0])
         on_path[list(shared)] = False  # there the two slopes may cancel
         assert (gradient[:, on_path] != 0).all()
+
+
+@pytest.mark.parametrize("size", [1e8, 1e10, 3e38])
+def test_a_reflected_score_too_far_out_to_resolve_means_one_thing(size):
+    """All functions, with kernels and without, take it for the score at the largest distance: a band's centre."""
+    activation, scores = ct.natural(boundary="reflect"), torch.tensor([[size], [-size]]).requires_grad_()
+    probs = ct.catnat(scores, None, activation)
+    torch.testing.assert_close(probs, torch.full((2, 2), 0.5))
+    torch.testing.assert_close(ct.entropy(scores, None, activation), torch.full((2,), 2.0).log())
+    torch.testing.assert_close(torch.vmap(lambda s: ct.catnat(s, None, activation))(scores), probs)
+    (gradient,) = torch.autograd.grad(probs[:, 1].sum(), scores)
+    torch.testing.assert_close(gradient.abs(), torch.full((2, 1), 0.25))
 
 
 def test_gradients_flow_only_where_they_should():

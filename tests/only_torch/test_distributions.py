@@ -307,6 +307,31 @@ def test_the_straight_through_gradient_survives_a_no_grad_look_at_probs():
     assert (scores.grad != 0).any()
 
 
+@pytest.mark.parametrize("options", [{}, {"unimix": 0.1}, {"mask": torch.tensor([True, True, True, False])}])
+def test_a_learned_temperature_survives_a_no_grad_look(options):
+    temperature = torch.tensor(2.0, requires_grad=True)
+    dist = ct.Catnat(torch.tensor([0.3, -0.2, 0.1]), temperature=temperature, **options)
+    with torch.no_grad():
+        _ = dist.logits, dist.probs
+    for value in (dist.logits, dist.probs, dist.log_prob(torch.tensor(1)), dist.entropy()):
+        (gradient,) = torch.autograd.grad(value.flatten()[0], temperature, retain_graph=True)
+        assert gradient != 0
+
+
+@pytest.mark.parametrize("mask_mode", ["renormalize", "prune"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_look_in_inference_mode_leaves_nothing_that_cannot_be_trained(mask_mode, masked):
+    scores = torch.tensor([0.3, -0.2], requires_grad=True)
+    mask = torch.tensor([True, False, True]) if masked else None
+    dist = ct.OneHotCatnatStraightThrough(scores, mask=mask, mask_mode=mask_mode)
+    with torch.inference_mode():
+        _ = dist.probs, dist.logits, dist.entropy(), dist.sample()
+    for value in (dist.rsample(), dist.probs, dist.logits, dist.entropy()):
+        (gradient,) = torch.autograd.grad(value.flatten()[0], scores, retain_graph=True)
+        assert gradient.isfinite().all()
+        assert (gradient != 0).any()
+
+
 # ---- wrappers ----
 
 

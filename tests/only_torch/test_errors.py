@@ -175,6 +175,31 @@ def test_more_classes_than_there_are():
             assert str(tree.num_classes) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda s, y: ct.catnat(s.tolist(), dim=0), "scores"),
+        (lambda s, y: ct.cross_entropy(s, y, weight=[1.0, 2, 3, 4]), "weight"),
+        (lambda s, y: ct.CatnatHead(3, 4, class_weights=[1.0, 2, 3, 4]), "class_weights"),
+        (lambda s, y: ct.CatnatHead(3.0, 4), "in_features"),
+        (lambda s, y: ct.ScoreLayer(3.0, 4), "in_features"),
+        (lambda s, y: ct.Catnat(s, temperature=[1.0, 2, 3, 4]), "temperature"),
+        (lambda s, y: ct.Catnat(s, temperature=None), "temperature"),
+        (lambda s, y: ct.Catnat(s, unimix=torch.full((4,), 0.1)), "unimix"),
+        (lambda s, y: ct.sample_without_replacement(s, 2.0), "k"),
+        (lambda s, y: ct.CatnatHead(3, 4).topk(s, 2.0), "k"),
+    ],
+)
+def test_arguments_of_another_type_are_named(call, argument):
+    with pytest.raises(TypeError, match=f"^`{argument}` is "):
+        call(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+
+
+def test_a_mask_of_other_rows():
+    with pytest.raises(ValueError, match=r"`mask` has the leading axes \(3,\) and `scores` the batch shape \(4,\)"):
+        ct.Catnat(torch.zeros(4, 3), mask=torch.ones(3, 4, dtype=torch.bool))
+
+
 def test_a_dimension_that_does_not_exist():
     for call in (ct.catnat, ct.log_catnat):
         with pytest.raises(IndexError):

@@ -220,9 +220,7 @@ def sample_without_replacement(
         (4, 10)
     """
     nodes = prepare(scores, tree, activation, num_classes)
-    if not 0 <= k <= nodes.tree.num_classes:
-        most = nodes.tree.num_classes
-        raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
+    _checks.how_many(k, nodes.tree.num_classes, least=0)
     return draw_without_replacement(nodes, k, key)
 
 
@@ -429,11 +427,14 @@ def _losses_of_classes(
     classes = check_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
     weights = counts.astype(dtype) * (1 if weight is None else _constants.look_up(weight.astype(dtype), classes))
     if smoothing == 0:
-        return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
-    every = log_probs(nodes)
-    picked = jnp.take_along_axis(every, classes[..., None], -1, mode="promise_in_bounds")[..., 0]
-    spread = (every * (1 if weight is None else weight.astype(dtype))).sum(-1) / num_classes
-    return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
+        found = log_prob_unchecked(nodes, classes) * weights
+    else:
+        every = log_probs(nodes)
+        picked = jnp.take_along_axis(every, classes[..., None], -1, mode="promise_in_bounds")[..., 0]
+        spread = (every * (1 if weight is None else weight.astype(dtype))).sum(-1) / num_classes
+        found = (1 - smoothing) * picked * weights + smoothing * spread
+    # A choice, not a product with 0, which NaN scores of an ignored row would survive.
+    return -jnp.where(counts, found, 0), weights.sum()
 
 
 def _watch_last_class(target: Array, num_classes: int, ignore_index: int) -> None:

@@ -56,6 +56,11 @@ def check_array(value: Any, name: str) -> Array:
 
 def class_indices(classes: Any, name: str) -> Array:
     """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
+    if isinstance(classes, np.ndarray) and classes.dtype.kind in "iu":
+        limits = jnp.iinfo(jnp.asarray(0).dtype)
+        outside = (classes < int(limits.min)) | (classes > int(limits.max))
+        if outside.any():  # JAX would wrap them around, to some class that exists
+            raise ValueError(f"`{name}` holds {classes[outside][0]}, but indices are at most {limits.max} here.")
     classes = check_array(classes, name)
     if not jnp.issubdtype(classes.dtype, jnp.integer):
         raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")

@@ -29,6 +29,9 @@ class Kernel:
     natural activation.
     """
 
+    log_of_zero = -math.inf
+    """The log-probability, not floored, that an impossible branch has at most."""
+
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
 
@@ -112,6 +115,7 @@ class NaturalKernel(Kernel):
     """All from the angle to the nearer edge of the band."""
 
     activation: activations.natural
+    log_of_zero = -SATURATED_LOGIT
 
     def inverse(self, logit: Array) -> Array:
         limit = -2 * math.log(jnp.finfo(logit.dtype).tiny)  # beyond it the angle is an edge's, and exp would overflow
@@ -121,7 +125,8 @@ class NaturalKernel(Kernel):
     def constants_from_masses(self, no: Array, yes: Array, reach: Array | None) -> Any:
         angle = jnp.arctan2(jnp.sqrt(yes), jnp.sqrt(no))
         rate = self._scale_of(no, yes, reach) * (math.pi / (2 * self.activation.width))
-        lower, upper = -angle / rate, (math.pi / 2 - angle) / rate
+        # Each edge from its own angle: their difference would lose the smaller one's digits.
+        lower, upper = -angle / rate, jnp.arctan2(jnp.sqrt(no), jnp.sqrt(yes)) / rate
         return Band(lower, 0.0, upper, 0.0, (lower + upper) / 2, rate)
 
     def _information_of(self, no: Array, yes: Array) -> Array:
@@ -286,7 +291,7 @@ def _fold(scores: Array, band: Band) -> Array:
     period = math.pi / band.rate  # twice the band's width
     limit = MOST_FOLDS * period
     # Saturate the value but not the gradient: every node has one, however far out.
-    near = scores + lax.stop_gradient(jnp.clip(scores, -limit, limit) - scores)
+    near = lax.stop_gradient(jnp.clip(scores, -limit, limit)) + (scores - lax.stop_gradient(scores))
     turns = lax.stop_gradient(jnp.round((near - band.centre) / period))
     # By halves of the period's digits, whose products are exact: the compiler fuses product and difference in one place
     # and not in another, and the two branches of a node would not sum to 1.

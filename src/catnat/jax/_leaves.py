@@ -23,6 +23,7 @@ from catnat._builders import balanced
 from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.jax import _dense, _fisher, _functional, _inputs, _masks, _paths
+from catnat.jax._kernels import kernel_for
 from catnat.jax._nodes import Nodes
 from catnat.jax._pruning import pruned, weighed
 from catnat.jax._variables import ForestVariables, SingleVariable, variables_of
@@ -183,10 +184,18 @@ class SoftmaxLeaves(Leaves):
         lowest = _lowest(logs)
         stacked = self.variables.stack(self.fill(logs, lowest), lowest)
         if self.temperature is not None:
-            tempered = _dense.apply_temperature(stacked, self.variables.beside_stack(self.temperature))
-            # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-            stacked = self.variables.stack(self.fill(self.variables.join(tempered), lowest), lowest)
+            zero = -math.inf if floored else kernel_for(self.nodes.activation).log_of_zero
+            stacked = self._with_temperature(stacked, self.temperature, zero)
         return self.fill(self.variables.join(jax.nn.log_softmax(stacked, -1)), lowest)
+
+    def _with_temperature(self, stacked: Array, temperature: Array, zero: float) -> Array:
+        """Logarithms of p^(1/T); those of 0, at most ``zero``, stay lowest however large T is, as masked ones do."""
+        lowest = _lowest(stacked)
+        masked, impossible = stacked <= lowest, stacked <= max(zero, lowest)
+        # Where no valid class is possible, they keep the order of their logarithms.
+        impossible = jnp.where(impossible.all(-1, keepdims=True), masked, impossible)
+        tempered = _dense.apply_temperature(stacked, self.variables.beside_stack(temperature))
+        return jnp.where(impossible, lowest, tempered)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["leaves"], meta_fields=["unimix"])
@@ -309,6 +318,7 @@ def checked(
     valid = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree)
+        _checks.mask_beside_scores(valid.shape[:-1], nodes.scores.shape[:-1])
         batch = jnp.broadcast_shapes(nodes.scores.shape[:-1], valid.shape[:-1])
         nodes, valid = nodes.expand(batch), jnp.broadcast_to(valid, (*batch, valid.shape[-1]))
     one = temperature is None or (isinstance(temperature, (int, float)) and temperature == 1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import numbers
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from catnat import Taxonomy, Tree
@@ -136,6 +137,8 @@ class HeadClassifier(TreePredictor):
         if hasattr(self, "_network"):
             X, y, weights = self._checked_rows(X, y, sample_weight, reset=False)
             ids = self._labels.ids(y)
+            if classes is not None and not np.array_equal(np.unique(classes), self._labels.classes):
+                raise ValueError("`classes` is not what it was at the first call of partial_fit; leave it out.")
         else:
             if classes is None and not isinstance(self.tree, Taxonomy):
                 raise ValueError("The first call of partial_fit needs `classes`, all that there will be.")
@@ -151,6 +154,8 @@ class HeadClassifier(TreePredictor):
             from catnat.sklearn._network import Network
         except ImportError as error:
             raise ImportError('HeadClassifier needs PyTorch: pip install "catnat[sklearn,torch]".') from error
+        for name in ("embedding_size", "batch_size", "max_iter"):
+            check_scalar(getattr(self, name), name, numbers.Integral, min_val=1)
         X, y, weights = self._checked_rows(X, y, sample_weight, reset=True)
         self._labels = labels_for(self.tree, X, y, weights, classes)
         self._random = check_random_state(self.random_state)

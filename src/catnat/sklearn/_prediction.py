@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, check_scalar
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from catnat import Taxonomy, Tree
@@ -84,6 +85,7 @@ class TreePredictor(ClassifierMixin, BaseEstimator):
             Two arrays of shape (n_samples, k).
         """
         check_is_fitted(self)
+        check_scalar(k, "k", numbers.Integral)
         if not 1 <= k <= len(self.classes_):
             raise ValueError(f"`k` is {k}, but 1 .. {len(self.classes_)} classes can be found.")
 

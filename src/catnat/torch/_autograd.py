@@ -6,7 +6,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.autograd import forward_ad
+
+
+def wants_plain_operations() -> bool:
+    """Whether an autograd Function must not be used.
+
+    The compiler fuses what it stands for. And where one forward mode is inside another (``jacfwd`` of ``jacfwd``),
+    PyTorch takes what its ``jvp`` returns for a constant: second derivatives would be 0 (pytorch#197867).
+    """
+    if torch.compiler.is_compiling():
+        return True
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    levels = _functorch.get_interpreter_stack() or []
+    return sum(level.key() == _functorch.TransformType.Jvp for level in levels) > 1
 
 
 def apply(function: type[torch.autograd.Function], differentiable: Tensor, *args: Any) -> Any:

@@ -53,7 +53,7 @@ def class_at(nodes: Nodes, mass: Tensor) -> Tensor:
         return _descend_to(nodes, mass.detach())
     probs = log_probs(nodes, floored=False).exp()
     sums = probs.double().cumsum(-1)
-    found = torch.searchsorted(sums, mass.detach() * sums.narrow(-1, -1, 1), right=True)
+    found = torch.searchsorted(sums, (mass.detach() * sums.narrow(-1, -1, 1)).contiguous(), right=True)
     last = nodes.tree.num_classes - 1 - (probs > 0).flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
     return found.minimum(last)
 

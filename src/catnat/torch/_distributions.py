@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Size, Tensor
 from torch import distributions as td
 from torch.distributions import constraints
-from torch.distributions.utils import lazy_property
 from torch.nn import functional as F
 
 from catnat import _checks
@@ -55,16 +54,17 @@ class OnLeaves(td.Distribution):
 
     scores: Tensor
     _leaves: Leaves
+    _probs: Tensor | None = None
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
         """The valid classes; None if all are."""
         return self._leaves.valid
 
-    @lazy_property
+    @property
     def probs(self) -> Float[Tensor, "*batch classes"]:
         """The probability of every class, O(K)."""
-        return self._leaves.probs().to(_inputs.returned_dtype(self.scores))
+        return _leaves.keep(self, "_probs", lambda: self._leaves.probs().to(_inputs.returned_dtype(self.scores)))
 
     @property
     def logits(self) -> Float[Tensor, "*batch classes"]:

@@ -55,6 +55,7 @@ def catnat(
         tensor([0.3333, 0.3333, 0.3333])
     """
     if dim != -1:
+        _inputs.check_tensor(scores, "scores")
         return catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
     return (
         log_probs(prepare(scores, tree, activation, num_classes), floored=False)
@@ -93,6 +94,7 @@ def log_catnat(
         tensor([-1.3863, -1.3863, -1.3863, -1.3863])
     """
     if dim != -1:
+        _inputs.check_tensor(scores, "scores")
         return log_catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
     return _inputs.saturate(log_probs(prepare(scores, tree, activation, num_classes)), _inputs.returned_dtype(scores))
 
@@ -247,9 +249,7 @@ def sample_without_replacement(
         torch.Size([4, 10])
     """
     nodes = prepare(scores, tree, activation, num_classes).detach()
-    if not 0 <= k <= nodes.tree.num_classes:
-        most = nodes.tree.num_classes
-        raise ValueError(f"`k` is {k}, but only 0 .. {most} distinct classes can be drawn from this tree.")
+    _checks.how_many(k, nodes.tree.num_classes, least=0)
     if walks(nodes.tree):
         return _paths.descend_without_replacement(nodes, k, generator)
     exact = log_probs(nodes, floored=False)
@@ -401,6 +401,7 @@ def cross_entropy(
     moved = scores.movedim(class_dim, -1) if scores.ndim > 2 else scores
     nodes = prepare(moved, tree, activation, num_classes)
     if weight is not None:
+        _inputs.check_tensor(weight, "weight")
         _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
     if target.is_floating_point() and target.ndim < moved.ndim:
         raise TypeError(
@@ -454,11 +455,14 @@ def _losses_of_classes(
     classes = check_classes(torch.where(counts, target, torch.zeros_like(target)), num_classes)
     weights = counts.to(scores.dtype) * (1 if weight is None else _constants.look_up(weight.to(scores.dtype), classes))
     if smoothing == 0:
-        return -log_prob_unchecked(nodes, classes) * weights, weights.sum()
-    every = log_probs(nodes)
-    picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-    spread = (every if weight is None else every * weight.to(scores.dtype)).sum(-1) / num_classes
-    return -(1 - smoothing) * picked * weights - smoothing * spread * counts, weights.sum()
+        found = log_prob_unchecked(nodes, classes) * weights
+    else:
+        every = log_probs(nodes)
+        picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
+        spread = (every if weight is None else every * weight.to(scores.dtype)).sum(-1) / num_classes
+        found = (1 - smoothing) * picked * weights + smoothing * spread
+    # A choice, not a product with 0, which NaN scores of an ignored row would survive.
+    return -torch.where(counts, found, torch.zeros_like(found)), weights.sum()
 
 
 def _watch_last_class(target: Tensor, num_classes: int, ignore_index: int) -> None:

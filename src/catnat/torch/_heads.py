@@ -84,10 +84,12 @@ class PathHead(OnTree):
         ignore_index: int,
     ) -> None:
         super().__init__()
+        _checks.in_features(in_features)
         self.in_features, self.sparse, self.ignore_index = in_features, sparse, ignore_index
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
         if class_weights is not None:
+            _inputs.check_tensor(class_weights, "class_weights")
             _checks.class_weights(class_weights.shape, "class_weights", self.tree.num_classes)
         self.register_buffer("class_weights", class_weights)
 

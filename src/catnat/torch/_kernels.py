@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from catnat import activations
 from catnat.activations import MOST_FOLDS, SATURATED_LOGIT, Activation, Affine, Band
-from catnat.torch._autograd import apply
+from catnat.torch._autograd import apply, wants_plain_operations
 
 # The log-probabilities of no and of yes.
 Branches = tuple[Tensor, Tensor]
@@ -27,6 +27,9 @@ class Kernel:
     ``constants`` are those of the nodes, an ``Affine`` of tensors, or of floats that all nodes share; a ``Band`` for
     the natural activation.
     """
+
+    log_of_zero = -math.inf
+    """The log-probability, not floored, that an impossible branch has at most."""
 
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
@@ -98,7 +101,7 @@ class SigmoidKernel(Kernel):
 
     def branch_log_probs(self, scores: Tensor, constants: Any, *, floored: bool) -> Branches:
         logit = _affine(scores, *constants)
-        if torch.compiler.is_compiling() or logit.numel() <= FEW:
+        if logit.numel() <= FEW or wants_plain_operations():
             return _plain_branches(logit)
         branches: Branches = apply(_SigmoidBranches, logit)
         return branches
@@ -112,6 +115,7 @@ class NaturalKernel(Kernel):
     """All from the angle to the nearer edge of the band."""
 
     activation: activations.natural
+    log_of_zero = -SATURATED_LOGIT
 
     def inverse(self, logit: Tensor) -> Tensor:
         limit = -2 * math.log(torch.finfo(logit.dtype).tiny)  # beyond it the angle is an edge's, and exp would overflow
@@ -121,7 +125,8 @@ class NaturalKernel(Kernel):
     def constants_from_masses(self, no: Tensor, yes: Tensor, reach: Tensor | None) -> Any:
         angle = torch.atan2(yes.sqrt(), no.sqrt())
         rate = self._scale_of(no, yes, reach) * (math.pi / (2 * self.activation.width))
-        lower, upper = -angle / rate, (math.pi / 2 - angle) / rate
+        # Each edge from its own angle: their difference would lose the smaller one's digits.
+        lower, upper = -angle / rate, torch.atan2(no.sqrt(), yes.sqrt()) / rate
         zero = no.new_zeros(())
         return Band(lower, zero, upper, zero, (lower + upper) / 2, rate)
 
@@ -132,7 +137,7 @@ class NaturalKernel(Kernel):
         if self.activation.boundary == "reflect":
             scores = _fold(scores, constants)
         smallest = smallest_angle(scores.dtype, floored)
-        if torch.compiler.is_compiling():
+        if wants_plain_operations():
             return _plain_branches(_natural_logit(scores, smallest, floored, constants))
         branches: Branches = apply(_NaturalBranches, scores, smallest, floored, *constants)
         return branches
@@ -244,7 +249,7 @@ def _fold(scores: Tensor, band: Band) -> Tensor:
     period = math.pi / band.rate  # twice the band's width
     limit: Any = MOST_FOLDS * period
     # Saturate the value but not the gradient: every node has one, however far out.
-    near = scores + (scores.clamp(-limit, limit) - scores).detach()
+    near = scores.detach().clamp(-limit, limit) + (scores - scores.detach())
     turns = torch.round((near - band.centre) / period).detach()
     near = near - turns * period
     above = (near > band.upper).to(near.dtype).detach()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +18,27 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.torch import _constants, _dense, _fisher, _functional, _inputs, _masks, _paths
+from catnat.torch._kernels import kernel_for
 from catnat.torch._nodes import Nodes
 from catnat.torch._pruning import ValidPaths, pruned, valid_paths
 from catnat.torch._variables import variables_of
+
+_Kept = TypeVar("_Kept")
+
+
+def keep(holder: Any, name: str, compute: Callable[[], _Kept]) -> _Kept:
+    """What ``compute`` returns, kept as an attribute: with a graph even if first asked for without.
+
+    In inference mode nothing is kept, because what is made there cannot be trained.
+    """
+    kept: _Kept | None = getattr(holder, name)
+    if kept is None:
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+            return compute()
+        with torch.enable_grad():
+            kept = compute()
+        setattr(holder, name, kept)
+    return kept
 
 
 class Mask:
@@ -51,10 +70,12 @@ class Mask:
 
     def _as_floats(self, valid: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """1 and 0 for valid classes, 0 and the smallest finite number for the others."""
-        if self._floats is None:
-            kept = valid.to(dtype)
-            self._floats = kept, (1 - kept) * torch.finfo(dtype).min
-        return self._floats
+
+        def floats() -> tuple[Tensor, Tensor]:
+            allowed = valid.to(dtype)
+            return allowed, (1 - allowed) * torch.finfo(dtype).min
+
+        return keep(self, "_floats", floats)
 
 
 class Leaves(abc.ABC):
@@ -92,14 +113,7 @@ class Leaves(abc.ABC):
     @property
     def log_probs(self) -> Tensor:
         """Finite log-probabilities; kept, with a graph even if first read without, except in inference mode."""
-        if self._kept is None:
-            if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-                return self.leaf_log_probs(floored=True)
-            if self.nodes.scores.requires_grad and not torch.is_grad_enabled():
-                with torch.enable_grad():
-                    return self.log_probs
-            self._kept = self.leaf_log_probs(floored=True)
-        return self._kept
+        return keep(self, "_kept", lambda: self.leaf_log_probs(floored=True))
 
     def probs(self) -> Tensor:
         """Probabilities, exactly 0 where they are."""
@@ -189,14 +203,18 @@ class SoftmaxLeaves(Leaves):
         logs = self.mask.fill(_functional.log_probs(self.nodes, floored=floored))
         stacked = self.variables.stack(logs, torch.finfo(logs.dtype).min)
         if self.temperature is not None:
-            stacked = self._with_temperature(stacked, self.temperature)
+            zero = -math.inf if floored else kernel_for(self.nodes.activation).log_of_zero
+            stacked = self._with_temperature(stacked, self.temperature, zero)
         return self.mask.fill(self.variables.join(F.log_softmax(stacked, -1)))
 
-    def _with_temperature(self, stacked: Tensor, temperature: float | Tensor) -> Tensor:
+    def _with_temperature(self, stacked: Tensor, temperature: float | Tensor, zero: float) -> Tensor:
+        """Logarithms of p^(1/T); those of 0, at most ``zero``, stay lowest however large T is, as masked ones do."""
         tau = self.variables.beside_stack(temperature) if isinstance(temperature, Tensor) else temperature
-        # Masked classes must be the lowest before, so that none is the largest, and after, however large T is.
-        logs = self.mask.fill(self.variables.join(_dense.apply_temperature(stacked, tau)))
-        return self.variables.stack(logs, torch.finfo(logs.dtype).min)
+        lowest = torch.finfo(stacked.dtype).min
+        masked, impossible = stacked <= lowest, stacked <= max(zero, lowest)
+        # Where no valid class is possible, they keep the order of their logarithms.
+        impossible = torch.where(impossible.all(-1, keepdim=True), masked, impossible)
+        return _dense.apply_temperature(stacked, tau).masked_fill(impossible, lowest)
 
 
 class FewLeaves(Leaves):
@@ -313,6 +331,7 @@ def from_options(
     valid = paths = None
     if mask is not None:
         valid = _masks.valid_classes(mask, nodes.tree, check=check)
+        _checks.mask_beside_scores(valid.shape[:-1], nodes.scores.shape[:-1])
         batch = _inputs.broadcast(nodes.scores.shape[:-1], valid.shape[:-1])
         paths = valid_paths(nodes, valid)
         nodes = pruned(nodes, valid, paths) if mask_mode == "prune" else nodes.expand(batch)
@@ -337,6 +356,7 @@ def _unmixed(
 def _checked_temperature(temperature: float | Tensor, scores: Tensor, *, check: bool) -> float | Tensor:
     if isinstance(temperature, Tensor):
         return checked_temperatures(temperature, scores, check=check)
+    _checks.number(temperature, "temperature")
     limits = torch.finfo(scores.dtype)
     if not limits.tiny <= temperature <= limits.max:
         raise ValueError(

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from catnat import _saving
+from catnat import _checks, _saving
 from catnat._builders import balanced
 from catnat._tree import Tree
 from catnat.activations import Activation, resolve
@@ -162,6 +162,7 @@ class ScoreLayer(OnTree, nn.Linear):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        _checks.in_features(in_features)
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
         super().__init__(in_features, self.tree.num_nodes, bias, device, dtype)
