@@ -162,6 +162,17 @@ def test_dtype_of_values(kind):
         kind(scores_of(), dtype=bool)
 
 
+def test_a_dtype_holds_every_class():
+    """In uint8 the class 256 would be class 0, and bfloat16 rounds it to a neighbour."""
+    scores = jnp.zeros((3, 299))
+    for small in (jnp.uint8, jnp.bfloat16):
+        with pytest.raises(ValueError, match="the last is 299"):
+            Catnat(scores, dtype=small)
+        assert OneHotCatnat(scores, dtype=small).sample(seed=0).dtype == small
+    assert Catnat(scores[:, :255], dtype=jnp.uint8).sample(seed=0).dtype == jnp.uint8
+    assert Catnat(scores, dtype=jnp.float16).sample(seed=0).dtype == jnp.float16
+
+
 @pytest.mark.slow
 def test_straight_through():
     """A draw plus the gradient of the probabilities, also beside log-probabilities, as distrax's wrapper makes it."""

@@ -49,14 +49,17 @@ class _OnTree:
     ) -> None:
         distrax.Distribution.__init__(self)  # a Categorical would want logits
         self._catnat = cj.Catnat(scores, tree, activation, **options)
-        if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
-            raise ValueError(f"`dtype` is {dtype}, but a dtype for values is needed: whole or floating-point numbers.")
+        self._check_dtype(dtype)
         self._dtype = dtype
 
     @property
     def distribution(self) -> cj.Catnat:
         """The same distribution as a distribution of :mod:`catnat.jax`."""
         return self._catnat
+
+    def _check_dtype(self, dtype: Any) -> None:
+        if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
+            raise ValueError(f"`dtype` is {dtype}, but a dtype for values is needed: integer or floating-point.")
 
     @property
     def scores(self) -> Float[Array, "*batch nodes"]:
@@ -118,6 +121,16 @@ class Catnat(_OnTree, distrax.Categorical):  # type: ignore[misc] # distrax has 
         >>> print(policy.kl_divergence(distrax.Categorical(logits=jnp.zeros(18))).round(4))
         [0. 0. 0. 0. 0.]
     """
+
+    def _check_dtype(self, dtype: Any) -> None:
+        """Raise unless it can hold every class: what it rounds or wraps around would be another class."""
+        super()._check_dtype(dtype)
+        last = self.num_categories - 1
+        most = jnp.iinfo(dtype).max if jnp.issubdtype(dtype, jnp.integer) else 2 ** (jnp.finfo(dtype).nmant + 1)
+        if last > most:
+            raise ValueError(
+                f"`dtype` is {jnp.dtype(dtype)}, which holds classes up to {most}, but the last is {last}."
+            )
 
     def _sample_n(self, key: PRNGKeyArray, n: int) -> Shaped[Array, "n *batch"]:
         return self._catnat.sample((n,), key=key).astype(self._dtype)
