@@ -334,6 +334,34 @@ MUTANTS = (
         "total = 2 * sum_over_ranks(grad, ctx.group)",
         "tests/multiprocess/test_parallel.py",
     ),
+    Mutant(
+        "torch: forward modes nest through an autograd Function",
+        f"{TORCH}/_autograd.py",
+        "return sum(level.key() == _functorch.TransformType.Jvp for level in levels) > 1",
+        "return False",
+        "tests/only_torch/test_autograd.py",
+    ),
+    Mutant(
+        "torch: a high temperature makes what is impossible possible",
+        f"{TORCH}/_leaves.py",
+        "impossible = torch.where(impossible.all(-1, keepdim=True), masked, impossible)",
+        "impossible = masked",
+        "tests/conformance/test_masks.py",
+    ),
+    Mutant(
+        "torch: what is made in inference mode is kept",
+        f"{TORCH}/_leaves.py",
+        "if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():",
+        "if False:",
+        "tests/only_torch/test_distributions.py",
+    ),
+    Mutant(
+        "torch: the upper edge of a pruned node is what the lower one leaves",
+        f"{TORCH}/_kernels.py",
+        "lower, upper = -angle / rate, torch.atan2(no.sqrt(), yes.sqrt()) / rate",
+        "lower, upper = -angle / rate, (math.pi / 2 - angle) / rate",
+        "tests/conformance/test_masks.py",
+    ),
     # ---- jax ----
     Mutant(
         "jax: the slope of no has the wrong sign",
