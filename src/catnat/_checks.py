@@ -309,7 +309,7 @@ def how_many(k: int, classes: int, least: int = 1) -> None:
     if not isinstance(k, (int, np.integer)):
         raise TypeError(f"`k` is {k!r} of type {type(k).__name__}, but an integer is needed.")
     if not least <= k <= classes:
-        raise ValueError(f"`k` is {k}, but {least} .. {classes} different classes can be had from this tree.")
+        raise ValueError(f"`k` is {k}, but {least} .. {classes} classes can be had from this tree.")
 
 
 # ---- numbers ----

@@ -344,8 +344,8 @@ MUTANTS = (
     Mutant(
         "torch: a high temperature makes what is impossible possible",
         f"{TORCH}/_leaves.py",
-        "impossible = torch.where(impossible.all(-1, keepdim=True), masked, impossible)",
-        "impossible = masked",
+        "tempered = tempered.masked_fill(impossible & possible, zero)",
+        "tempered = tempered + 0 * (impossible & possible)",
         "tests/conformance/test_masks.py",
     ),
     Mutant(

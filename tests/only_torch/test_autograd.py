@@ -295,6 +295,15 @@ def test_forward_modes_nest_where_large_inputs_have_functions_of_their_own(activ
     rows.assert_close(jacfwd(jacfwd(function))(scores), wanted, 1e-8, 1e-10)
 
 
+def test_forward_modes_nest_through_half_precision():
+    def function(x, dtype=torch.bfloat16):
+        return ct.log_catnat((x**2).to(dtype)).float()[0]
+
+    x = torch.tensor([0.5, -0.7, 0.3])
+    wanted = hessian(lambda x: function(x, torch.float32))(x)
+    torch.testing.assert_close(jacfwd(jacfwd(function))(x), wanted, rtol=0.01, atol=0.01)
+
+
 def test_the_expected_hessian_of_the_loss_is_the_fisher_matrix():
     """Second derivatives meet the geometry: E[-d2 log p] is diagonal and equals ``fisher_diagonal``."""
     for tree in (catnat.balanced(8), catnat.chain(7), rows.TREES["huffman-20"]):

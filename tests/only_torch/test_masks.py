@@ -92,7 +92,7 @@ def test_masks_and_scores_are_broadcast(tree, mode, score_batch, mask_batch, bat
 
 
 def test_batches_that_do_not_fit():
-    with pytest.raises(RuntimeError, match="broadcast"):
+    with pytest.raises(ValueError, match="broadcast"):
         ct.Catnat(torch.zeros(2, 4), mask=MASK.expand(3, 5))
 
 

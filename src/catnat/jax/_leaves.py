@@ -189,13 +189,14 @@ class SoftmaxLeaves(Leaves):
         return self.fill(self.variables.join(jax.nn.log_softmax(stacked, -1)), lowest)
 
     def _with_temperature(self, stacked: Array, temperature: Array, zero: float) -> Array:
-        """Logarithms of p^(1/T); those of 0, at most ``zero``, stay lowest however large T is, as masked ones do."""
-        lowest = _lowest(stacked)
-        masked, impossible = stacked <= lowest, stacked <= max(zero, lowest)
-        # Where no valid class is possible, they keep the order of their logarithms.
-        impossible = jnp.where(impossible.all(-1, keepdims=True), masked, impossible)
+        """Logarithms of p^(1/T), from the largest down; masked ones and those of 0, at most ``zero``, stay."""
         tempered = _dense.apply_temperature(stacked, self.variables.beside_stack(temperature))
-        return jnp.where(impossible, lowest, tempered)
+        lowest = _lowest(stacked)
+        if zero > lowest:
+            impossible = stacked <= zero
+            possible = ~impossible.all(-1, keepdims=True)  # or valid classes would keep no order
+            tempered = jnp.where(impossible & possible, zero, tempered)
+        return jnp.where(stacked <= lowest, lowest, tempered)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["leaves"], meta_fields=["unimix"])

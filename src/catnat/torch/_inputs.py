@@ -15,7 +15,7 @@ from catnat._forest import Forest
 from catnat._tree import Tree
 from catnat.activations import Activation, resolve
 from catnat.torch import _constants
-from catnat.torch._autograd import apply
+from catnat.torch._autograd import apply, wants_plain_operations
 
 
 def check(
@@ -107,7 +107,7 @@ def to_computing_dtype(values: Tensor) -> Tensor:
     """``values`` to compute with; in the backward pass, a gradient that overflows half precision saturates."""
     if values.dtype.itemsize >= 4:
         return values
-    if torch.compiler.is_compiling():
+    if wants_plain_operations():
         return values.float()
     return apply(_HalfToFloat, values)
 

@@ -208,13 +208,14 @@ class SoftmaxLeaves(Leaves):
         return self.mask.fill(self.variables.join(F.log_softmax(stacked, -1)))
 
     def _with_temperature(self, stacked: Tensor, temperature: float | Tensor, zero: float) -> Tensor:
-        """Logarithms of p^(1/T); those of 0, at most ``zero``, stay lowest however large T is, as masked ones do."""
+        """Logarithms of p^(1/T), from the largest down; masked ones and those of 0, at most ``zero``, stay."""
         tau = self.variables.beside_stack(temperature) if isinstance(temperature, Tensor) else temperature
-        lowest = torch.finfo(stacked.dtype).min
-        masked, impossible = stacked <= lowest, stacked <= max(zero, lowest)
-        # Where no valid class is possible, they keep the order of their logarithms.
-        impossible = torch.where(impossible.all(-1, keepdim=True), masked, impossible)
-        return _dense.apply_temperature(stacked, tau).masked_fill(impossible, lowest)
+        tempered, lowest = _dense.apply_temperature(stacked, tau), torch.finfo(stacked.dtype).min
+        if zero > lowest:
+            impossible = stacked <= zero
+            possible = impossible.all(-1, keepdim=True).logical_not()  # or valid classes would keep no order
+            tempered = tempered.masked_fill(impossible & possible, zero)
+        return tempered.masked_fill(stacked <= lowest, lowest)
 
 
 class FewLeaves(Leaves):
