@@ -144,7 +144,7 @@ PRESETS = {
     "table-3-constant": _CONSTANT,
     # And where the rate falls, from one that is searched for.
     "table-3-short": dataclasses.replace(_SEARCHED, parameterizations=RELAXED[1:], steps=10_000),
-    # Two more seeds of the four cells where softmax comes nearest to the trees.
+    # Two more seeds of the four cells where softmax comes nearest to the better tree.
     "table-3-seeds": dataclasses.replace(
         _CONSTANT,
         cells=tuple(
