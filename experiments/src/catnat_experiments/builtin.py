@@ -35,7 +35,7 @@ BUILT_IN = {
             "start-fast": 0.5,
             "reproduce-short": 0.7,
             "reproduce": 0.7,
-            "reproduce-constant": 2.1,
+            "reproduce-constant": 3.2,
             "table-3": 14,
             "table-3-constant": 4,
             "table-3-short": 6,
