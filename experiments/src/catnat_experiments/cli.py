@@ -148,11 +148,11 @@ def _runs_of_presets(name: str) -> dict[str, int | None]:
 
 def _preset_lines(runs: Mapping[str, int | None], builtin: BuiltIn) -> list[str]:
     """A line for each preset; what is not known is said to be unknown."""
-    lines = []
+    lines, width = [], max(map(len, runs))
     for preset, count in runs.items():
         hours = builtin.hours.get(preset)
         known = "unknown" if count is None else f"{count:,}"
-        lines.append(f"  {preset:<15} {known:>7} runs {'unknown' if hours is None else f'{hours:,g}':>8} core-hours")
+        lines.append(f"  {preset:<{width}} {known:>7} runs {'unknown' if hours is None else f'{hours:,g}':>8} core-hours")
     return lines
 
 
