@@ -150,9 +150,9 @@ def _preset_lines(runs: Mapping[str, int | None], builtin: BuiltIn) -> list[str]
     """A line for each preset; what is not known is said to be unknown."""
     lines, width = [], max(map(len, runs))
     for preset, count in runs.items():
-        hours = builtin.hours.get(preset)
         known = "unknown" if count is None else f"{count:,}"
-        lines.append(f"  {preset:<{width}} {known:>7} runs {'unknown' if hours is None else f'{hours:,g}':>8} core-hours")
+        hours = f"{builtin.hours[preset]:,g}" if preset in builtin.hours else "unknown"
+        lines.append(f"  {preset:<{width}} {known:>7} runs {hours:>8} core-hours")
     return lines
 
 
