@@ -174,6 +174,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("vae", "laptop"),
     ("vae", "sgd"),
     ("vae", "reproduce"),
+    ("vae", "reproduce-constant"),
     ("vae", "ablation-equal"),
     ("vae_reinforce", "collapse"),
     ("vae_reinforce", "table-5"),

@@ -1,4 +1,4 @@
-"""What every test shares: import paths, reproducible Hypothesis, one thread per worker, few rows of many."""
+"""What every test shares: import paths, fixed seeds, one thread per worker, few rows of many."""
 
 import collections
 import itertools
@@ -22,6 +22,13 @@ hypothesis.settings.load_profile("catnat")
 # Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
 # running it.
 ONE_ROW_IN = {"torch_compiled": 800, "jax": 200, "only_jax": 40}
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    """What a test draws without a generator of its own is the same in every run, whatever ran before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 def pytest_addoption(parser):
