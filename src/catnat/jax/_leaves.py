@@ -189,7 +189,7 @@ class SoftmaxLeaves(Leaves):
         return self.fill(self.variables.join(jax.nn.log_softmax(stacked, -1)), lowest)
 
     def _with_temperature(self, stacked: Array, temperature: Array, zero: float) -> Array:
-        """Logarithms of p^(1/T), from the largest down; masked ones and those of 0, at most ``zero``, stay."""
+        """Logarithms of p^(1/T), from the largest down; where p is 0 (at most ``zero``) or masked it stays so."""
         tempered = _dense.apply_temperature(stacked, self.variables.beside_stack(temperature))
         lowest = _lowest(stacked)
         if zero > lowest:

@@ -208,7 +208,7 @@ class SoftmaxLeaves(Leaves):
         return self.mask.fill(self.variables.join(F.log_softmax(stacked, -1)))
 
     def _with_temperature(self, stacked: Tensor, temperature: float | Tensor, zero: float) -> Tensor:
-        """Logarithms of p^(1/T), from the largest down; masked ones and those of 0, at most ``zero``, stay."""
+        """Logarithms of p^(1/T), from the largest down; where p is 0 (at most ``zero``) or masked it stays so."""
         tau = self.variables.beside_stack(temperature) if isinstance(temperature, Tensor) else temperature
         tempered, lowest = _dense.apply_temperature(stacked, tau), torch.finfo(stacked.dtype).min
         if zero > lowest:
