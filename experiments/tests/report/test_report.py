@@ -369,3 +369,16 @@ def test_a_curve_of_one_run_has_no_band() -> None:
     [band] = axes.collections
     edges = np.asarray(band.get_paths()[0].vertices)
     assert np.unique(edges[:, 1]).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("softmax", 3), ("softmax+relaxed+constant-rate", 2), ("softmax" * 12, 1)]
+)
+def test_a_legend_has_as_many_columns_as_there_is_room_for(name: str, columns: int) -> None:
+    figure, (axes,) = plots.grid(1, 2.0)
+    for number in range(3):
+        axes.plot([0, 1], label=f"{name} {number}")
+    plots.legend_outside(figure)
+    (legend,) = figure.legends
+    assert legend._ncols == columns  # type: ignore[attr-defined]
+    assert legend.get_window_extent().width < figure.bbox.width

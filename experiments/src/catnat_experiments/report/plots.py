@@ -117,10 +117,15 @@ def style_of_gallery(_: object, __: str) -> None:
 def legend_outside(
     figure: Figure, place: Literal["outside upper center", "outside lower center"] = "outside lower center"
 ) -> None:
-    """One legend for all panels, that of the first, above or below them."""
+    """One legend for all panels, that of the first, above or below them, in as many columns as there is room for."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    if handles:  # matplotlib would draw an empty box
-        figure.legend(handles, labels, loc=place, ncols=COLUMNS, fontsize=9)
+    if not handles:  # matplotlib would draw an empty box
+        return
+    for columns in range(COLUMNS, 0, -1):
+        legend = figure.legend(handles, labels, loc=place, ncols=columns, fontsize=9)
+        if columns == 1 or legend.get_window_extent().width < figure.bbox.width:
+            return
+        legend.remove()
 
 
 def save(figure: Figure, path: Path) -> Path:
