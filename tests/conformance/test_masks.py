@@ -173,14 +173,12 @@ def test_what_is_impossible_stays_so_at_any_temperature(backend, temperature, un
     """0^(1/T) is 0, and the rest becomes uniform; classes that a mask leaves, all of them impossible, share what is."""
     scores = np.array([[4.0, 0.0, 0.0]])  # the root's answer is certain
     options = cases.OptionsCase("", "renormalize", temperature, unimix)
-    for mask, wanted in ((None, [0, 0, 0.5, 0.5]), (VALID_BELOW, [0.5, 0.5, 0, 0])):
+    only_impossible = np.array([[True, True, False, False]])
+    for mask, wanted in ((None, [0, 0, 0.5, 0.5]), (only_impossible, [0.5, 0.5, 0, 0])):
         valid = np.ones(4) if mask is None else mask[0]
         facts = backend.masked(scores, catnat.balanced(4), "natural", options, mask)
         mixed = (1 - unimix) * np.array([wanted]) + unimix * valid / valid.sum()
         checks.close(facts["probs"], mixed, atol=1e-13)
-
-
-VALID_BELOW = np.array([[True, True, False, False]])
 
 
 def test_the_sigmoid_is_never_impossible(backend):

@@ -58,6 +58,7 @@ class _OnTree:
         return self._catnat
 
     def _check_dtype(self, dtype: Any) -> None:
+        """Raise unless it is one of numbers."""
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
             raise ValueError(f"`dtype` is {dtype}, but a dtype for values is needed: integer or floating-point.")
 
