@@ -4,20 +4,20 @@ This top level holds what needs no framework: trees and activations. ``catnat.to
 functions, distributions and layers; importing ``catnat`` alone loads NumPy only.
 """
 
-from catnat._bins import Bins as Bins
-from catnat._builders import balanced as balanced
-from catnat._builders import chain as chain
-from catnat._builders import from_children as from_children
-from catnat._builders import from_clusters as from_clusters
-from catnat._builders import huffman as huffman
-from catnat._clustering import from_embeddings as from_embeddings
-from catnat._forest import Forest as Forest
-from catnat._taxonomy import Taxonomy as Taxonomy
-from catnat._tree import Tree as Tree
 from catnat.activations import Activation as Activation
 from catnat.activations import EdgeWarning as EdgeWarning
 from catnat.activations import natural as natural
 from catnat.activations import sigmoid as sigmoid
+from catnat.trees.bins import Bins as Bins
+from catnat.trees.builders import balanced as balanced
+from catnat.trees.builders import chain as chain
+from catnat.trees.builders import from_children as from_children
+from catnat.trees.builders import from_clusters as from_clusters
+from catnat.trees.builders import huffman as huffman
+from catnat.trees.clustering import from_embeddings as from_embeddings
+from catnat.trees.forest import Forest as Forest
+from catnat.trees.taxonomy import Taxonomy as Taxonomy
+from catnat.trees.tree import Tree as Tree
 
 __version__ = "0.2.0"
 

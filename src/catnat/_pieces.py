@@ -7,7 +7,7 @@ import heapq
 
 import numpy as np
 
-from catnat._tree import Floats, Ints, Tree
+from catnat.trees.tree import Floats, Ints, Tree
 
 TOP = -1
 """In place of a piece's number, for the nodes above all pieces."""

@@ -11,7 +11,8 @@ from cases import ACTIVATIONS
 from conformance.backend import built
 
 import catnat
-from catnat import _saving, activations
+from catnat import activations
+from catnat.trees import saving
 
 ROWS = [row for row in ACTIVATIONS.values() if row.scaling == "paper"]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -58,14 +59,14 @@ def test_equal_and_hashed_by_content():
     "activation", [catnat.sigmoid(), catnat.natural(width=2.5, boundary="reflect", scaling="isotropic")]
 )
 def test_saved_as_json(activation):
-    text = json.dumps(_saving.activation_parts(activation))
-    assert _saving.activation_from_parts(json.loads(text)) == activation
+    text = json.dumps(saving.activation_parts(activation))
+    assert saving.activation_from_parts(json.loads(text)) == activation
 
 
 def test_one_registry_serves_names_saving_and_messages():
     for name, activation in activations.REGISTRY.items():
         assert activations.resolve(name) is activation
-        assert _saving.activation_parts(activation)["name"] == name
+        assert saving.activation_parts(activation)["name"] == name
         with pytest.raises(TypeError, match=f"'{name}'"):
             activations.resolve(3.0)
         with pytest.raises(ValueError, match=name):

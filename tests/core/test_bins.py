@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import catnat
-from catnat import _bins
+from catnat.trees import bins
 
 EDGES = [-1.0, 0.0, 0.5, 4.0]
 
@@ -112,7 +112,7 @@ def in_order(root):
 
 @given(cases.tree_cases())
 def test_which_trees_are_in_order(case):
-    lower = _bins.yes_is_lower(case.tree)
+    lower = bins.yes_is_lower(case.tree)
     assert (lower is not None) == in_order(case.root)
     if lower is None:
         return
@@ -127,10 +127,10 @@ def test_cut(name):
     case = cases.tree_case(name)
     if not in_order(case.root):
         with pytest.raises(ValueError, match="not consecutive"):
-            _bins.cut(case.tree, 1)
+            bins.cut(case.tree, 1)
         return
     for level in {0, min(2, case.tree.depth), case.tree.depth}:
-        tree, first = _bins.cut(case.tree, level)
+        tree, first = bins.cut(case.tree, level)
         starts = sorted({min(oracle.leaves(part)) for part in parts(case.root, level)})
         assert first.tolist() == starts
         wanted = np.add.reduceat(np.array(case.weights) / sum(case.weights), starts)
@@ -147,4 +147,4 @@ def parts(root, level):
 
 def test_cut_below_the_tree():
     with pytest.raises(ValueError, match="from 0 to its depth, 3"):
-        _bins.cut(catnat.balanced(8), 4)
+        bins.cut(catnat.balanced(8), 4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.cluster import hierarchy
 
 import catnat
-from catnat import _builders, _clustering
+from catnat.trees import builders, clustering
 
 # ---- balanced ----
 
@@ -128,7 +128,7 @@ WEIGHTS = {
 @pytest.mark.parametrize("family", WEIGHTS)
 def test_huffman_merges_as_a_heap_does(family, rows_at_once, monkeypatch):
     if rows_at_once:
-        monkeypatch.setattr("catnat._builders._ROWS", rows_at_once)
+        monkeypatch.setattr("catnat.trees.builders._ROWS", rows_at_once)
     rng = np.random.default_rng(0)
     for size in (2, 3, 4, 5, *rng.integers(6, 300, 20).tolist()):
         weights = WEIGHTS[family](rng, size)
@@ -150,7 +150,7 @@ def test_trees_are_the_same_when_their_numbers_outgrow_a_dtype(size, monkeypatch
 
 @pytest.mark.parametrize(("count", "dtype"), [(2**31, np.int32), (2**31 + 1, np.int64)])
 def test_narrow_integers_hold_what_is_counted(count, dtype):
-    assert _builders.narrow_ints(count) is dtype
+    assert builders.narrow_ints(count) is dtype
     assert np.iinfo(dtype).max >= count - 1
 
 
@@ -191,7 +191,7 @@ def test_from_children_reads_scipy_linkage(method):
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.float32])
 def test_from_children_takes_rows_in_any_order_and_dtype(dtype, monkeypatch):
-    monkeypatch.setattr("catnat._builders._ROWS", 3)
+    monkeypatch.setattr("catnat.trees.builders._ROWS", 3)
     rng = np.random.default_rng(0)
     for size in (2, 3, 9, 60):
         merges = np.array(oracle.huffman_merges(rng.pareto(1.0, size).tolist()))
@@ -205,7 +205,7 @@ def test_from_children_takes_rows_in_any_order_and_dtype(dtype, monkeypatch):
 @pytest.mark.parametrize("make", [catnat.balanced, catnat.chain])
 def test_from_children_knows_trees_by_any_number_of_rows_at_once(make, monkeypatch):
     for rows_at_once in (1, 3, 100):
-        monkeypatch.setattr("catnat._builders._ROWS", rows_at_once)
+        monkeypatch.setattr("catnat.trees.builders._ROWS", rows_at_once)
         for size in (3, 8, 11):
             children = make(size).children
             rows = np.where(children >= size - 1, children - (size - 1), children + size)
@@ -382,8 +382,8 @@ def sides(tree, node=0):
 def reading(request, monkeypatch):
     """Whether large groups are read whole or in parts, as embeddings are that do not fit into memory."""
     if request.param == "in parts":
-        monkeypatch.setattr("catnat._clustering._ROWS", 16)
-        monkeypatch.setattr("catnat._clustering._NUMBERS", 64)
+        monkeypatch.setattr("catnat.trees.clustering._ROWS", 16)
+        monkeypatch.setattr("catnat.trees.clustering._NUMBERS", 64)
 
 
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 5, 64, 100, 1000])
@@ -415,7 +415,7 @@ def test_embeddings_keep_clusters_together_however_rows_are_worked_on(monkeypatc
     points = np.repeat(centres, 4, axis=0) + rng.standard_normal((64, 8)) * 0.01
     clusters = {frozenset(range(4 * c, 4 * c + 4)) for c in range(16)}
     for rows in (1 << 14, 10):
-        monkeypatch.setattr("catnat._clustering._ROWS", rows)
+        monkeypatch.setattr("catnat.trees.clustering._ROWS", rows)
         tree = catnat.from_embeddings(points)
         below = {frozenset(no + yes) for no, yes in (sides(tree, node) for node in range(tree.num_nodes))}
         assert clusters <= below
@@ -451,8 +451,8 @@ def test_embeddings_make_one_tree_however_they_are_stored_and_read(weighted, tmp
     stored = np.lib.format.open_memmap(tmp_path / "points.npy", "w+", np.float64, points.shape)
     stored[:] = points
     for rows, numbers in ((1 << 14, 1 << 24), (64, 600), (10, 1)):
-        monkeypatch.setattr("catnat._clustering._ROWS", rows)
-        monkeypatch.setattr("catnat._clustering._NUMBERS", numbers)
+        monkeypatch.setattr("catnat.trees.clustering._ROWS", rows)
+        monkeypatch.setattr("catnat.trees.clustering._NUMBERS", numbers)
         for each in (stored, points.tolist(), points.astype(np.float32), np.asfortranarray(points.astype(np.int32))):
             assert catnat.from_embeddings(each, weights) == tree
         assert catnat.from_embeddings(stored, weights, scratch=tmp_path) == tree
@@ -463,16 +463,16 @@ def test_embeddings_make_one_tree_however_they_are_stored_and_read(weighted, tmp
 def test_embeddings_are_read_from_the_scratch_folder_once_they_are_there(weighted, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     points, weights = rng.standard_normal((500, 4)), rng.pareto(1.0, 500) + 1e-3 if weighted else None
-    monkeypatch.setattr("catnat._clustering._ROWS", 16)
-    monkeypatch.setattr("catnat._clustering._NUMBERS", 64)
+    monkeypatch.setattr("catnat.trees.clustering._ROWS", 16)
+    monkeypatch.setattr("catnat.trees.clustering._NUMBERS", 64)
     tree = catnat.from_embeddings(points, weights)
-    regroup = _clustering._Embeddings.regroup
+    regroup = clustering._Embeddings.regroup
 
     def regroup_and_spoil(self, order):
         regroup(self, order)
         points[:] = np.nan
 
-    monkeypatch.setattr("catnat._clustering._Embeddings.regroup", regroup_and_spoil)
+    monkeypatch.setattr("catnat.trees.clustering._Embeddings.regroup", regroup_and_spoil)
     assert catnat.from_embeddings(points, weights, scratch=tmp_path) == tree
     assert np.isnan(points).all()
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 
 import catnat
 from catnat import natural, sigmoid
-from catnat._saving import check_names, names
+from catnat.trees.saving import check_names, names
 
 TREES = [cases.tree_case(name).tree for name in cases.TREE_NAMES]
 ACTIVATIONS = [

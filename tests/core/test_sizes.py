@@ -87,7 +87,7 @@ def peak_bytes(make):
 
 def test_huffman_of_a_file_needs_a_third_more_memory_than_its_tree(tmp_path, monkeypatch):
     """A tree with a prior holds 24 bytes a class. A copy of the table or of the prior would be 16 or 8 bytes more."""
-    monkeypatch.setattr("catnat._builders._ROWS", 1 << 10)
+    monkeypatch.setattr("catnat.trees.builders._ROWS", 1 << 10)
     size = 1 << 18
     np.save(tmp_path / "weights.npy", np.random.default_rng(0).pareto(1.0, size).astype(np.float32) + 1e-3)
     weights = np.load(tmp_path / "weights.npy", mmap_mode="r")
@@ -97,7 +97,7 @@ def test_huffman_of_a_file_needs_a_third_more_memory_than_its_tree(tmp_path, mon
 
 
 def test_from_children_of_a_file_needs_little_more_memory_than_its_tree(tmp_path, monkeypatch):
-    monkeypatch.setattr("catnat._builders._ROWS", 1 << 10)
+    monkeypatch.setattr("catnat.trees.builders._ROWS", 1 << 10)
     size = 1 << 18
     children = catnat.huffman(np.random.default_rng(0).pareto(1.0, size) + 1e-3).children
     np.save(tmp_path / "rows.npy", np.where(children >= size - 1, children - (size - 1), children + size))
@@ -109,9 +109,9 @@ def test_from_children_of_a_file_needs_little_more_memory_than_its_tree(tmp_path
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_from_embeddings_of_a_file_needs_memory_for_classes_not_for_embeddings(weighted, tmp_path, monkeypatch):
-    monkeypatch.setattr("catnat._builders._ROWS", 1 << 10)
-    monkeypatch.setattr("catnat._clustering._ROWS", 1 << 8)
-    monkeypatch.setattr("catnat._clustering._NUMBERS", 1 << 14)
+    monkeypatch.setattr("catnat.trees.builders._ROWS", 1 << 10)
+    monkeypatch.setattr("catnat.trees.clustering._ROWS", 1 << 8)
+    monkeypatch.setattr("catnat.trees.clustering._NUMBERS", 1 << 14)
     size, width = 1 << 13, 64
     np.save(tmp_path / "points.npy", np.random.default_rng(0).standard_normal((size, width)))
     points = np.load(tmp_path / "points.npy", mmap_mode="r")

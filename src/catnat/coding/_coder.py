@@ -12,10 +12,10 @@ import constriction
 import numpy as np
 from numpy.typing import NDArray
 
-from catnat._tree import Ints, Tree
 from catnat.activations import Activation
 from catnat.coding._file import CodingError, Contents, pack, unpack
 from catnat.coding._model import Head, Model, Probabilities, as_array
+from catnat.trees.tree import Ints, Tree
 
 # A part of the format: within a block, the decisions of one level stand together.
 _BLOCK = 1 << 13

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from catnat import _checks, _saving
-from catnat._tree import Floats, Ints, Tree
+from catnat import _checks
 from catnat.activations import Activation, resolve
+from catnat.trees import saving
+from catnat.trees.tree import Floats, Ints, Tree
 
 Probabilities = NDArray[np.uint16]
 """The probabilities of yes, in units of 2^-16."""
@@ -109,7 +110,7 @@ class Model:
 
     def fingerprint(self) -> bytes:
         """What tells tree, activation and weights apart, 16 bytes."""
-        digest = hashlib.sha256("|".join(_saving.names(self.tree, self.activation)).encode())
+        digest = hashlib.sha256("|".join(saving.names(self.tree, self.activation)).encode())
         for array in self.head or ():
             digest.update(np.ascontiguousarray(array).astype("<f8").tobytes())
         return digest.digest()[:16]

@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from catnat._bins import Bins, as_bins, check_resolved
 from catnat.jax import _constants
+from catnat.trees.bins import Bins, as_bins, check_resolved
 
 # A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
 _FARTHEST = 1e18

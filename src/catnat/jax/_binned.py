@@ -12,15 +12,16 @@ from jax import Array, lax
 from jaxtyping import Float, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from catnat import _bins, _checks
-from catnat._bins import Bins
-from catnat._tree import Tree
+from catnat import _checks
 from catnat.activations import Activation
-from catnat.jax import _bin_positions, _cumulative, _functional, _inputs, _leaves
+from catnat.jax import _bin_positions, _cumulative, _inputs, _leaves, functional
 from catnat.jax._bin_positions import Position
-from catnat.jax._distributions import Catnat, OfScores, as_data
 from catnat.jax._leaves import Leaves
 from catnat.jax._nodes import Nodes, prepare
+from catnat.jax.distributions import Catnat, OfScores, as_data
+from catnat.trees import bins
+from catnat.trees.bins import Bins
+from catnat.trees.tree import Tree
 
 
 @as_data
@@ -167,14 +168,14 @@ class BinnedCatnat(OfScores):
         Args:
             level: How many levels of the tree to keep: at most 2^level bins.
         """
-        tree, first = _bins.cut(self.tree, level)
-        return BinnedCatnat(self.scores[..., : tree.num_nodes], _bins.joined(self.bins, first), tree, self.activation)
+        tree, first = bins.cut(self.tree, level)
+        return BinnedCatnat(self.scores[..., : tree.num_nodes], bins.joined(self.bins, first), tree, self.activation)
 
     def kl_divergence(self, other: BinnedCatnat) -> Float[Array, "*batch"]:
         """The divergence KL(self || other) from another distribution on the same bins."""
         if not isinstance(other, BinnedCatnat):
             raise TypeError(f"`other` is a {type(other).__name__}, but a BinnedCatnat on the same bins is needed.")
-        _bins.same(self.bins, other.bins)
+        bins.same(self.bins, other.bins)
         return self.categorical.kl_divergence(other.categorical)
 
     # ---- helpers ----
@@ -193,7 +194,7 @@ _compiled = functools.partial(jax.jit, static_argnames="bins")
 @_compiled
 def _log_density(nodes: Nodes, value: Array, bins: Bins) -> Array:
     at = _bin_positions.locate(value, bins)
-    log_prob = _functional.log_prob_unchecked(nodes, at.which) - jnp.log(at.width) - at.distance
+    log_prob = functional.log_prob_unchecked(nodes, at.which) - jnp.log(at.width) - at.distance
     log_prob = jnp.where(at.beyond > 0, float(jnp.finfo(log_prob.dtype).min), log_prob)
     return jnp.where(jnp.isnan(value), value, log_prob)
 
@@ -230,21 +231,21 @@ def _quantile(nodes: Nodes, value: Array, bins: Bins) -> Array:
 @functools.partial(jax.jit, static_argnames=("bins", "sample_shape"))
 def _draw(nodes: Nodes, bins: Bins, sample_shape: tuple[int, ...], key: Array) -> Array:
     first, second = jax.random.split(key)
-    index = _functional.draw(nodes, sample_shape, first)
+    index = functional.draw(nodes, sample_shape, first)
     return lax.stop_gradient(_bin_positions.place(index, jax.random.uniform(second, index.shape, nodes.dtype), bins))
 
 
 @_compiled
 def _moments(nodes: Nodes, bins: Bins) -> tuple[Array, Array]:
-    probs, table = _functional.probs(nodes), _bin_positions.table_of(bins, nodes.dtype)
+    probs, table = functional.probs(nodes), _bin_positions.table_of(bins, nodes.dtype)
     mean = (probs * table.mean).sum(-1, keepdims=True)
     return mean[..., 0], (probs * (table.variance + jnp.square(table.mean - mean))).sum(-1)
 
 
 @_compiled
 def _entropy(nodes: Nodes, bins: Bins) -> Array:
-    within = _functional.probs(nodes) * _bin_positions.table_of(bins, nodes.dtype).entropy
-    return _functional.node_entropies(nodes).sum(-1) + within.sum(-1)
+    within = functional.probs(nodes) * _bin_positions.table_of(bins, nodes.dtype).entropy
+    return functional.node_entropies(nodes).sum(-1) + within.sum(-1)
 
 
 @_compiled

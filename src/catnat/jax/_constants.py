@@ -10,11 +10,11 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from catnat import _tables
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
+from catnat.trees import tables
+from catnat.trees.builders import balanced
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 # All constants are NumPy arrays. Inside a compiled function they become part of the program, so those of large trees
 # must be few or short: balanced trees need none but runs of equal values, other trees one table of children.
@@ -36,7 +36,7 @@ def default_tree(num_nodes: int) -> Tree:
 @constant
 def _runs(tree: Tree | Forest, activation: Activation, dtype: Any) -> tuple[Any, NDArray[Any] | None]:
     """The activation's constants, (K-1,) each; or those of every run of equal nodes, and where the runs start."""
-    found = _tables.node_constants(tree, activation, dtype)
+    found = tables.node_constants(tree, activation, dtype)
     if tree.num_nodes == 0:
         return found, None
     changes = np.any([row[1:] != row[:-1] for row in found], axis=0)
@@ -84,7 +84,7 @@ def leaf_weights(tree: Tree | Forest, dtype: Any) -> NDArray[Any]:
 @constant
 def path_matrix(tree: Tree | Forest, to: str, dtype: Any) -> NDArray[Any]:
     """Whether a no, then whether a yes, at a node lies on a path: 0/1, twice the nodes x leaves or x nodes."""
-    return _tables.path_branches(tree, to).astype(dtype).reshape(2 * tree.num_nodes, -1)
+    return tables.path_branches(tree, to).astype(dtype).reshape(2 * tree.num_nodes, -1)
 
 
 @constant
@@ -108,11 +108,11 @@ def forest_table(forest: Forest, name: str) -> NDArray[np.int32]:
 @constant
 def stacking(forest: Forest) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Where the classes of every variable stand in a row of all classes, (N, largest K), and which places are empty."""
-    table, empty = _tables.stacking(forest)
+    table, empty = tables.stacking(forest)
     return table.astype(np.int32), empty
 
 
 @constant
 def unstacking(forest: Forest) -> NDArray[np.int32]:
     """Where every class of a row of all classes stands in the flattened stack."""
-    return _tables.unstacking(forest).astype(np.int32)
+    return tables.unstacking(forest).astype(np.int32)

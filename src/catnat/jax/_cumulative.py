@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from catnat import _bins
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.jax import _constants, _paths
-from catnat.jax._functional import probs, walks
 from catnat.jax._nodes import Nodes
+from catnat.jax.functional import probs, walks
+from catnat.trees import bins
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 class Masses(NamedTuple):
@@ -63,7 +63,7 @@ def pick(values: Array, classes: Array) -> Array:
 
 
 def _walks_in_order(tree: Tree | Forest) -> bool:
-    return walks(tree) and _bins.yes_is_lower(tree) is not None
+    return walks(tree) and bins.yes_is_lower(tree) is not None
 
 
 def _masses_on_path(nodes: Nodes, classes: Array) -> Masses:
@@ -98,7 +98,7 @@ def _descend_to(nodes: Nodes, mass: Array) -> Array:
 
 def _yes_is_lower(node: Array, tree: Tree | Forest) -> Any:
     """Whether yes leads to the lower classes of each node."""
-    table = _bins.yes_is_lower(tree)
+    table = bins.yes_is_lower(tree)
     return _constants.look_up(table, node) if isinstance(table, np.ndarray) else table
 
 

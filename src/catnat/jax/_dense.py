@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from catnat._forest import Forest
-from catnat._tree import Tree, first_leaf
 from catnat.jax import _constants
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree, first_leaf
 
 # Up to here a matrix product beats walking the levels.
 MOST_MATMUL_CLASSES = 64

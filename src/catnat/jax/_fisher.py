@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.jax import _dense, _inputs, _masks
 from catnat.jax._nodes import Nodes, prepare
 from catnat.jax._pruning import pruned
+from catnat.trees.tree import Tree
 
 
 def reach(

@@ -21,12 +21,12 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from catnat import _tables
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.jax import _constants, _dense
 from catnat.jax._nodes import Nodes
+from catnat.trees import tables
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def kernels() -> dict[str, str]:
 def log_probs(nodes: Nodes, *, floored: bool) -> Array | None:
     """The log-probability of every class, (..., K), or None where no kernel serves."""
     tree, scores = nodes.tree, nodes.scores
-    if nodes.masses is not None or type(nodes.activation) not in _tables.FUSED or tree.num_nodes == 0:
+    if nodes.masses is not None or type(nodes.activation) not in tables.FUSED or tree.num_nodes == 0:
         return None
     if scores.dtype not in (jnp.float32, jnp.float64) or not _found()[0] or _is_on_mesh(scores):
         return None
@@ -100,13 +100,13 @@ class Problem(NamedTuple):
     def call(self, target: str, *arrays: Array, columns: int) -> Array:
         """A kernel of the CPU, of ``arrays`` with the same leading axes; the result has ``columns`` on its last."""
         constants = [*_constants.node_constants(self.tree, self.activation, arrays[0].dtype)]
-        code = _tables.fused_code(self.activation)
-        if code != _tables.SIGMOID:
+        code = tables.fused_code(self.activation)
+        if code != tables.SIGMOID:
             constants.append(jnp.pi / constants[5])
         rows = jnp.stack([jnp.asarray(row, arrays[0].dtype).reshape(-1) for row in constants])
         shape = jax.ShapeDtypeStruct((*arrays[0].shape[:-1], columns), arrays[0].dtype)
         attributes = {"depth": np.int64(self.tree.depth), "activation": np.int64(code), "floored": self.floored}
-        return jax.ffi.ffi_call(target, shape)(*arrays, rows, _tables.fused_table(self.tree), **attributes)
+        return jax.ffi.ffi_call(target, shape)(*arrays, rows, tables.fused_table(self.tree), **attributes)
 
 
 def _on_cpu(kernel: Callable[..., Array], plain: Callable[..., Array], *arrays: Array) -> Array:

@@ -13,10 +13,10 @@ import numpy as np
 from jax import Array
 
 from catnat import _checks
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation, resolve
 from catnat.jax import _constants
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 def check(

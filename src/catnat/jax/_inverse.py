@@ -11,10 +11,10 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from catnat import _checks
-from catnat._tree import Tree
 from catnat.activations import Activation, Band, resolve
 from catnat.jax import _constants, _dense, _inputs
 from catnat.jax._kernels import kernel_for
+from catnat.trees.tree import Tree
 
 
 def scores_from_probs(

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from catnat import _checks
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
-from catnat.jax import _dense, _fisher, _functional, _inputs, _masks, _paths
+from catnat.jax import _dense, _fisher, _inputs, _masks, _paths, functional
 from catnat.jax._kernels import kernel_for
 from catnat.jax._nodes import Nodes
 from catnat.jax._pruning import pruned, weighed
 from catnat.jax._variables import ForestVariables, SingleVariable, variables_of
+from catnat.trees.builders import balanced
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -131,20 +131,20 @@ class TreeLeaves(Leaves):
 
     @functools.partial(jax.jit, static_argnames="floored")
     def leaf_log_probs(self, *, floored: bool = True) -> Array:
-        logs = _functional.log_probs(self.left, floored=floored)
+        logs = functional.log_probs(self.left, floored=floored)
         return self.fill(logs, _lowest(logs))
 
     @jax.jit
     def entropy(self) -> Array:
         """The entropy, by the chain rule."""
-        return _functional.node_entropies(self.left).sum(-1)
+        return functional.node_entropies(self.left).sum(-1)
 
     @jax.jit
     def kl_divergence(self, other: Leaves) -> Array:
         """KL(self || other), by the chain rule on a common tree."""
         common = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
         if common and isinstance(other, TreeLeaves) and self.valid is None and other.valid is None:
-            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
+            return functional.node_divergences(self.nodes, other.nodes).sum(-1)
         return super().kl_divergence(other)
 
     @jax.jit
@@ -153,13 +153,13 @@ class TreeLeaves(Leaves):
 
     def log_prob_of_each(self, classes: Array) -> Array:
         """Along the paths of the classes, or from all classes if these are few."""
-        if not _functional.walks(self.nodes.tree):
+        if not functional.walks(self.nodes.tree):
             return super().log_prob_of_each(classes)
-        return self.variables.with_axis(_functional.log_prob_unchecked(self.left, classes))
+        return self.variables.with_axis(functional.log_prob_unchecked(self.left, classes))
 
     @functools.partial(jax.jit, static_argnames="sample_shape")
     def draw(self, sample_shape: tuple[int, ...], key: Array) -> Array:
-        return _functional.draw(self.without_nan().left, sample_shape, key)
+        return functional.draw(self.without_nan().left, sample_shape, key)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["leaves", "valid", "temperature"], meta_fields=[])
@@ -270,7 +270,7 @@ def gumbel_noise_on(log_probs: Array, possible: Array | None, sample_shape: Sequ
 
 def _draw_by_weight(weights: Array, tree: Tree | Forest, sample_shape: tuple[int, ...], key: Array) -> Array:
     """Draw classes with probabilities proportional to ``weights``; one of weight 0 is never drawn."""
-    return _functional.draw(weighed(jax.lax.stop_gradient(weights), _shallow(tree)), sample_shape, key)
+    return functional.draw(weighed(jax.lax.stop_gradient(weights), _shallow(tree)), sample_shape, key)
 
 
 @functools.lru_cache(maxsize=64)

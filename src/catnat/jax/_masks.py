@@ -10,11 +10,11 @@ from jax import Array
 from jaxtyping import Bool
 
 from catnat import _checks
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.jax import _inputs
 from catnat.jax._variables import variables_of
+from catnat.trees.builders import balanced
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:

@@ -10,12 +10,12 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from catnat import _checks
-from catnat._forest import Forest, as_forest, check_width
-from catnat._tree import Tree
 from catnat.activations import Activation, resolve
 from catnat.jax import _constants, _inputs
-from catnat.jax._distributions import OfClasses, as_data, fields_of
 from catnat.jax._nodes import Nodes
+from catnat.jax.distributions import OfClasses, as_data, fields_of
+from catnat.trees.forest import Forest, as_forest, check_width
+from catnat.trees.tree import Tree
 
 
 @as_data

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.jax import _constants, _inputs
 from catnat.jax._kernels import Branches, Kernel, kernel_for
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 class Masses(NamedTuple):

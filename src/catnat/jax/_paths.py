@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from catnat._forest import Forest
-from catnat._tree import Tree, first_leaf
 from catnat.jax import _constants
 from catnat.jax._nodes import LazyNodes, Nodes, NodeScores
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree, first_leaf
 
 # The path to a class in a deeper tree (a chain, say) is not followed: sums along all paths at once take fewer steps.
 MOST_WALKED_LEVELS = 64

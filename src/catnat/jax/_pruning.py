@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import sigmoid
 from catnat.jax import _constants, _dense
 from catnat.jax._nodes import Masses, Nodes
 from catnat.jax._variables import variables_of
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 @jax.jit

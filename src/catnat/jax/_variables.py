@@ -8,9 +8,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.jax import _constants
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 class SingleVariable:

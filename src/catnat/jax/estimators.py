@@ -18,10 +18,11 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from catnat import _checks, _tables
+from catnat import _checks
 from catnat.jax import _dense, _inputs
-from catnat.jax._distributions import RelaxedOneHotCatnat
 from catnat.jax._leaves import gumbel_noise_on
+from catnat.jax.distributions import RelaxedOneHotCatnat
+from catnat.trees import tables
 
 __all__ = [
     "MovingAverage",
@@ -358,7 +359,7 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
     the W of the larger sets are divided by their largest before the next level is made of them: eight of a million
     equally probable classes would underflow.
     """
-    levels, pairs = _tables.subsets(probs.shape[-1])
+    levels, pairs = tables.subsets(probs.shape[-1])
     single = larger_sets = inner = sets = jnp.ones_like(rest)
     for members, larger in reversed(levels):
         inner, larger_sets = larger_sets, _quotient(sets, sets.max(-1, keepdims=True))

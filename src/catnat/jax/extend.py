@@ -5,7 +5,6 @@ the library's messages, dtypes, and the nodes of a tree with what they compute. 
 """
 
 from catnat._checks import NOT_SCORES, explains, needs, not_a_tree
-from catnat._saving import check_names, names
 from catnat.activations import resolve as resolve_activation
 from catnat.jax._constants import node_constants
 from catnat.jax._dense import path_sums
@@ -13,6 +12,7 @@ from catnat.jax._inputs import nearest_classes, saturate
 from catnat.jax._leaves import divergence
 from catnat.jax._nodes import Nodes, prepare
 from catnat.jax.geometry import check_damping, natural_factor
+from catnat.trees.saving import check_names, names
 
 __all__ = [
     "NOT_SCORES",

@@ -11,12 +11,12 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.jax import _inputs
 from catnat.jax._fisher import fisher_diagonal, information, prepare_masked, reach, saturated
-from catnat.jax._functional import log_probs, node_divergences
 from catnat.jax._nodes import Nodes, prepare
+from catnat.jax.functional import log_probs, node_divergences
+from catnat.trees.tree import Tree
 
 __all__ = [
     "fisher_diagonal",

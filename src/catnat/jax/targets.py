@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from catnat import _checks
-from catnat._bins import Bins
 from catnat.jax import _bin_positions, _constants, _inputs
+from catnat.trees.bins import Bins
 
 __all__ = ["hard", "hl_gauss", "two_hot"]
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from catnat._bins import Bins, as_bins, check_resolved
 from catnat.torch import _constants
+from catnat.trees.bins import Bins, as_bins, check_resolved
 
 # A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
 _FARTHEST = 1e18

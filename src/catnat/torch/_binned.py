@@ -12,14 +12,15 @@ from torch import Size, Tensor
 from torch import distributions as td
 from torch.distributions import constraints
 
-from catnat import _bins, _checks
-from catnat._bins import Bins
-from catnat._tree import Tree
+from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _bin_positions, _cumulative, _inputs, _paths
 from catnat.torch._bin_positions import Position, Table
-from catnat.torch._distributions import AnyScores, Catnat, leaves_of, validates
 from catnat.torch._nodes import Nodes
+from catnat.torch.distributions import AnyScores, Catnat, leaves_of, validates
+from catnat.trees import bins
+from catnat.trees.bins import Bins
+from catnat.trees.tree import Tree
 
 
 class BinnedCatnat(td.Distribution):
@@ -129,7 +130,7 @@ class BinnedCatnat(td.Distribution):
         if self._validate_args and not torch.compiler.is_compiling():
             wrong = outside | value.isnan()
             if _inputs.is_true(wrong.any()):
-                _bins.outside(float(value[wrong][0]), self.bins)
+                bins.outside(float(value[wrong][0]), self.bins)
         log_prob = leaves_of(self._categorical).log_prob(at.which) - at.width.log() - at.distance
         log_prob = torch.where(outside, torch.finfo(log_prob.dtype).min, log_prob)
         return self._returned(torch.where(value.isnan(), value, log_prob))
@@ -223,10 +224,10 @@ class BinnedCatnat(td.Distribution):
         Args:
             level: How many levels of the tree to keep: at most 2^level bins.
         """
-        tree, first = _bins.cut(self.tree, level)
+        tree, first = bins.cut(self.tree, level)
         scores = self.scores.narrow(-1, 0, tree.num_nodes)
         return BinnedCatnat(
-            scores, _bins.joined(self.bins, first), tree, self.activation, validate_args=self._validate_args
+            scores, bins.joined(self.bins, first), tree, self.activation, validate_args=self._validate_args
         )
 
     # ---- helpers ----

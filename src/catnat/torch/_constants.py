@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from catnat import _tables
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
+from catnat.trees import tables
+from catnat.trees.builders import balanced
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,7 +85,7 @@ def node_constants(tree: Tree | Forest, activation: Activation, device: torch.de
         found = activation.constants(tree, numpy_dtype(dtype))
         if all(row.shape == (1,) for row in found):
             return type(found)(*(float(row[0]) for row in found))
-    found = _tables.node_constants(tree, activation, numpy_dtype(dtype))
+    found = tables.node_constants(tree, activation, numpy_dtype(dtype))
     return type(found)(*(torch.as_tensor(row, device=device) for row in found))
 
 
@@ -105,7 +105,7 @@ def leaf_weights(tree: Tree | Forest, device: torch.device, dtype: torch.dtype) 
 @constant
 def path_matrices(tree: Tree | Forest, to: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Whether a no, and whether a yes, at a node lies on a path: 0/1 matrices, nodes x leaves or nodes x nodes."""
-    sides = _tables.path_branches(tree, to)
+    sides = tables.path_branches(tree, to)
     no, yes = (torch.as_tensor(side, dtype=dtype, device=device).contiguous() for side in sides)
     return no, yes
 
@@ -151,14 +151,14 @@ def class_counts(tree: Tree | Forest, device: torch.device) -> Tensor:
 @constant
 def stacking(forest: Forest, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where the classes of every variable stand in a row of all classes, (N, largest K), and which places are empty."""
-    table, empty = _tables.stacking(forest)
+    table, empty = tables.stacking(forest)
     return torch.as_tensor(table, device=device), torch.as_tensor(empty, device=device)
 
 
 @constant
 def unstacking(forest: Forest, device: torch.device) -> Tensor:
     """Where every class of a row of all classes stands in the flattened stack."""
-    return torch.as_tensor(_tables.unstacking(forest), device=device)
+    return torch.as_tensor(tables.unstacking(forest), device=device)
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat import _bins
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.torch import _constants, _paths
-from catnat.torch._functional import log_probs, walks
 from catnat.torch._nodes import Nodes
+from catnat.torch.functional import log_probs, walks
+from catnat.trees import bins
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 class Masses(NamedTuple):
@@ -59,7 +59,7 @@ def class_at(nodes: Nodes, mass: Tensor) -> Tensor:
 
 
 def _walks_in_order(tree: Tree | Forest) -> bool:
-    return walks(tree) and _bins.yes_is_lower(tree) is not None
+    return walks(tree) and bins.yes_is_lower(tree) is not None
 
 
 def _masses_on_path(nodes: Nodes, classes: Tensor) -> Masses:
@@ -98,7 +98,7 @@ def _yes_is_lower(node: Tensor, tree: Tree | Forest) -> Tensor:
 
 @_constants.constant
 def _order_table(tree: Tree | Forest, device: torch.device) -> Tensor:
-    return torch.as_tensor(np.array(_bins.yes_is_lower(tree)), device=device)
+    return torch.as_tensor(np.array(bins.yes_is_lower(tree)), device=device)
 
 
 def exclusive(sums: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat._forest import Forest
-from catnat._tree import Tree, first_leaf
 from catnat.torch import _constants, _inputs
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree, first_leaf
 
 # Up to here a matrix product beats walking the levels.
 MOST_MATMUL_CLASSES = 64

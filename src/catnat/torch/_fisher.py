@@ -5,11 +5,11 @@ from __future__ import annotations
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.torch import _dense, _inputs, _masks
 from catnat.torch._nodes import Nodes, prepare
 from catnat.torch._pruning import pruned
+from catnat.trees.tree import Tree
 
 
 def reach(

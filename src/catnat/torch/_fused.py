@@ -18,14 +18,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from catnat import _tables, activations
-from catnat._forest import Forest
-from catnat._tree import Tree
+from catnat import activations
 from catnat.activations import Activation
 from catnat.torch import _constants, _dense, _paths
 from catnat.torch._autograd import apply
 from catnat.torch._nodes import Nodes
 from catnat.torch._variables import places_of
+from catnat.trees import tables
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 class Plan(NamedTuple):
@@ -33,11 +34,11 @@ class Plan(NamedTuple):
 
     tree: Tree | Forest
     activation: Activation
-    code: int  # `_tables.SIGMOID`, `CLAMPED` or `REFLECTED`
+    code: int  # `tables.SIGMOID`, `CLAMPED` or `REFLECTED`
     # Rows of one kind, with a column for every node, or one if all nodes are alike: `Affine`'s scale and offset, or
     # `Band`'s six and the period of its reflections.
     constants: Tensor
-    table: Tensor  # `_tables.fused_table`
+    table: Tensor  # `tables.fused_table`
 
 
 class Implementation(Protocol):
@@ -163,7 +164,7 @@ def _serving(nodes: Nodes) -> Implementation | None:
         return None
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return None
-    if type(nodes.activation) not in _tables.FUSED:
+    if type(nodes.activation) not in tables.FUSED:
         return None
     return _implementation(scores.device.type)
 
@@ -174,8 +175,8 @@ def _plan(tree: Tree | Forest, activation: Activation, device: torch.device, dty
     if isinstance(activation, activations.natural):
         constants.append(torch.pi / constants[5])
     columns = [torch.as_tensor(row, dtype=dtype, device=device).reshape(-1) for row in constants]
-    table = torch.as_tensor(_tables.fused_table(tree), device=device)
-    return Plan(tree, activation, _tables.fused_code(activation), torch.stack(columns), table)
+    table = torch.as_tensor(tables.fused_table(tree), device=device)
+    return Plan(tree, activation, tables.fused_code(activation), torch.stack(columns), table)
 
 
 def _rows(scores: Tensor) -> Tensor:
@@ -245,7 +246,7 @@ def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
     # In this order: a PyTorch before 2.7 has no `is_exporting`, and no kernels.
     if not _is_compiled_with(scores.device.type) or torch.compiler.is_exporting():
         return None
-    if nodes.masses is not None or type(nodes.activation) not in _tables.FUSED or tree.num_nodes == 0:
+    if nodes.masses is not None or type(nodes.activation) not in tables.FUSED or tree.num_nodes == 0:
         return None
     plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
     rows = _rows(scores)

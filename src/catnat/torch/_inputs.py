@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from catnat import _checks
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation, resolve
 from catnat.torch import _constants
 from catnat.torch._autograd import apply, wants_plain_operations
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 def check(

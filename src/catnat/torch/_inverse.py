@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from catnat import _checks
-from catnat._tree import Tree
 from catnat.activations import Activation, resolve
 from catnat.torch import _constants, _dense, _inputs
 from catnat.torch._kernels import kernel_for
+from catnat.trees.tree import Tree
 
 
 def scores_from_probs(

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, OneHotCategorical, kl_divergence, register_kl
 
-from catnat import _bins
 from catnat.torch import _inputs
 from catnat.torch._binned import BinnedCatnat
-from catnat.torch._distributions import Catnat, OneHotCatnat, leaves_of
 from catnat.torch._leaves import divergence
 from catnat.torch._multi import MultiCatnat
+from catnat.torch.distributions import Catnat, OneHotCatnat, leaves_of
+from catnat.trees import bins
 
 
 @register_kl(Catnat, Catnat)
@@ -29,7 +29,7 @@ def _multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
 
 @register_kl(BinnedCatnat, BinnedCatnat)
 def _binned_binned(p: BinnedCatnat, q: BinnedCatnat) -> Tensor:
-    _bins.same(p.bins, q.bins)
+    bins.same(p.bins, q.bins)
     return _catnat_catnat(p.categorical, q.categorical)
 
 

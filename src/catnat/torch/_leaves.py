@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from catnat import _checks
-from catnat.torch import _constants, _dense, _fisher, _functional, _inputs, _masks, _paths
+from catnat.torch import _constants, _dense, _fisher, _inputs, _masks, _paths, functional
 from catnat.torch._kernels import kernel_for
 from catnat.torch._nodes import Nodes
 from catnat.torch._pruning import ValidPaths, pruned, valid_paths
@@ -159,17 +159,17 @@ class TreeLeaves(Leaves):
         return TreeLeaves(nodes, valid)
 
     def leaf_log_probs(self, *, floored: bool) -> Tensor:
-        return self.mask.fill(_functional.log_probs(self.nodes, floored=floored))
+        return self.mask.fill(functional.log_probs(self.nodes, floored=floored))
 
     def entropy(self) -> Tensor:
         """The entropy, by the chain rule."""
-        return _functional.node_entropies(self.nodes).sum(-1)
+        return functional.node_entropies(self.nodes).sum(-1)
 
     def kl_divergence(self, other: Leaves) -> Tensor:
         """KL(self || other), by the chain rule on a common tree."""
         common = self.nodes.tree == other.nodes.tree and self.nodes.activation == other.nodes.activation
         if common and isinstance(other, TreeLeaves) and self.valid is None and other.valid is None:
-            return _functional.node_divergences(self.nodes, other.nodes).sum(-1)
+            return functional.node_divergences(self.nodes, other.nodes).sum(-1)
         return super().kl_divergence(other)
 
     def fisher_diagonal(self) -> Tensor:
@@ -177,16 +177,16 @@ class TreeLeaves(Leaves):
 
     def log_prob_of_each(self, classes: Tensor) -> Tensor:
         """Along the paths of the classes, or from all classes if these are few or known already."""
-        if self._kept is not None or not _functional.walks(self.nodes.tree):
+        if self._kept is not None or not functional.walks(self.nodes.tree):
             return super().log_prob_of_each(classes)
-        found = self.variables.with_axis(_functional.log_prob_unchecked(self.nodes, classes))
+        found = self.variables.with_axis(functional.log_prob_unchecked(self.nodes, classes))
         return self.mask.fill_chosen(found, self.variables.places(classes))
 
     def draw(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
         tree = self.nodes.tree
         if tree.kind == "forest" and tree.depth > _paths.MOST_WALKED_LEVELS:
             return super().draw(sample_shape, generator)
-        return _functional.draw(self.without_nan().nodes, _checks.shape_of_samples(sample_shape), generator)
+        return functional.draw(self.without_nan().nodes, _checks.shape_of_samples(sample_shape), generator)
 
 
 class SoftmaxLeaves(Leaves):
@@ -200,7 +200,7 @@ class SoftmaxLeaves(Leaves):
         return SoftmaxLeaves(nodes, valid, self.temperature)
 
     def leaf_log_probs(self, *, floored: bool) -> Tensor:
-        logs = self.mask.fill(_functional.log_probs(self.nodes, floored=floored))
+        logs = self.mask.fill(functional.log_probs(self.nodes, floored=floored))
         stacked = self.variables.stack(logs, torch.finfo(logs.dtype).min)
         if self.temperature is not None:
             zero = -math.inf if floored else kernel_for(self.nodes.activation).log_of_zero

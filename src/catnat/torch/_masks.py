@@ -7,11 +7,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from catnat import _checks
-from catnat._builders import balanced
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.torch import _inputs
 from catnat.torch._variables import variables_of
+from catnat.trees.builders import balanced
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:

@@ -11,12 +11,12 @@ from torch import Size, Tensor
 from torch.distributions import constraints
 
 from catnat import _checks
-from catnat._forest import Forest, as_forest, check_width
-from catnat._tree import Tree
 from catnat.activations import Activation, resolve
 from catnat.torch import _constants, _inputs, _leaves
-from catnat.torch._distributions import AnyScores, OnLeaves, check_not_nan, validates
 from catnat.torch._nodes import Nodes
+from catnat.torch.distributions import AnyScores, OnLeaves, check_not_nan, validates
+from catnat.trees.forest import Forest, as_forest, check_width
+from catnat.trees.tree import Tree
 
 
 class _Classes(constraints.Constraint):

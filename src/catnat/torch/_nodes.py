@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.torch import _constants, _inputs
 from catnat.torch._kernels import Branches, Kernel, kernel_for
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 class Masses(NamedTuple):

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from catnat._forest import Forest
-from catnat._tree import Tree, first_leaf
 from catnat.torch import _constants
 from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, ReadNodes
 from catnat.torch._variables import places_of
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree, first_leaf
 
 # Deeper trees (a chain, say) are handled densely: a walk would be a Python loop as long as the tree is deep.
 MOST_WALKED_LEVELS = 64

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from catnat._tree import Tree
-from catnat.torch import _constants, _dense, _functional, _inputs, _paths
+from catnat.torch import _constants, _dense, _inputs, _paths, functional
 from catnat.torch._kernels import FEW
 from catnat.torch._nodes import Masses, Nodes
 from catnat.torch._variables import variables_of
+from catnat.trees.tree import Tree
 
 
 def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
@@ -36,7 +36,7 @@ def pruned(nodes: Nodes, valid: Tensor, paths: ValidPaths | None) -> Nodes:
     if scores.shape[:-1] != valid.shape[:-1]:
         batch = torch.broadcast_shapes(scores.shape[:-1], valid.shape[:-1])
         nodes, masses = nodes.expand(batch), masses.map(lambda mass: mass.expand(*batch, -1))
-    if not _functional.walks(tree):  # then all nodes are read, perhaps more than once
+    if not functional.walks(tree):  # then all nodes are read, perhaps more than once
         masses = masses._replace(known=masses.constants(nodes.kernel))
     return nodes._replace(masses=masses)
 
@@ -101,7 +101,7 @@ def valid_paths(nodes: Nodes, valid: Tensor) -> ValidPaths | None:
         return None
     if is_functorch_wrapped_tensor(valid) or is_functorch_wrapped_tensor(nodes.scores):
         return None
-    if not isinstance(tree, Tree) or not _functional.walks(tree) or valid.numel() <= FEW:
+    if not isinstance(tree, Tree) or not functional.walks(tree) or valid.numel() <= FEW:
         return None
     count = valid.sum(-1, dtype=torch.int32).sum()
     if not _inputs.is_true(count * (2 * tree.depth) <= valid.numel()):

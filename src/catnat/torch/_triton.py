@@ -16,10 +16,10 @@ import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from torch import Tensor
 
-from catnat._tables import REFLECTED, SIGMOID
 from catnat.activations import MOST_FOLDS, SATURATED_LOGIT
 from catnat.torch import _constants, _dense, _kernels
 from catnat.torch._fused import Plan
+from catnat.trees.tables import REFLECTED, SIGMOID
 
 # ---- elementary functions ----
 #

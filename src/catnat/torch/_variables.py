@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.torch import _constants
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 
 def places_of(classes: Tensor, tree: Tree | Forest) -> Tensor:

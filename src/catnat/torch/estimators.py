@@ -17,8 +17,9 @@ from torch import Size, Tensor, nn
 from torch import distributions as td
 from torch.nn import functional as F
 
-from catnat import _checks, _tables
+from catnat import _checks
 from catnat.torch import _constants, _dense, _inputs, _paths
+from catnat.trees import tables
 
 __all__ = [
     "MovingAverage",
@@ -345,8 +346,8 @@ def _quotient(above: Tensor, below: Tensor) -> Tensor:
 
 @_constants.constant
 def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """:func:`catnat._tables.subsets` as tensors."""
-    levels, pairs = _tables.subsets(k)
+    """:func:`catnat.trees.tables.subsets` as tensors."""
+    levels, pairs = tables.subsets(k)
     both = [
         (torch.as_tensor(members, device=device), torch.as_tensor(larger, device=device)) for members, larger in levels
     ]

@@ -5,17 +5,17 @@ the library's messages, dtypes, and the nodes of a tree with what they compute. 
 """
 
 from catnat._checks import NOT_SCORES, broadcasts, explains, listed, not_a_tree, one_of
-from catnat._saving import names
 from catnat.activations import resolve as resolve_activation
 from catnat.torch._constants import node_constants
 from catnat.torch._dense import path_sums
-from catnat.torch._distributions import check_not_nan
-from catnat.torch._functional import node_divergences
-from catnat.torch._heads import Paths, WalkingHead
 from catnat.torch._inputs import check_tensor, is_true, returned_dtype, saturate, to_computing_dtype
-from catnat.torch._modules import Fingerprinted, OnTree
 from catnat.torch._nodes import LazyNodes, Nodes, NodeScores, ReadNodes, prepare
+from catnat.torch.distributions import check_not_nan
+from catnat.torch.functional import node_divergences
+from catnat.torch.heads import Paths, WalkingHead
+from catnat.torch.layers import Fingerprinted, OnTree
 from catnat.torch.parallel import copied_to_ranks, exchange, sum_over_ranks
+from catnat.trees.saving import names
 
 __all__ = [
     "NOT_SCORES",

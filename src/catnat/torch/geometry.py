@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.torch import _inputs
 from catnat.torch._fisher import fisher_diagonal, information, prepare_masked, reach, saturated
-from catnat.torch._functional import log_probs, node_divergences
 from catnat.torch._nodes import prepare
+from catnat.torch.functional import log_probs, node_divergences
+from catnat.trees.tree import Tree
 
 __all__ = [
     "fisher_diagonal",

@@ -19,12 +19,12 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from catnat import _pieces
-from catnat._tree import Ints, Tree
 from catnat.activations import Activation
 from catnat.torch import _constants, _inputs
-from catnat.torch._heads import CatnatHead, PathHead, Paths
-from catnat.torch._modules import draw_rows
 from catnat.torch._nodes import LazyNodes
+from catnat.torch.heads import CatnatHead, PathHead, Paths
+from catnat.torch.layers import draw_rows
+from catnat.trees.tree import Ints, Tree
 
 __all__ = ["ParallelCatnatHead"]
 

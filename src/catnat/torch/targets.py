@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from catnat import _checks
-from catnat._bins import Bins
 from catnat.torch import _bin_positions, _inputs
+from catnat.trees.bins import Bins
 
 __all__ = ["hard", "hl_gauss", "two_hot"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat import _checks
-from catnat._builders import balanced
-from catnat._tree import Floats, Ints, Tree, bits_of, parents_of, read_only
+from catnat.trees.builders import balanced
+from catnat.trees.tree import Floats, Ints, Tree, bits_of, parents_of, read_only
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, init=False)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
 from catnat._progress import Done, not_shown, progress_bar
-from catnat._tree import Ints, Tree, known_children, read_only, with_own_prior
+from catnat.trees.tree import Ints, Tree, known_children, read_only, with_own_prior
 
 # While a tree is being built, a row of `children` names its two members as scipy's linkage does: 0 .. K-1 is a class,
 # K + j is row j.

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from catnat import _checks
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.torch import _constants, _dense, _fused, _inputs, _paths
 from catnat.torch._kernels import FEW
 from catnat.torch._nodes import Nodes, prepare
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 # Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
 MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat import _checks
-from catnat._builders import balanced, chain, from_children
-from catnat._forest import Forest
-from catnat._tree import Tree, read_only
 from catnat.activations import REGISTRY, Activation
+from catnat.trees.builders import balanced, chain, from_children
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree, read_only
 
 Arrays = dict[str, NDArray[Any]]
 

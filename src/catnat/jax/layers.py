@@ -12,12 +12,13 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from catnat import _checks, _saving
-from catnat._builders import balanced
-from catnat._tree import Tree
+from catnat import _checks
 from catnat.activations import Activation, resolve
-from catnat.jax import _functional, _inputs
-from catnat.jax._distributions import Catnat
+from catnat.jax import _inputs, functional
+from catnat.jax.distributions import Catnat
+from catnat.trees import saving
+from catnat.trees.builders import balanced
+from catnat.trees.tree import Tree
 
 _Self = TypeVar("_Self", bound="OfRows")
 
@@ -54,7 +55,7 @@ class ProbsLayer(_Layer):
 
     def __call__(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         """The probability of every class."""
-        return _functional.catnat(scores, self.tree, self.activation, axis=self.axis)
+        return functional.catnat(scores, self.tree, self.activation, axis=self.axis)
 
 
 @jax.tree_util.register_static
@@ -76,7 +77,7 @@ class LogProbsLayer(_Layer):
 
     def __call__(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
         """The log-probability of every class."""
-        return _functional.log_catnat(scores, self.tree, self.activation, axis=self.axis)
+        return functional.log_catnat(scores, self.tree, self.activation, axis=self.axis)
 
 
 class OfRows:
@@ -126,12 +127,12 @@ class OfRows:
         These are the names of the PyTorch counterpart, so that one framework's weights can be loaded in the other.
         """
         parameters = {name: getattr(self, name) for name in self._parameters if getattr(self, name) is not None}
-        return {**parameters, "_extra_state": _saving.fingerprint(self.tree, self.activation)}
+        return {**parameters, "_extra_state": saving.fingerprint(self.tree, self.activation)}
 
     def load_state_dict(self: _Self, state: Mapping[str, Any]) -> _Self:
         """The same layer with the parameters of a :meth:`state_dict`, which must be of the same tree and activation."""
         wanted = self.state_dict()
-        _saving.check_state(state, wanted, self.tree, self.activation)
+        saving.check_state(state, wanted, self.tree, self.activation)
         parameters = [
             jnp.asarray(state[name], wanted[name].dtype) if name in wanted else None for name in self._parameters
         ]
@@ -206,7 +207,7 @@ class ScoreLayer(OfRows):
 
     def log_probs(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """The log-probability of every class; see :func:`log_catnat`."""
-        return _functional.log_catnat(self(features), self.tree, self.activation)
+        return functional.log_catnat(self(features), self.tree, self.activation)
 
     def loss(self, features: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
         """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
@@ -216,4 +217,4 @@ class ScoreLayer(OfRows):
             target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
             **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
         """
-        return _functional.cross_entropy(self(features), target, self.tree, self.activation, **options)
+        return functional.cross_entropy(self(features), target, self.tree, self.activation, **options)

@@ -10,12 +10,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from catnat import _checks, _saving
-from catnat._builders import balanced
-from catnat._tree import Tree
+from catnat import _checks
 from catnat.activations import Activation, resolve
-from catnat.torch import _functional
-from catnat.torch._distributions import Catnat
+from catnat.torch import functional
+from catnat.torch.distributions import Catnat
+from catnat.trees import saving
+from catnat.trees.builders import balanced
+from catnat.trees.tree import Tree
 
 # Scaled scores of this size lie well inside the natural activation's band.
 INITIAL_SCORE = 0.5
@@ -48,7 +49,7 @@ class ProbsLayer(_Layer):
 
     def forward(self, scores: Tensor) -> Tensor:
         """The probability of every class."""
-        return _functional.catnat(scores, self.tree, self.activation, dim=self.dim)
+        return functional.catnat(scores, self.tree, self.activation, dim=self.dim)
 
 
 class LogProbsLayer(_Layer):
@@ -68,7 +69,7 @@ class LogProbsLayer(_Layer):
 
     def forward(self, scores: Tensor) -> Tensor:
         """The log-probability of every class."""
-        return _functional.log_catnat(scores, self.tree, self.activation, dim=self.dim)
+        return functional.log_catnat(scores, self.tree, self.activation, dim=self.dim)
 
 
 class Fingerprinted(nn.Module):
@@ -112,15 +113,15 @@ class OnTree(Fingerprinted):
     activation: Activation
 
     def _fingerprint(self) -> NDArray[np.uint8]:
-        return _saving.fingerprint(self.tree, self.activation)
+        return saving.fingerprint(self.tree, self.activation)
 
     def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
-        return _saving.mismatch(found, self.tree, self.activation)
+        return saving.mismatch(found, self.tree, self.activation)
 
     def _refusal(self, state_dict: dict[str, Any], prefix: str) -> str | None:
         wrong, weight = super()._refusal(state_dict, prefix), state_dict.get(f"{prefix}weight")
         if wrong is None and weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
-            return _saving.softmax_rows(self.tree)
+            return saving.softmax_rows(self.tree)
         return wrong
 
 
@@ -183,7 +184,7 @@ class ScoreLayer(OnTree, nn.Linear):
 
     def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """The log-probability of every class; see :func:`log_catnat`."""
-        return _functional.log_catnat(self(input), self.tree, self.activation)
+        return functional.log_catnat(self(input), self.tree, self.activation)
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Tensor, **options: Any) -> Float[Tensor, "..."]:
         """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
@@ -197,7 +198,7 @@ class ScoreLayer(OnTree, nn.Linear):
         if scores.ndim > 2:  # the loss has classes on its second axis, as torch's does
             target = target.movedim(-1, 1) if target.ndim == scores.ndim else target
             scores = scores.movedim(-1, 1)
-        return _functional.cross_entropy(scores, target, self.tree, self.activation, **options)
+        return functional.cross_entropy(scores, target, self.tree, self.activation, **options)
 
 
 def initialize(weight: Tensor, bias: Tensor | None, tree: Tree, activation: Activation) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from catnat._forest import Forest
-from catnat._tree import Ints, Tree
 from catnat.activations import Activation, Constants, natural, sigmoid
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Ints, Tree
 
 
 def node_constants(tree: Tree | Forest, activation: Activation, dtype: Any) -> Constants:

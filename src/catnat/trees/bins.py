@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from catnat import _checks
-from catnat._builders import from_children
-from catnat._forest import Forest
-from catnat._tree import Floats, Ints, Tree, read_only
+from catnat.trees.builders import from_children
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Floats, Ints, Tree, read_only
 
 # Widths between 1e-18 and 1e18 and edges up to 1e18 have squares and quotients that float32 can hold.
 _LARGEST = 1e18

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from catnat import _checks
-from catnat._builders import from_clusters
-from catnat._tree import Floats, Ints, Tree
+from catnat.trees.builders import from_clusters
+from catnat.trees.tree import Floats, Ints, Tree
 
 Name = Hashable
 

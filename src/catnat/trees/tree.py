@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
-from catnat._plot import plot_tree
 from catnat.activations import Activation, resolve
+from catnat.trees.plot import plot_tree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

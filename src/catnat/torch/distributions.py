@@ -16,11 +16,11 @@ from torch.distributions import constraints
 from torch.nn import functional as F
 
 from catnat import _checks
-from catnat._tree import Tree
 from catnat.activations import Activation
 from catnat.torch import _dense, _inputs, _leaves, _masks, estimators
 from catnat.torch._leaves import Leaves
 from catnat.torch._nodes import Nodes
+from catnat.trees.tree import Tree
 
 
 class AnyScores(constraints.Constraint):

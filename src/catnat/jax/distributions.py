@@ -19,12 +19,12 @@ from jax import Array, lax
 from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
 from catnat import _checks
-from catnat._forest import Forest
-from catnat._tree import Tree
 from catnat.activations import Activation
-from catnat.jax import _dense, _functional, _inputs, _leaves, _masks
+from catnat.jax import _dense, _inputs, _leaves, _masks, functional
 from catnat.jax._leaves import Leaves
 from catnat.jax._nodes import Nodes, prepare
+from catnat.trees.forest import Forest
+from catnat.trees.tree import Tree
 
 _Self = TypeVar("_Self", bound="OfScores")
 
@@ -154,7 +154,7 @@ class OfClasses(OfScores):
 
     def _classes(self, value: Array) -> Array:
         """The classes that a value stands for, which exist."""
-        return _functional.check_classes(value, self.num_classes)
+        return functional.check_classes(value, self.num_classes)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats."""

@@ -13,15 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from catnat import _checks, _saving
-from catnat._builders import balanced
-from catnat._tree import Tree
+from catnat import _checks
 from catnat.activations import Activation, resolve
-from catnat.torch import _constants, _functional, _inputs, _paths, _topk
-from catnat.torch._distributions import Catnat
-from catnat.torch._modules import OnTree, initialize
+from catnat.torch import _constants, _inputs, _paths, _topk, functional
 from catnat.torch._nodes import LazyNodes, ReadNodes
 from catnat.torch._topk import TopK
+from catnat.torch.distributions import Catnat
+from catnat.torch.layers import OnTree, initialize
+from catnat.trees import saving
+from catnat.trees.builders import balanced
+from catnat.trees.tree import Tree
 
 Result = TypeVar("Result")
 
@@ -138,7 +139,7 @@ class PathHead(OnTree):
         self._check_input(input)
         batch = input.shape[:-1]
         _checks.classes_of_rows(classes.shape, input.shape)
-        classes = _functional.check_classes(classes, self.tree.num_classes)
+        classes = functional.check_classes(classes, self.tree.num_classes)
         queries = classes.reshape(batch.numel(), classes.shape[len(batch) :].numel())
         return self._log_prob(input.reshape(batch.numel(), self.in_features), queries).view(classes.shape)
 
@@ -273,7 +274,7 @@ class CatnatHead(WalkingHead):
 
     def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """The log-probability of every class, O(d K)."""
-        return _functional.log_catnat(self.scores(input), self.tree, self.activation)
+        return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
     def log_prob(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
@@ -292,10 +293,10 @@ class CatnatHead(WalkingHead):
 
     def save(self, directory: str | Path) -> None:
         """Write ``head.safetensors`` (weights and tree) and ``head.json`` (settings) into ``directory``."""
-        files, facts, arrays = _safetensors(), *_saving.tree_parts(self.tree)
+        files, facts, arrays = _safetensors(), *saving.tree_parts(self.tree)
         settings = {
             "tree": facts,
-            "activation": _saving.activation_parts(self.activation),
+            "activation": saving.activation_parts(self.activation),
             "options": {name: getattr(self, name) for name in ("in_features", "sparse", "ignore_index")},
         }
         tensors = {name: value.contiguous() for name, value in self.state_dict().items()}
@@ -315,8 +316,8 @@ class CatnatHead(WalkingHead):
         with torch.device("meta"):  # nothing is drawn that would be overwritten at once
             head = cls(
                 settings["options"].pop("in_features"),
-                _saving.tree_from_parts(settings["tree"], arrays),
-                _saving.activation_from_parts(settings["activation"]),
+                saving.tree_from_parts(settings["tree"], arrays),
+                saving.activation_from_parts(settings["activation"]),
                 bias="bias" in tensors,
                 class_weights=tensors.get("class_weights"),
                 **settings["options"],

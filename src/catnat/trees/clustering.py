@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat import _checks
-from catnat._builders import balanced, narrow_ints, slices, tree_of
 from catnat._progress import Done, progress_bar
-from catnat._tree import Floats, Ints, Tree, with_own_prior
+from catnat.trees.builders import balanced, narrow_ints, slices, tree_of
+from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
 
 Vectors = NDArray[np.float32]
 

@@ -15,13 +15,13 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from numpy.typing import NDArray
 
 from catnat import _checks
-from catnat._tree import Tree
 from catnat.activations import Activation
-from catnat.jax import _constants, _functional, _inputs, _paths, _topk
-from catnat.jax._distributions import Catnat
-from catnat.jax._modules import OfRows
+from catnat.jax import _constants, _inputs, _paths, _topk, functional
 from catnat.jax._nodes import LazyNodes
 from catnat.jax._topk import TopK
+from catnat.jax.distributions import Catnat
+from catnat.jax.layers import OfRows
+from catnat.trees.tree import Tree
 
 
 class HeadOutput(NamedTuple):
@@ -163,7 +163,7 @@ class CatnatHead(OfRows):
         rows, target = self._rows(input, axis_name), _inputs.class_indices(target, "target")
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
-        classes = _functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
+        classes = functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
         found = jnp.where(counts, _path_log_prob(rows, classes, axis_name), 0)  # whatever the features are
         weights = counts.astype(found.dtype)
         if self.class_weights is not None:
@@ -178,7 +178,7 @@ class CatnatHead(OfRows):
 
     def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """The log-probability of every class, O(d K)."""
-        return _functional.log_catnat(self.scores(input), self.tree, self.activation)
+        return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
     def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
@@ -203,7 +203,7 @@ class CatnatHead(OfRows):
             classes: The classes.
             axis_name: Inside ``shard_map``, the axis of devices that share the rows.
         """
-        rows, classes = self._rows(input, axis_name), _functional.check_classes(classes, self.tree.num_classes)
+        rows, classes = self._rows(input, axis_name), functional.check_classes(classes, self.tree.num_classes)
         _checks.classes_of_rows(classes.shape, input.shape)
         return _inputs.saturate(_path_log_prob(rows, classes, axis_name), self._dtype(input))
 
@@ -212,7 +212,7 @@ class CatnatHead(OfRows):
         self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Int[Array, "*samples_and_batch"]:
         """Draw classes by walking down from the root; reads the rows on the way alone."""
-        return _functional.draw(self._rows(input), _checks.shape_of_samples(sample_shape), key)
+        return functional.draw(self._rows(input), _checks.shape_of_samples(sample_shape), key)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.
