@@ -45,7 +45,7 @@ def bits_of_classes(tree: catnat.Tree, integers: np.ndarray) -> np.ndarray:
     yes = integers / 65536
     costs = np.zeros(tree.num_nodes + tree.num_classes)
     for level in tree.levels:
-        no_child, yes_child = tree.children[level].T
+        no_child, yes_child = tree.child_ids[level].T
         costs[no_child] = costs[level] - np.log2(1 - yes[level])
         costs[yes_child] = costs[level] - np.log2(yes[level])
     return costs[tree.num_nodes :]

@@ -34,7 +34,7 @@ def scores_for(p, tree, activation):
     over the mass below it.
     """
     masses = np.concatenate([tree.reach(p), p])  # of the nodes, then of the leaves
-    answers = masses[tree.children[:, 1]] / tree.reach(p)
+    answers = masses[tree.child_ids[:, 1]] / tree.reach(p)
     centred = activation.inverse(answers) - activation.offset(tree)
     return torch.tensor(centred / activation.scale(tree))
 

@@ -42,12 +42,12 @@ def draw(dist, ax, title):
     )
     for node in reversed(range(tree.num_nodes)):
         mass[node], across[node] = (
-            mass[tree.children[node]].sum(),
-            across[tree.children[node]].mean(),
+            mass[tree.child_ids[node]].sum(),
+            across[tree.child_ids[node]].mean(),
         )
     for node in range(tree.num_nodes):
-        down[tree.children[node]] = down[node] - 1
-        for bit, child in enumerate(tree.children[node]):
+        down[tree.child_ids[node]] = down[node] - 1
+        for bit, child in enumerate(tree.child_ids[node]):
             alive = mass[child] > 0
             line = (
                 {"color": "0.25", "lw": 1.2}

@@ -68,7 +68,7 @@ def _chain(num_classes: int) -> TreeCase:
 def _huffman(num_classes: int) -> TreeCase:
     # Ties leave the shape open, so the oracle takes it from the library; tests/core checks that it is a Huffman tree.
     tree, weights = catnat.huffman(zipf(num_classes)), zipf(num_classes)
-    return TreeCase(f"huffman-zipf-{num_classes}", tree, oracle.from_ids(tree.children), weights)
+    return TreeCase(f"huffman-zipf-{num_classes}", tree, oracle.from_ids(tree.child_ids), weights)
 
 
 def _caterpillar(num_classes: int) -> TreeCase:

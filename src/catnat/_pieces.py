@@ -51,7 +51,7 @@ def cut(tree: Tree, count: int) -> Pieces:
     roots: list[int] = []  # of subtrees that cannot be split: both children are leaves
     while heap and len(heap) + len(roots) < count and split < 4 * count:  # a chain would be all top
         _, node = heapq.heappop(heap)
-        inner = [int(child) for child in tree.children[node] if child < tree.num_nodes]
+        inner = [int(child) for child in tree.child_ids[node] if child < tree.num_nodes]
         if not inner:
             roots.append(node)
             continue

@@ -28,7 +28,7 @@ def ordered_case(num_classes=90, seed=0):
 
     build(0, num_classes)
     tree = catnat.from_children(rows)
-    return cases.TreeCase("ordered", tree, oracle.from_ids(tree.children), (1.0,) * num_classes)
+    return cases.TreeCase("ordered", tree, oracle.from_ids(tree.child_ids), (1.0,) * num_classes)
 
 
 ROWS = {**{name: functools.partial(cases.tree_case, name) for name in cases.TREE_NAMES}, "ordered-90": ordered_case}

@@ -43,7 +43,7 @@ def test_plackett_luce(backend, name, k, activation):
 @pytest.mark.parametrize("k", [2, 3, 5])
 @pytest.mark.parametrize("tree", [catnat.chain(5), catnat.huffman([8, 4, 2, 1, 1])], ids=repr)
 def test_plackett_luce_on_other_trees(backend, tree, k):
-    case = cases.TreeCase("other", tree, oracle.from_ids(tree.children), tuple(tree.prior))
+    case = cases.TreeCase("other", tree, oracle.from_ids(tree.child_ids), tuple(tree.prior))
     checks.plackett_luce(backend, case, cases.NATURAL, k)
 
 

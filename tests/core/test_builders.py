@@ -19,7 +19,7 @@ from catnat.trees import builders, clustering
 @pytest.mark.parametrize("num_classes", [*range(1, 40), 63, 64, 65, 100, 127, 128, 129, 1000])
 def test_balanced_is_the_heap(num_classes):
     tree = catnat.balanced(num_classes)
-    np.testing.assert_array_equal(tree.children, oracle.to_ids(oracle.balanced(num_classes)))
+    np.testing.assert_array_equal(tree.child_ids, oracle.to_ids(oracle.balanced(num_classes)))
     assert tree.depth == math.ceil(math.log2(num_classes))
     assert {len(tree.path(k)[0]) for k in range(num_classes)} <= {tree.depth, tree.depth - 1}
     fractions = tree.yes_fraction()
@@ -77,7 +77,7 @@ def check_huffman(weights):
         oracle.huffman_cost(weights), rel=1e-12
     )
     mass = np.concatenate([tree.reach(), tree.prior])
-    no, yes = mass[tree.children].T
+    no, yes = mass[tree.child_ids].T
     assert (no <= yes * (1 + 1e-12)).all()  # the lighter side is "no"
 
 
@@ -134,7 +134,7 @@ def test_huffman_merges_as_a_heap_does(family, rows_at_once, monkeypatch):
         weights = WEIGHTS[family](rng, size)
         tree = catnat.huffman(weights)
         expected = oracle.to_ids(oracle.from_merges(oracle.huffman_merges(weights.tolist())))
-        np.testing.assert_array_equal(tree.children, expected)
+        np.testing.assert_array_equal(tree.child_ids, expected)
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 127, 128, 129])
@@ -180,12 +180,12 @@ def test_from_children_reads_scipy_linkage(method):
     linkage = hierarchy.linkage(points, method)
     tree = catnat.from_children(linkage[:, :2])
     rows = [(int(no), int(yes)) for no, yes in linkage[:, :2]]
-    np.testing.assert_array_equal(tree.children, oracle.to_ids(oracle.from_merges(rows)))
+    np.testing.assert_array_equal(tree.child_ids, oracle.to_ids(oracle.from_merges(rows)))
     # scipy's own count of the classes below each row is the tree's reach under the uniform prior
     sizes = sorted(np.round(tree.reach() * 23).astype(int).tolist())
     assert sizes == sorted(linkage[:, 3].astype(int).tolist())
     # and the order of the leaves is scipy's
-    root = oracle.from_ids(tree.children)
+    root = oracle.from_ids(tree.child_ids)
     assert oracle.leaves(root) == hierarchy.leaves_list(linkage).tolist()
 
 
@@ -246,7 +246,7 @@ def test_from_children_refuses_what_is_no_tree(rows, why):
 
 def test_from_clusters_nests():
     tree = catnat.from_clusters([[0, 3], [1, [2, 4]]])
-    np.testing.assert_array_equal(tree.children, oracle.to_ids(oracle.from_clusters([[0, 3], [1, [2, 4]]])))
+    np.testing.assert_array_equal(tree.child_ids, oracle.to_ids(oracle.from_clusters([[0, 3], [1, [2, 4]]])))
     assert tree.path(0)[1].tolist() == [0, 0]
     assert tree.path(4)[1].tolist() == [1, 1, 1]
 
@@ -290,7 +290,7 @@ def test_weighted_clusters_use_huffman_inside_each_group():
 
     assert np.dot(depth, weights) == pytest.approx(cost(cases.CLUSTERS)[1], rel=1e-12)
     # the groups stay together: some node has exactly the members of [1, [2, 4, 6]] below it
-    below = [sorted(oracle.leaves(node)) for node in oracle.inner_nodes(oracle.from_ids(tree.children))]
+    below = [sorted(oracle.leaves(node)) for node in oracle.inner_nodes(oracle.from_ids(tree.child_ids))]
     assert [1, 2, 4, 6] in below
     assert [2, 4, 6] in below
 

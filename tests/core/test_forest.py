@@ -33,12 +33,12 @@ def check_against_single_trees(forest):
     leaves = [(n, tree.num_nodes + k) for n, tree in enumerate(forest.trees) for k in range(tree.num_classes)]
     ids = {key: place for place, key in enumerate(nodes + leaves)}  # (variable, the tree's own id) -> the forest's
     assert (forest.num_nodes, forest.num_classes) == (len(nodes), len(leaves))
-    assert forest.children.shape == (len(nodes), 2)
+    assert forest.child_ids.shape == (len(nodes), 2)
     assert len(forest.parents) == len(forest.bits) == len(ids)
     for (n, i), place in ids.items():
         tree = forest.trees[n]
         if i < tree.num_nodes:
-            assert forest.children[place].tolist() == [ids[n, child] for child in tree.children[i]]
+            assert forest.child_ids[place].tolist() == [ids[n, child] for child in tree.child_ids[i]]
             assert forest.root_of_node[place] == ids[n, 0]
         else:
             assert forest.variable_of_class[place - len(nodes)] == n
@@ -69,7 +69,7 @@ def test_walks_end_at_the_right_classes(forest):
         for k in range(tree.num_classes):
             at, (_, bits) = forest.roots[n], tree.path(k)
             for bit in bits:
-                at = forest.children[at][bit]
+                at = forest.child_ids[at][bit]
             assert at == forest.num_nodes + forest.first_classes[n] + k
 
 

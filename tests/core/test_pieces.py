@@ -27,7 +27,7 @@ def test_pieces_are_subtrees(tree, count):
         np.testing.assert_array_equal(nodes[cut.place[nodes]], nodes)
         outside = [node for node in nodes if tree.parents[node] not in nodes]
         assert len(outside) == 1  # its root, and so everything below
-        inner = tree.children[nodes][tree.children[nodes] < tree.num_nodes]
+        inner = tree.child_ids[nodes][tree.child_ids[nodes] < tree.num_nodes]
         assert np.isin(inner, nodes).all()
     # The path to a class goes through the top first, then through one piece.
     for k in range(0, tree.num_classes, 7):

@@ -103,7 +103,7 @@ def test_from_children_of_a_file_needs_little_more_memory_than_its_tree(tmp_path
     np.save(tmp_path / "rows.npy", np.where(children >= size - 1, children - (size - 1), children + size))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r")
     peak, tree = peak_bytes(lambda: catnat.from_children(rows))
-    np.testing.assert_array_equal(tree.children, children)
+    np.testing.assert_array_equal(tree.child_ids, children)
     assert peak < 20 * size + 1e6
 
 

@@ -18,7 +18,7 @@ def leaves_below(tree, id_):
     """The classes below an id, by walking down."""
     if id_ >= tree.num_nodes:
         return {id_ - tree.num_nodes}
-    return set().union(*(leaves_below(tree, int(child)) for child in tree.children[id_]))
+    return set().union(*(leaves_below(tree, int(child)) for child in tree.child_ids[id_]))
 
 
 def check_ids(taxonomy):

@@ -22,8 +22,8 @@ def case(request):
 
 
 def as_merges(tree):
-    """``tree.children`` in the convention of ``from_children``: classes first, then K + row."""
-    ids, inner = tree.children, tree.num_nodes
+    """``tree.child_ids`` in the convention of ``from_children``: classes first, then K + row."""
+    ids, inner = tree.child_ids, tree.num_nodes
     return np.where(ids >= inner, ids - inner, ids + tree.num_classes)
 
 
@@ -41,12 +41,12 @@ def check_distributions(tree, root, weights):
     """A full binary tree, breadth-first numbers, one path per class, and masses as defined."""
     num_classes = len(weights)
     assert (tree.num_classes, tree.num_nodes) == (num_classes, num_classes - 1)
-    assert tree.children.shape == (num_classes - 1, 2)
-    assert tree.children.dtype == np.int64
+    assert tree.child_ids.shape == (num_classes - 1, 2)
+    assert tree.child_ids.dtype == np.int64
     # The oracle's numbering, from the definition, is the library's.
-    np.testing.assert_array_equal(tree.children, oracle.to_ids(root))
+    np.testing.assert_array_equal(tree.child_ids, oracle.to_ids(root))
     # Full: every id but the root's is the child of exactly one node.
-    assert sorted(tree.children.ravel().tolist()) == list(range(1, 2 * num_classes - 1)) or num_classes == 1
+    assert sorted(tree.child_ids.ravel().tolist()) == list(range(1, 2 * num_classes - 1)) or num_classes == 1
     check_numbering(tree)
     check_paths(tree, root)
     check_masses(tree, root, weights)
@@ -55,13 +55,13 @@ def check_distributions(tree, root, weights):
 def check_numbering(tree):
     """Breadth first: parents before children, and the levels of 0, 1, 2, ... never decrease, so a level is a slice."""
     level = np.zeros(tree.num_nodes, dtype=int)
-    for node, children in enumerate(tree.children):
+    for node, children in enumerate(tree.child_ids):
         inner = [c for c in children if c < tree.num_nodes]
         assert all(c > node for c in inner)
         level[inner] = level[node] + 1
     assert (np.diff(level) >= 0).all()
     # Within a level from left to right: the inner children, read in order of their parents, are 1, 2, 3, ...
-    inner_children = tree.children[tree.children < tree.num_nodes]
+    inner_children = tree.child_ids[tree.child_ids < tree.num_nodes]
     np.testing.assert_array_equal(inner_children, np.arange(1, tree.num_nodes))
 
 
@@ -157,7 +157,7 @@ def test_copies_are_equal(case, clone):
     other = clone(case.tree)
     assert other == case.tree
     assert hash(other) == hash(case.tree)
-    np.testing.assert_array_equal(other.children, case.tree.children)
+    np.testing.assert_array_equal(other.child_ids, case.tree.child_ids)
     np.testing.assert_array_equal(other.prior, case.tree.prior)
     np.testing.assert_array_equal(other.yes_fraction(), case.tree.yes_fraction())
 
@@ -174,7 +174,7 @@ def test_a_tree_from_another_process_is_found():
 def test_tables_are_read_only():
     for tree in (catnat.huffman([3.0, 2.0, 1.0]), catnat.balanced(5), catnat.chain(5)):
         with pytest.raises(ValueError, match="read-only"):
-            tree.children[0, 0] = 1
+            tree.child_ids[0, 0] = 1
     with pytest.raises(ValueError, match="read-only"):
         catnat.huffman([3.0, 2.0, 1.0]).prior[0] = 0.5
 
@@ -182,10 +182,10 @@ def test_tables_are_read_only():
 def test_changing_the_given_arrays_changes_no_tree():
     rows, weights = np.array(cases.MERGES), np.arange(1.0, 8.0)
     tree = catnat.from_children(rows, prior=weights)
-    before = (hash(tree), tree.children.copy(), tree.prior.copy())
+    before = (hash(tree), tree.child_ids.copy(), tree.prior.copy())
     rows[:], weights[:] = 0, 1
     assert hash(tree) == before[0]
-    np.testing.assert_array_equal(tree.children, before[1])
+    np.testing.assert_array_equal(tree.child_ids, before[1])
     np.testing.assert_array_equal(tree.prior, before[2])
 
 

@@ -106,7 +106,7 @@ def test_the_least_squares_start_is_that_of_every_node():
     tree, p = layer.tree, linear(inputs).softmax(-1).detach().numpy()
     below = {leaf + tree.num_nodes: p[:, leaf] for leaf in range(5)}
     for node in reversed(range(tree.num_nodes)):
-        no, yes = (below[int(child)] for child in tree.children[node])
+        no, yes = (below[int(child)] for child in tree.child_ids[node])
         below[node] = no + yes
         shift = np.log(tree.yes_fraction()[node] / (1 - tree.yes_fraction()[node]))
         wanted = np.linalg.lstsq(design, np.log(yes / no) - shift, rcond=None)[0]

@@ -78,7 +78,7 @@ def probabilities(kind, mask_mode, scores, masks):
     for tree, prior, part, mask in zip(
         trees, weights, np.split(scores.numpy(), nodes, -1), np.split(masks, classes, -1), strict=True
     ):
-        model = oracle.Model(oracle.from_ids(tree.children), prior, oracle.Natural(), "paper")
+        model = oracle.Model(oracle.from_ids(tree.child_ids), prior, oracle.Natural(), "paper")
         distributions = [oracle.Distribution(model, tuple(map(bool, valid)), mask_mode, 1.0, 0.0) for valid in mask]
         columns.append(
             np.stack([distribution.probs(row) for distribution, row in zip(distributions, part, strict=True)])

@@ -59,7 +59,7 @@ def probabilities(kind, activation, scores):
     parts = scores.detach().numpy().astype(np.float64)
     parts = np.split(parts, np.cumsum([tree.num_nodes for tree in trees])[:-1], -1)
     models = [
-        oracle.Model(oracle.from_ids(tree.children), prior, ACTIVATIONS[activation], "paper")
+        oracle.Model(oracle.from_ids(tree.child_ids), prior, ACTIVATIONS[activation], "paper")
         for tree, prior in zip(trees, weights, strict=True)
     ]
     return [np.stack([model.probs(row) for row in part]) for model, part in zip(models, parts, strict=True)]

@@ -318,7 +318,7 @@ def round_trips(thing):
 
 def test_trees_and_activations_survive_pickle_and_copy():
     for tree in rows.TREES.values():
-        tree.children, tree.parents, tree.bits  # noqa: B018 - with and without cached tables
+        tree.child_ids, tree.parents, tree.bits  # noqa: B018 - with and without cached tables
         for again in round_trips(tree):
             assert again == tree
             assert hash(again) == hash(tree)

@@ -44,7 +44,7 @@ class _Coder:
 
     def _walk(self, rows: NDArray[Any], count: int, decide: Callable[[Ints, Ints, Probabilities], Bits]) -> Ints:
         """Go down from the root with ``count`` classes, whose branches ``decide`` knows; the classes."""
-        at, children, nodes = np.zeros(count, np.int64), self.tree.children, self.tree.num_nodes
+        at, children, nodes = np.zeros(count, np.int64), self.tree.child_ids, self.tree.num_nodes
         active = np.arange(count if nodes else 0)
         while active.size:
             node = at[active]
@@ -97,7 +97,7 @@ class Encoder(_Coder):
         self._check_whole()
         targets = _checked_classes(classes, self.tree.num_classes)
         starts, places = _leaf_order(self.tree)
-        yes_side = starts[self.tree.children[:, 1]]
+        yes_side = starts[self.tree.child_ids[:, 1]]
         blocks = self._blocks(values, targets.size)
         self._whole = False
         for rows, part in blocks:
@@ -245,10 +245,10 @@ def _leaf_order(tree: Tree) -> tuple[Ints, Ints]:
     """Where the leaves below every id start, from left to right, and the place of every class."""
     counts = np.concatenate([np.zeros(tree.num_nodes, np.int64), np.ones(tree.num_classes, np.int64)])
     for level in reversed(tree.levels):
-        counts[level] = counts[tree.children[level]].sum(axis=1)
+        counts[level] = counts[tree.child_ids[level]].sum(axis=1)
     starts = np.zeros_like(counts)
     for level in tree.levels:
-        no, yes = tree.children[level].T
+        no, yes = tree.child_ids[level].T
         starts[no] = starts[level]
         starts[yes] = starts[level] + counts[no]
     return starts, starts[tree.num_nodes :]

@@ -96,7 +96,7 @@ def edges(tree: Tree | Forest) -> NDArray[np.int32]:
 @constant
 def children(tree: Tree | Forest) -> NDArray[np.int32]:
     """The children of all nodes one after the other, that of an edge at its number: no, yes, no, yes ..."""
-    return tree.children.astype(np.int32).reshape(-1)
+    return tree.child_ids.astype(np.int32).reshape(-1)
 
 
 @constant

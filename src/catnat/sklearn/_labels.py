@@ -127,10 +127,10 @@ def pre_order(tree: Tree) -> tuple[Ints, Ints]:
     """The number of every id in pre-order, and that of the first id after everything below it."""
     sizes = np.ones(tree.num_nodes + tree.num_classes, dtype=np.int64)
     for level in reversed(tree.levels):
-        sizes[level] += sizes[tree.children[level]].sum(axis=1)
+        sizes[level] += sizes[tree.child_ids[level]].sum(axis=1)
     number = np.zeros_like(sizes)
     for level in tree.levels:
-        no, yes = tree.children[level].T
+        no, yes = tree.child_ids[level].T
         number[no] = number[level] + 1
         number[yes] = number[no] + sizes[no]
     return number, number + sizes

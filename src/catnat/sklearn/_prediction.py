@@ -23,7 +23,7 @@ def log_reach(no: Floats, yes: Floats, tree: Tree) -> Floats:
     """The log-probability of reaching every id, (2K-1, rows), from those of the branches of every node, (K-1, rows)."""
     reached = np.zeros((tree.num_nodes + tree.num_classes, no.shape[1]))
     for level in tree.levels:
-        children = tree.children[level]
+        children = tree.child_ids[level]
         reached[children[:, 0]] = reached[level] + no[level]
         reached[children[:, 1]] = reached[level] + yes[level]
     return reached

@@ -147,7 +147,7 @@ class RowsOfNodes(NamedTuple):
         number, end = pre_order(tree)
         order = np.argsort(number[ids], kind="stable")
         # A row whose label is the node itself does not reach its decision: it starts behind it.
-        numbers = np.stack([number[: tree.num_nodes] + 1, number[tree.children[:, 1]], end[: tree.num_nodes]], axis=1)
+        numbers = np.stack([number[: tree.num_nodes] + 1, number[tree.child_ids[:, 1]], end[: tree.num_nodes]], axis=1)
         return cls(order, np.searchsorted(number[ids][order], numbers))
 
     def at(self, node: int) -> tuple[Ints, Ints]:

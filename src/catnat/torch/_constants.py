@@ -132,7 +132,7 @@ def index_table(tree: Tree | Forest, name: str, device: torch.device) -> Tensor:
         table = np.where(parents < 0, 2 * num_nodes, parents + num_nodes * tree.bits)
     else:  # children of every id; a leaf is its own child, so that walks wait there
         leaves = np.stack([ids[num_nodes:], ids[num_nodes:]], axis=1)
-        table = np.concatenate([tree.children, leaves])
+        table = np.concatenate([tree.child_ids, leaves])
     return torch.as_tensor(table, device=device)
 
 

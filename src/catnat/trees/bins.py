@@ -214,7 +214,7 @@ def yes_is_lower(tree: Tree | Forest) -> bool | NDArray[np.bool_] | None:
 @functools.lru_cache(maxsize=64)
 def _yes_is_lower(tree: Tree) -> NDArray[np.bool_] | None:
     first, last = _class_ranges(tree)
-    no, yes = tree.children.T
+    no, yes = tree.child_ids.T
     lower = first[yes] < first[no]
     consecutive = np.where(lower, last[yes] + 1 == first[no], last[no] + 1 == first[yes])
     return read_only(lower) if consecutive.all() else None
@@ -225,7 +225,7 @@ def _class_ranges(tree: Tree) -> tuple[Ints, Ints]:
     first = np.concatenate([np.zeros(tree.num_nodes, np.int64), np.arange(tree.num_classes)])
     last = first.copy()
     for level in reversed(tree.levels):
-        below = tree.children[level]
+        below = tree.child_ids[level]
         first[level], last[level] = first[below].min(axis=1), last[below].max(axis=1)
     return first, last
 
@@ -247,7 +247,7 @@ def cut(tree: Tree, level: int) -> tuple[Tree, Ints]:
         return tree, read_only(np.arange(tree.num_classes))
     kept = tree.levels[level - 1].stop if level else 0
     first, _ = _class_ranges(tree)
-    below = tree.children[:kept]
+    below = tree.child_ids[:kept]
     leaves = np.unique(below[below >= kept]) if kept else np.zeros(1, np.int64)
     leaves = leaves[np.argsort(first[leaves])]
     place = np.empty(len(first), np.int64)

@@ -245,7 +245,7 @@ def _huffman_rows(weights: NDArray[np.float64], done: Done = not_shown) -> NDArr
 
 def _balanced_rows(size: int) -> list[tuple[int, int]]:
     """The rows of ``balanced(size)``, children before parents: row j is node size-2-j."""
-    ids = balanced(size).children[::-1]
+    ids = balanced(size).child_ids[::-1]
     rows = np.where(ids >= size - 1, ids - (size - 1), 2 * size - 2 - ids)
     return [(no, yes) for no, yes in rows.tolist()]
 

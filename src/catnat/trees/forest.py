@@ -90,17 +90,17 @@ class Forest:
     @functools.cached_property
     def children(self) -> Ints:
         """The ids of the (no, yes) children of every inner node."""
-        return read_only(np.concatenate([self._ids(n)[tree.children] for n, tree in enumerate(self.trees)]))
+        return read_only(np.concatenate([self._ids(n)[tree.child_ids] for n, tree in enumerate(self.trees)]))
 
     @functools.cached_property
     def parents(self) -> Ints:
         """The parent node of every id; a root's is -1."""
-        return parents_of(self.children, self.num_classes)
+        return parents_of(self.child_ids, self.num_classes)
 
     @functools.cached_property
     def bits(self) -> NDArray[np.bool_]:
         """Whether each id is its parent's yes child; a root's is False."""
-        return bits_of(self.children, self.num_classes)
+        return bits_of(self.child_ids, self.num_classes)
 
     def _ids(self, n: int) -> Ints:
         """The forest's ids of tree ``n``'s own ids."""

@@ -26,8 +26,8 @@ def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
     arrays: Arrays = {}
     if tree.kind == "table":
         # As `from_children` takes them: it checks what is read back.
-        is_class = tree.children >= tree.num_nodes
-        arrays["tree.children"] = np.where(is_class, tree.children - tree.num_nodes, tree.children + tree.num_classes)
+        is_class = tree.child_ids >= tree.num_nodes
+        arrays["tree.child_ids"] = np.where(is_class, tree.child_ids - tree.num_nodes, tree.child_ids + tree.num_classes)
     if not tree.has_uniform_prior:
         arrays["tree.prior"] = tree.prior
     return {"kind": tree.kind, "num_classes": tree.num_classes}, arrays
@@ -36,7 +36,7 @@ def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
 def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Tree:
     """The inverse of :func:`tree_parts`."""
     if facts["kind"] == "table":
-        tree = from_children(arrays["tree.children"])
+        tree = from_children(arrays["tree.child_ids"])
     else:
         tree = {"balanced": balanced, "chain": chain}[facts["kind"]](facts["num_classes"])
     if "tree.prior" not in arrays:
@@ -97,7 +97,7 @@ def _tree_name(tree: Tree | Forest | None) -> str:
     if isinstance(tree, Forest):
         each = ",".join(map(_tree_name, tree.trees))
         return f"tree_forest_{tree.num_classes}_{_digest(each.encode())}"
-    tables = [tree.children.astype("<i8").tobytes()] if tree.kind == "table" else []
+    tables = [tree.child_ids.astype("<i8").tobytes()] if tree.kind == "table" else []
     if not tree.has_uniform_prior:
         tables.append(tree.prior.astype("<f4").tobytes())
     return "_".join(["tree", tree.kind, str(tree.num_classes), *map(_digest, tables)])

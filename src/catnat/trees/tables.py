@@ -29,7 +29,7 @@ def path_branches(tree: Tree | Forest, to: str) -> NDArray[np.float64]:
     """Whether a no, and whether a yes, at a node lies on a path: 0/1, (2, nodes, leaves) or (2, nodes, nodes)."""
     count = tree.num_nodes + tree.num_classes
     branches = np.zeros((2, tree.num_nodes, count))
-    for node, (no, yes) in enumerate(tree.children):
+    for node, (no, yes) in enumerate(tree.child_ids):
         branches[:, :, [no, yes]] = branches[:, :, [node]]
         branches[0, node, no] = branches[1, node, yes] = 1
     return branches[:, :, tree.num_nodes :] if to == "leaves" else branches[:, :, : tree.num_nodes]
@@ -88,4 +88,4 @@ def fused_table(tree: Tree | Forest) -> NDArray[np.int32]:
     if tree.kind == "balanced" and tree.num_classes > _MOST_TABLE_CLASSES:
         return np.empty(0, np.int32)
     roots = tree.roots if isinstance(tree, Forest) else [0]
-    return np.concatenate([[len(roots)], roots, tree.children.ravel()]).astype(np.int32)
+    return np.concatenate([[len(roots)], roots, tree.child_ids.ravel()]).astype(np.int32)

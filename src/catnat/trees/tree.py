@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -76,7 +77,17 @@ class Tree:
 
     @functools.cached_property
     def children(self) -> Ints:
-        """The ids of the (no, yes) children of every inner node, shape (K-1, 2)."""
+        """The (no, yes) children of every inner node, shape (K-1, 2): class k is k, node j is K + j.
+
+        The convention of :func:`catnat.from_children`, SciPy's ``linkage`` and scikit-learn's ``children_``, so that
+        ``from_children(tree.children, tree.prior)`` is the same tree.
+        """
+        is_class = self.child_ids >= self.num_nodes
+        return read_only(np.where(is_class, self.child_ids - self.num_nodes, self.child_ids + self.num_classes))
+
+    @functools.cached_property
+    def child_ids(self) -> Ints:
+        """The ids of the (no, yes) children of every inner node, shape (K-1, 2): node j is j, class k is K - 1 + k."""
         if self._table is not None:
             return self._table
         return read_only(known_children(self, slice(0, self.num_nodes)))
@@ -84,12 +95,12 @@ class Tree:
     @functools.cached_property
     def parents(self) -> Ints:
         """The parent node of every id, shape (2K-1,); the root's is -1."""
-        return parents_of(self.children, self.num_classes)
+        return parents_of(self.child_ids, self.num_classes)
 
     @functools.cached_property
     def bits(self) -> NDArray[np.bool_]:
         """Whether each id is its parent's yes child, shape (2K-1,); the root's is False."""
-        return bits_of(self.children, self.num_classes)
+        return bits_of(self.child_ids, self.num_classes)
 
     def path(self, k: int) -> tuple[Ints, Ints]:
         """The nodes on the path to class ``k``, and its branches.
@@ -123,7 +134,7 @@ class Tree:
         levels, start, stop = [], 0, min(1, self.num_nodes)
         while start < stop:
             levels.append(slice(start, stop))
-            inner = int((self.children[start:stop] < self.num_nodes).sum())
+            inner = int((self.child_ids[start:stop] < self.num_nodes).sum())
             start, stop = stop, stop + inner
         return levels
 
@@ -173,7 +184,7 @@ class Tree:
         if self.is_symmetric:
             half = np.full(self.num_nodes, 0.5)
             return half, half
-        sides = self._masses(None)[self.children]
+        sides = self._masses(None)[self.child_ids]
         tiny = np.finfo(np.float64).tiny  # only matters when a mass underflowed
         odds = sides.min(axis=1) / np.maximum(sides.max(axis=1), tiny)
         smaller, larger = np.maximum(odds, tiny) / (1 + odds), 1 / (1 + odds)
@@ -194,7 +205,7 @@ class Tree:
             masses[..., : self.num_nodes] = np.cumsum(leaves[..., ::-1], axis=-1)[..., ::-1][..., : self.num_nodes]
             return masses
         for level in reversed(self.levels):
-            masses[..., level] = masses[..., self.children[level]].sum(axis=-1)
+            masses[..., level] = masses[..., self.child_ids[level]].sum(axis=-1)
         return masses
 
     # ---- identity ----
@@ -219,10 +230,34 @@ class Tree:
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # no cached tables
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for array in (state["_table"], state["_prior"]):
+            if array is not None:
+                read_only(array)  # an unpickled array is writable
+        self.__dict__.update(state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tree:
+        return self  # immutable
+
+    # ---- files ----
+
+    def save(self, file: str | Path) -> None:
+        """Write the tree into a file of NumPy's ``.npz`` format, for :meth:`load`."""
+        from catnat.trees import saving
+
+        saving.save_tree(self, file)
+
+    @staticmethod
+    def load(file: str | Path) -> Tree:
+        """Read the tree that :meth:`save` has written."""
+        from catnat.trees import saving
+
+        return saving.load_tree(file)
+
     # ---- picture ----
 
     def plot(
-        self, scores: ArrayLike | None = None, activation: Activation | str = "natural", *, ax: Axes | None = None
+        self, scores: ArrayLike | None = None, activation: Activation | str = "sigmoid", *, ax: Axes | None = None
     ) -> Axes:
         """Draw the tree, with the probability of every branch on its edge and of every class at its leaf.
 
@@ -238,8 +273,8 @@ class Tree:
                 f"`scores` has shape {values.shape}, but a tree is drawn for one vector of scores, (K-1,)."
             )
         _checks.width_of_scores(values.size, self.num_classes)
-        yes = activation.probability(activation.scale(self) * values + activation.offset(self))
-        return plot_tree(self.children, yes, ax)
+        yes = activation.probability(values + activation.offset(self))
+        return plot_tree(self.child_ids, yes, ax)
 
 
 def first_leaf(tree: Tree) -> int:
