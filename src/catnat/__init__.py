@@ -6,6 +6,7 @@ functions, distributions and layers; importing ``catnat`` alone loads NumPy only
 
 from catnat.activations import Activation as Activation
 from catnat.activations import EdgeWarning as EdgeWarning
+from catnat.activations import isotropic_scale as isotropic_scale
 from catnat.activations import natural as natural
 from catnat.activations import sigmoid as sigmoid
 from catnat.trees.bins import Bins as Bins
@@ -35,6 +36,7 @@ __all__ = [
     "from_clusters",
     "from_embeddings",
     "huffman",
+    "isotropic_scale",
     "natural",
     "sigmoid",
 ]

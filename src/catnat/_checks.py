@@ -6,7 +6,6 @@ import functools
 import inspect
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -57,8 +56,8 @@ def needs(**texts: str) -> Callable[[Function], Function]:
 
 NOT_SCORES = {
     name: f"catnat has one score per node of a tree (K - 1), not one {what} per class (K). For scores of the same "
-    f"distribution pass scores_from_{name}({name}); a model that learns them needs a last layer of width K - 1: "
-    "ScoreLayer(in_features, K)."
+    f"distribution pass scores_from_{name}({name}); in a model that learns them take the scores of its last layer: "
+    "CatnatLinear(in_features, K).scores(x)."
     for name, what in (("logits", "logit"), ("probs", "probability"))
 }
 
@@ -91,16 +90,10 @@ def weights(values: ArrayLike, name: str, size: int | None = None) -> NDArray[np
 
 def not_a_tree(value: object, classes: int = 10) -> NoReturn:
     """Say that a tree is needed, for example one over ``classes`` classes."""
-    raise TypeError(f"`tree` is {value!r}, but a catnat.Tree is needed, such as catnat.balanced({classes}).")
-
-
-def same_classes(given: int, tree: Any) -> None:
-    """Raise unless a tree has the given number of classes."""
-    if tree.num_classes != given:
-        raise ValueError(
-            f"`num_classes` is {given}, but `tree` is {tree!r} with {tree.num_classes} classes: they must agree, or "
-            "leave one of them out."
-        )
+    raise TypeError(
+        f"`tree` is {value!r}, but a catnat.Tree or the number of classes is needed, such as {classes} or "
+        f"catnat.balanced({classes})."
+    )
 
 
 def width_of_scores(got: int, classes: int) -> None:
@@ -215,37 +208,9 @@ def no_rsample(distribution: object) -> NoReturn:
 def not_diagonal() -> NoReturn:
     """Say why a distribution has no Fisher diagonal."""
     raise ValueError(
-        "The Fisher matrix of this distribution is not diagonal: it has a `unimix`, a `temperature` or "
-        '`mask_mode="renormalize"`. Leave them out; mask_mode="prune" keeps the matrix diagonal.'
+        "The Fisher matrix of this distribution is not diagonal: it has a `mask`, a `temperature` or a `unimix`. "
+        "Leave them out."
     )
-
-
-# ---- the last class ----
-#
-# Without a tree, w scores mean w + 1 classes. Somebody who passes one score per class has one class too many, which
-# no target ever is; that is all there is to notice it by.
-
-_targets: dict[int, float] = {}  # by number of classes: targets without the last class so far; inf once it was one
-
-
-def is_last_class_known(num_classes: int) -> bool:
-    """Whether there is nothing more to watch."""
-    return math.isinf(_targets.get(num_classes, 0))
-
-
-def watch_last_class(num_classes: int, count: int, occurs: bool) -> None:
-    """Count targets, and warn once if the last class is not among very many: probability e^-32, were all alike."""
-    seen = _targets.get(num_classes, 0) + count
-    if not occurs and seen >= max(256, 32 * num_classes):
-        warnings.warn(
-            f"None of the first {seen} targets was the last class, {num_classes - 1}. `scores` has {num_classes - 1} "
-            f"entries, which without a tree means {num_classes} classes: catnat takes one score per node (K - 1), not "
-            f"one per class (K). For {num_classes - 1} classes make the last layer {num_classes - 2} wide; if there "
-            f"are {num_classes}, pass num_classes={num_classes} to silence this warning.",
-            stacklevel=4,
-        )
-        occurs = True
-    _targets[num_classes] = math.inf if occurs else seen
 
 
 # ---- last layers and heads ----

@@ -165,8 +165,8 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
 
     .. math:: \nu(x) = \tfrac12 \bigl(1 + \sin(\pi x / A)\bigr) \quad\text{for } |x| \le A / 2
 
-    Its Fisher information is :math:`(\pi / A)^2` at every :math:`x` inside the band. Outside the band it is exactly 0 or
-    1, with zero gradient: the node is saturated.
+    Its Fisher information is :math:`(\pi / A)^2` at every :math:`x` inside the band. Outside the band it is exactly
+    0 or 1, with zero gradient: the node is saturated.
 
     Args:
         width: The band's width :math:`A`. The default, :math:`2\pi`, gives the sigmoid's slope 1/4 at the centre.

@@ -61,16 +61,16 @@ def quantized_branches(scores: Any, tree: Tree, activation: Activation | str = "
     """
     values, kind = as_array(scores), resolve(activation)
     _checks.width_of_scores(values.shape[-1] if values.ndim else 0, tree.num_classes)
-    return quantize_scores(values, kind, kind.scale(tree), kind.offset(tree))
+    return quantize_scores(values, kind, kind.offset(tree))
 
 
-def quantize_scores(scores: Floats, activation: Activation, scale: Floats, offset: Floats) -> Probabilities:
+def quantize_scores(scores: Floats, activation: Activation, offset: Floats) -> Probabilities:
     """The integers of nodes with these scores."""
     values = np.asarray(scores, np.float64)
     if np.isnan(values).any():
         raise ValueError("`scores` holds NaN, but every decision needs a probability: look at what made the scores.")
     with np.errstate(over="ignore"):  # an infinite score is a certain branch
-        return quantize(activation.probability(np.clip(scale * values + offset, -1e100, 1e100)))
+        return quantize(activation.probability(np.clip(values + offset, -1e100, 1e100)))
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -100,7 +100,6 @@ class Model:
         self.tree = source if isinstance(source, Tree) else source.tree
         self.activation = resolve(activation if isinstance(source, Tree) else source.activation)
         nodes = self.tree.num_nodes
-        self._scale = np.broadcast_to(self.activation.scale(self.tree), nodes)
         self._offset = np.broadcast_to(self.activation.offset(self.tree), nodes)
 
     @property
@@ -128,7 +127,7 @@ class Model:
         if array.dtype != np.uint16 and array.dtype.kind != "f":
             raise TypeError(f"`values` has dtype {array.dtype}, but scores, or integers of dtype uint16, are needed.")
         if array.ndim == 1 and array.dtype != np.uint16:  # one distribution for all: its integers once
-            return quantize_scores(array, self.activation, self._scale, self._offset)
+            return quantize_scores(array, self.activation, self._offset)
         if array.dtype == np.uint16 and array.size and array.min() == 0:
             raise ValueError("`values` holds the integer 0, a branch that is impossible: take those of `quantize`.")
         return array
@@ -144,7 +143,7 @@ class Model:
             found = rows[node] if rows.ndim == 1 else rows[row, node]
             if found.dtype == np.uint16:
                 return found
-        return quantize_scores(found, self.activation, self._scale[node], self._offset[node])
+        return quantize_scores(found, self.activation, self._offset[node])
 
 
 def _checked_head(head: Head) -> tuple[NDArray[Any], NDArray[Any]]:

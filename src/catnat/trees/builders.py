@@ -34,6 +34,17 @@ def balanced(num_classes: int) -> Tree:
     return Tree(_checks.num_classes(num_classes), "balanced")
 
 
+def as_tree(tree: Tree | int | None, num_classes: int) -> Tree:
+    """The tree that a caller means: a tree, the K of ``balanced(K)``, or None for ``balanced(num_classes)``."""
+    if isinstance(tree, Tree):
+        return tree
+    if tree is None:
+        return balanced(num_classes)
+    if isinstance(tree, (int, np.integer)) and not isinstance(tree, bool):
+        return balanced(int(tree))
+    _checks.not_a_tree(tree, num_classes)
+
+
 def chain(num_classes: int) -> Tree:
     """Stick-breaking: node i decides "is it class i?"; yes ends there, no goes on.
 

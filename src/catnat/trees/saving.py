@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from catnat import _checks
 from catnat.activations import REGISTRY, Activation
 from catnat.trees.builders import balanced, chain, from_children
-from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree, read_only
 
 Arrays = dict[str, NDArray[Any]]
@@ -25,9 +25,7 @@ def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
     """A tree's facts, and its arrays: none for a balanced tree or a chain with a uniform prior."""
     arrays: Arrays = {}
     if tree.kind == "table":
-        # As `from_children` takes them: it checks what is read back.
-        is_class = tree.child_ids >= tree.num_nodes
-        arrays["tree.child_ids"] = np.where(is_class, tree.child_ids - tree.num_nodes, tree.child_ids + tree.num_classes)
+        arrays["tree.children"] = tree.children
     if not tree.has_uniform_prior:
         arrays["tree.prior"] = tree.prior
     return {"kind": tree.kind, "num_classes": tree.num_classes}, arrays
@@ -36,7 +34,7 @@ def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
 def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Tree:
     """The inverse of :func:`tree_parts`."""
     if facts["kind"] == "table":
-        tree = from_children(arrays["tree.child_ids"])
+        tree = from_children(arrays["tree.children"])
     else:
         tree = {"balanced": balanced, "chain": chain}[facts["kind"]](facts["num_classes"])
     if "tree.prior" not in arrays:
@@ -44,6 +42,20 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     # Not `with_prior`: dividing by the sum once more could change a last digit, and with it the tree's identity.
     prior = _checks.weights(arrays["tree.prior"], "tree.prior", tree.num_classes)
     return dataclasses.replace(tree, _prior=read_only(prior))
+
+
+def save_tree(tree: Tree, file: str | Path) -> None:
+    """Write a tree into a file of NumPy's ``.npz`` format."""
+    facts, arrays = tree_parts(tree)
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    with open(file, "wb") as opened:  # a file object: NumPy adds no ending to its name
+        np.savez_compressed(opened, facts=text, **arrays)
+
+
+def load_tree(file: str | Path) -> Tree:
+    """The inverse of :func:`save_tree`; nothing in the file is run."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return tree_from_parts(json.loads(arrays["facts"].tobytes()), arrays)
 
 
 def activation_parts(activation: Activation) -> dict[str, Any]:
@@ -60,6 +72,12 @@ def activation_parts(activation: Activation) -> dict[str, Any]:
 def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
     """The inverse of :func:`activation_parts`."""
     settings = dict(facts)
+    for name, default in {"scaling": "paper", "boundary": "clamp"}.items():  # settings of version 0.2
+        if settings.pop(name, default) != default:
+            raise ValueError(
+                f"The file has an activation with {name}={facts[name]!r}, which this version of catnat does not have. "
+                "For isotropic scaling multiply the rows by catnat.isotropic_scale(tree, activation)."
+            )
     return dataclasses.replace(REGISTRY[settings.pop("name")], **settings)
 
 
@@ -69,7 +87,7 @@ def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
 
 
 @functools.lru_cache(maxsize=256)
-def names(tree: Tree | Forest | None, activation: Activation) -> tuple[str, str]:
+def names(tree: Tree | None, activation: Activation) -> tuple[str, str]:
     """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
 
     A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
@@ -91,12 +109,9 @@ def check_names(saved: Collection[str], tree: Tree | None, activation: Activatio
             )
 
 
-def _tree_name(tree: Tree | Forest | None) -> str:
+def _tree_name(tree: Tree | None) -> str:
     if tree is None:
         return "tree_default"
-    if isinstance(tree, Forest):
-        each = ",".join(map(_tree_name, tree.trees))
-        return f"tree_forest_{tree.num_classes}_{_digest(each.encode())}"
     tables = [tree.child_ids.astype("<i8").tobytes()] if tree.kind == "table" else []
     if not tree.has_uniform_prior:
         tables.append(tree.prior.astype("<f4").tobytes())
@@ -122,13 +137,13 @@ def _digest(data: bytes) -> str:
 # The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold.
 
 
-def fingerprint(tree: Tree | Forest, activation: Activation) -> NDArray[np.uint8]:
+def fingerprint(tree: Tree, activation: Activation) -> NDArray[np.uint8]:
     """What a checkpoint says of a layer's tree and activation."""
     facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
 
 
-def mismatch(found: NDArray[np.uint8], tree: Tree | Forest, activation: Activation) -> str | None:
+def mismatch(found: NDArray[np.uint8], tree: Tree, activation: Activation) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
     theirs, ours = (json.loads(bytes(each)) for each in (found, fingerprint(tree, activation)))
     pairs = zip(("tree", "activation"), theirs["names"], ours["names"], strict=True)
@@ -145,11 +160,11 @@ def mismatch(found: NDArray[np.uint8], tree: Tree | Forest, activation: Activati
     )
 
 
-def softmax_rows(tree: Tree | Forest) -> str:
+def softmax_rows(tree: Tree) -> str:
     """What to say of a last layer with one row per class."""
     return (
         f"The checkpoint has {tree.num_classes} rows, one per class, as a softmax layer has; this layer has one per "
-        f"node, {tree.num_nodes}. catnat.integrations.checkpoints.score_layer_from_softmax converts such a layer."
+        f"node, {tree.num_nodes}. catnat.integrations.checkpoints.from_softmax converts such a layer."
     )
 
 
