@@ -40,9 +40,9 @@ def as_tree(tree: Tree | int | None, num_classes: int) -> Tree:
         return tree
     if tree is None:
         return balanced(num_classes)
-    if isinstance(tree, (int, np.integer)) and not isinstance(tree, bool):
-        return balanced(int(tree))
-    _checks.not_a_tree(tree, num_classes)
+    if isinstance(tree, bool) or not isinstance(tree, (int, np.integer)):
+        _checks.not_a_tree(tree, num_classes)
+    return balanced(int(tree))
 
 
 def chain(num_classes: int) -> Tree:
