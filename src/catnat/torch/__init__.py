@@ -16,10 +16,10 @@ from catnat.torch._binned import BinnedCatnat as BinnedCatnat
 from catnat.torch._fused import kernels as kernels
 from catnat.torch._inverse import scores_from_logits as scores_from_logits
 from catnat.torch._inverse import scores_from_probs as scores_from_probs
-from catnat.torch._masks import validate_mask as validate_mask
-from catnat.torch._multi import MultiCatnat as MultiCatnat
+from catnat.torch._options import validate_mask as validate_mask
 from catnat.torch._topk import TopK as TopK
 from catnat.torch.distributions import Catnat as Catnat
+from catnat.torch.distributions import MultiCatnat as MultiCatnat
 from catnat.torch.distributions import OneHotCatnat as OneHotCatnat
 from catnat.torch.distributions import OneHotCatnatStraightThrough as OneHotCatnatStraightThrough
 from catnat.torch.distributions import RelaxedOneHotCatnat as RelaxedOneHotCatnat
@@ -34,23 +34,19 @@ from catnat.torch.functional import sample as sample
 from catnat.torch.functional import sample_without_replacement as sample_without_replacement
 from catnat.torch.heads import CatnatHead as CatnatHead
 from catnat.torch.heads import HeadOutput as HeadOutput
-from catnat.torch.layers import LogProbsLayer as LogProbsLayer
-from catnat.torch.layers import ProbsLayer as ProbsLayer
-from catnat.torch.layers import ScoreLayer as ScoreLayer
+from catnat.torch.layers import CatnatLinear as CatnatLinear
 
 __all__ = [
     "Activation",
     "BinnedCatnat",
     "Catnat",
     "CatnatHead",
+    "CatnatLinear",
     "HeadOutput",
-    "LogProbsLayer",
     "MultiCatnat",
     "OneHotCatnat",
     "OneHotCatnatStraightThrough",
-    "ProbsLayer",
     "RelaxedOneHotCatnat",
-    "ScoreLayer",
     "TopK",
     "catnat",
     "cross_entropy",

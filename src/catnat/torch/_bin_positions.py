@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from catnat.torch import _constants
+from catnat.torch._constants import constant
+from catnat.torch._plan import look_up
 from catnat.trees.bins import Bins, as_bins, check_resolved
 
 # A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
@@ -24,7 +25,7 @@ class Table(NamedTuple):
     entropy: Tensor
 
 
-@_constants.constant
+@constant
 def table_of(bins: Bins, device: torch.device, dtype: torch.dtype) -> Table:
     """The table of ``bins``, built once."""
     check_resolved(bins, str(dtype).removeprefix("torch."))
@@ -52,7 +53,7 @@ def locate(value: Tensor, bins: Bins) -> Position:
     """The positions of ``value``, which has the dtype to compute in. An edge belongs to the bin above it."""
     table = table_of(bins, value.device, value.dtype)
     index = torch.searchsorted(table.edges[1:-1], value.detach().contiguous(), right=True)
-    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
+    lower, width = (look_up(column, index) for column in (table.edges, table.width))
     places = (value - lower) / width
     below = places.clamp(0, 1)
     above = 1 - below
@@ -70,11 +71,11 @@ def locate(value: Tensor, bins: Bins) -> Position:
 def place(index: Tensor, below: Tensor, bins: Bins) -> Tensor:
     """The number in the bin ``index`` with the fraction ``below`` of the bin's mass below it; finite."""
     table = table_of(bins, below.device, below.dtype)
-    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
+    lower, width = (look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
         # Rounded, it may lie beyond the bin, and beyond the last one there is no density.
-        return found - (found - _constants.look_up(table.edges, index + 1)).clamp(min=0).detach()
+        return found - (found - look_up(table.edges, index + 1)).clamp(min=0).detach()
     left, right = index == 0, index == bins.num_bins - 1
     from_left = below.clamp(min=smallest_fraction(below.dtype)).log() + 1
     from_right = -torch.log1p(-below.clamp(max=1 - torch.finfo(below.dtype).eps / 2))

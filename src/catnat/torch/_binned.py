@@ -14,12 +14,12 @@ from torch.distributions import constraints
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.torch import _bin_positions, _cumulative, _inputs, _paths
+from catnat.torch import _bin_positions, _cumulative, _inputs, _walk, functional
 from catnat.torch._bin_positions import Position, Table
-from catnat.torch._nodes import Nodes
-from catnat.torch.distributions import AnyScores, Catnat, leaves_of, validates
+from catnat.torch.distributions import AnyScores, Catnat, validates
 from catnat.trees import bins
 from catnat.trees.bins import Bins
+from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
@@ -38,7 +38,7 @@ class BinnedCatnat(td.Distribution):
         scores: One score per inner node on the last axis, K-1 for K bins.
         bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
         tree: The tree; ``balanced(K)`` if not given. Class k is bin k.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         validate_args: Whether to check scores (NaN) and values (outside of all bins), by torch's default if not given.
 
     Example:
@@ -62,14 +62,19 @@ class BinnedCatnat(td.Distribution):
         self,
         scores: Float[Tensor, "*batch nodes"],
         bins: Bins | ArrayLike,
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
         *,
         validate_args: bool | None = None,
     ) -> None:
         self.bins = _bin_positions.bins_of(bins)
-        classes = self.bins.num_bins
-        self._categorical = Catnat(scores, tree, activation, num_classes=classes, validate_args=validate_args)
+        tree = as_tree(tree, self.bins.num_bins)
+        if tree.num_classes != self.bins.num_bins:
+            raise ValueError(
+                f"`tree` is {tree!r} with {tree.num_classes} classes, but there are {self.bins.num_bins} bins: a tree "
+                "over the bins is needed, one class for each."
+            )
+        self._categorical = Catnat(scores, tree, activation, validate_args=validate_args)
         td.Distribution.__init__(self, self._categorical.batch_shape, Size(), validate_args=False)
         self._validate_args = validates(validate_args)
 
@@ -109,12 +114,12 @@ class BinnedCatnat(td.Distribution):
         return constraints.real if self.bins.tails else constraints.interval(*map(float, self.bins.edges[[0, -1]]))
 
     @property
-    def _nodes(self) -> Nodes:
-        return leaves_of(self._categorical).nodes
+    def _computed(self) -> Tensor:
+        return self._categorical._computed
 
     @property
     def _table(self) -> Table:
-        scores = self._nodes.scores
+        scores = self._computed
         return _bin_positions.table_of(self.bins, scores.device, scores.dtype)
 
     # ---- one path ----
@@ -129,11 +134,14 @@ class BinnedCatnat(td.Distribution):
         outside = at.beyond > 0
         if self._validate_args and not torch.compiler.is_compiling():
             wrong = outside | value.isnan()
-            if _inputs.is_true(wrong.any()):
+            if _inputs.known_true(wrong.any()):
                 bins.outside(float(value[wrong][0]), self.bins)
-        log_prob = leaves_of(self._categorical).log_prob(at.which) - at.width.log() - at.distance
+        log_prob = self._log_prob_of_bin(at.which) - at.width.log() - at.distance
         log_prob = torch.where(outside, torch.finfo(log_prob.dtype).min, log_prob)
         return self._returned(torch.where(value.isnan(), value, log_prob))
+
+    def _log_prob_of_bin(self, which: Tensor) -> Tensor:
+        return functional.log_prob_of(self._categorical.plan, self._computed, which)
 
     def cdf(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
         """The probability of a number up to ``value``, along one path."""
@@ -146,8 +154,8 @@ class BinnedCatnat(td.Distribution):
         end of the upper one. Numbers outside [0, 1] count as its ends.
         """
         mass, back = _inputs.behind_batch(self._numbers(value, "value").clamp(0, 1), self.batch_shape)
-        index = _cumulative.class_at(self._nodes, mass)
-        masses = _cumulative.masses(self._nodes, index)
+        index = _cumulative.class_at(self._categorical.plan, self._computed, mass)
+        masses = _cumulative.masses(self._categorical.plan, self._computed, index)
         inside = masses.inside.clamp(min=_bin_positions.smallest_fraction(mass.dtype))
         # From the nearer end, as in `interval`.
         below = torch.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
@@ -169,7 +177,7 @@ class BinnedCatnat(td.Distribution):
         """Draw numbers: a bin by walking down from the root, and a place inside it."""
         with torch.no_grad():
             index = self._categorical.sample(sample_shape, generator=generator)
-            below = _paths.rand(index.shape, self._nodes.scores, generator)
+            below = _walk.rand(index.shape, self._computed, generator)
             return self._returned(_bin_positions.place(index, below, self.bins))
 
     def rsample(
@@ -177,7 +185,7 @@ class BinnedCatnat(td.Distribution):
     ) -> Float[Tensor, "*samples_and_batch"]:
         """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
-        return self.icdf(_paths.rand(shape, self._nodes.scores, generator))
+        return self.icdf(_walk.rand(shape, self._computed, generator))
 
     # ---- all bins ----
 
@@ -196,7 +204,7 @@ class BinnedCatnat(td.Distribution):
     def entropy(self) -> Float[Tensor, "*batch"]:
         r"""The differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
         within = (self._probs() * self._table.entropy).sum(-1)
-        return self._returned(leaves_of(self._categorical).entropy() + within)
+        return self._returned(self._categorical.entropy() + within)
 
     def crps(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
         r"""The continuous ranked probability score of ``value``, in closed form, O(K).
@@ -208,7 +216,8 @@ class BinnedCatnat(td.Distribution):
         """
         value, back = _inputs.behind_batch(self._numbers(value, "value"), self.batch_shape)
         at = _bin_positions.locate(value, self.bins)
-        masses = _cumulative.all_masses(self._nodes.expand(value.shape[:-1]))
+        scores = self._computed.expand(*value.shape[:-1], -1)
+        masses = _cumulative.all_masses(self._categorical.plan, scores)
         lower, upper = _squares(masses, self._table.width, tails=self.bins.tails)
         here = _cumulative.Masses(*(each.gather(-1, at.which) for each in masses))
         whole = lower.gather(-1, at.which) + upper.gather(-1, at.which)
@@ -235,19 +244,19 @@ class BinnedCatnat(td.Distribution):
     def _numbers(self, value: Tensor, name: str) -> Tensor:
         """Numbers in the dtype to compute in."""
         _inputs.check_tensor(value, name)
-        return value.to(self._nodes.scores.dtype)
+        return value.to(self._computed.dtype)
 
     def _returned(self, value: Tensor) -> Tensor:
-        return _inputs.saturate(value, _inputs.returned_dtype(self.scores))
+        return _inputs.as_returned(value, self.scores)
 
     def _probs(self) -> Tensor:
-        return leaves_of(self._categorical).probs()
+        return self._categorical.log_probs(floored=False).exp()
 
     def _below_and_above(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """The probability of smaller and of larger numbers."""
         value, back = _inputs.behind_batch(value, self.batch_shape)
         at = _bin_positions.locate(value, self.bins)
-        masses = _cumulative.masses(self._nodes, at.which)
+        masses = _cumulative.masses(self._categorical.plan, self._computed, at.which)
         return back(masses.below + masses.inside * at.below), back(masses.above + masses.inside * at.above)
 
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat.torch import _constants, _paths
-from catnat.torch._nodes import Nodes
-from catnat.torch.functional import log_probs, walks
+from catnat.torch import _fused, _walk
+from catnat.torch._constants import constant
+from catnat.torch._plan import Plan, look_up
 from catnat.trees import bins
-from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree
 
 
@@ -29,60 +28,61 @@ class Masses(NamedTuple):
     above: Tensor
 
 
-def masses(nodes: Nodes, classes: Tensor) -> Masses:
+def masses(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
     """Those of ``classes``, batch + (n,)."""
-    nodes = nodes.expand(classes.shape[:-1])
-    if _walks_in_order(nodes.tree):
-        return _masses_on_path(nodes, classes)
-    return Masses(*(each.gather(-1, classes) for each in all_masses(nodes)))
+    scores = scores.expand(*classes.shape[:-1], -1)
+    if _walks_in_order(plan):
+        return _masses_on_path(plan, scores, classes)
+    return Masses(*(each.gather(-1, classes) for each in all_masses(plan, scores)))
 
 
-def all_masses(nodes: Nodes) -> Masses:
+def all_masses(plan: Plan, scores: Tensor) -> Masses:
     """Those of every class, batch + (K,)."""
-    inside = log_probs(nodes, floored=False).exp()
+    inside = _fused.log_probs(plan, scores, floored=False).exp()
     exact = inside.double()  # in float32 a sum of very many classes would lose its digits
     below = exclusive(exact.cumsum(-1)).to(inside.dtype)
     above = exclusive(exact.flip(-1).cumsum(-1)).flip(-1).to(inside.dtype)
     return Masses(below, inside, above)
 
 
-def class_at(nodes: Nodes, mass: Tensor) -> Tensor:
+def class_at(plan: Plan, scores: Tensor, mass: Tensor) -> Tensor:
     """The class in which the cumulative probability reaches ``mass``, batch + (n,); one that is possible."""
-    nodes = nodes.detach().expand(mass.shape[:-1])
-    if _walks_in_order(nodes.tree):
-        return _descend_to(nodes, mass.detach())
-    probs = log_probs(nodes, floored=False).exp()
+    scores = scores.detach().expand(*mass.shape[:-1], -1)
+    if _walks_in_order(plan):
+        return _descend_to(plan, scores, mass.detach())
+    probs = _fused.log_probs(plan, scores, floored=False).exp()
     sums = probs.double().cumsum(-1)
     found = torch.searchsorted(sums, (mass.detach() * sums.narrow(-1, -1, 1)).contiguous(), right=True)
-    last = nodes.tree.num_classes - 1 - (probs > 0).flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
+    last = plan.tree.num_classes - 1 - (probs > 0).flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
     return found.minimum(last)
 
 
-def _walks_in_order(tree: Tree | Forest) -> bool:
-    return walks(tree) and bins.yes_is_lower(tree) is not None
+def _walks_in_order(plan: Plan) -> bool:
+    return plan.walks and bins.yes_is_lower(plan.tree) is not None
 
 
-def _masses_on_path(nodes: Nodes, classes: Tensor) -> Masses:
-    index, bits = _paths.path(classes, nodes.tree)
-    if nodes.tree.kind != "balanced":  # found by climbing
+def _masses_on_path(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
+    index, bits = _walk.path(plan, classes)
+    if plan.tree.kind != "balanced":  # found by climbing
         index, bits = index.flip(-1), bits.flip(-1)
     node, on_path, yes_taken = index.clamp(min=0), index >= 0, bits == 1
-    no, yes = nodes.at(node).branch_log_probs(floored=False)
+    no, yes = plan.branches.at(node).log_probs(_walk.ScoreReader(scores).at(node), floored=False)
     taken = torch.where(on_path, torch.where(yes_taken, yes, no), torch.zeros_like(no))
     reach = taken.cumsum(-1)
     beside = (exclusive(reach) + torch.where(yes_taken, no, yes)).exp() * on_path
-    upper_taken = yes_taken != _yes_is_lower(node, nodes.tree)
+    upper_taken = yes_taken != _yes_is_lower(node, plan.tree)
     below, above = (beside * upper_taken).sum(-1), (beside * ~upper_taken).sum(-1)
     return Masses(below, reach.narrow(-1, -1, 1).squeeze(-1).exp(), above)
 
 
-def _descend_to(nodes: Nodes, mass: Tensor) -> Tensor:
-    walk = _paths.walk_of(nodes)
-    at, inside = walk.start(mass.shape, mass.device), torch.ones_like(mass)
-    for _ in range(nodes.tree.depth):
+def _descend_to(plan: Plan, scores: Tensor, mass: Tensor) -> Tensor:
+    walk, reader = _walk.walk_of(plan), _walk.ScoreReader(scores)
+    at, inside = torch.full(mass.shape, walk.root, device=mass.device), torch.ones_like(mass)
+    for _ in range(plan.tree.depth):
         node = walk.node(at)
-        no, yes = (inside * branch.exp() for branch in nodes.at(node).branch_log_probs(floored=False))
-        swapped = _yes_is_lower(node, nodes.tree)
+        branches = plan.branches.at(node).log_probs(reader.at(node), floored=False)
+        no, yes = (inside * branch.exp() for branch in branches)
+        swapped = _yes_is_lower(node, plan.tree)
         lower, upper = torch.where(swapped, yes, no), torch.where(swapped, no, yes)
         ascends = (mass >= lower) & (upper > 0)
         mass, inside = torch.where(ascends, mass - lower, mass), torch.where(ascends, upper, lower)
@@ -90,14 +90,14 @@ def _descend_to(nodes: Nodes, mass: Tensor) -> Tensor:
     return walk.classes(at)
 
 
-def _yes_is_lower(node: Tensor, tree: Tree | Forest) -> Tensor:
+def _yes_is_lower(node: Tensor, tree: Tree) -> Tensor:
     """Whether yes leads to the lower classes of each node."""
     table = _order_table(tree, node.device)
-    return table if table.ndim == 0 else _constants.look_up(table, node)
+    return table if table.ndim == 0 else look_up(table, node)
 
 
-@_constants.constant
-def _order_table(tree: Tree | Forest, device: torch.device) -> Tensor:
+@constant
+def _order_table(tree: Tree, device: torch.device) -> Tensor:
     return torch.as_tensor(np.array(bins.yes_is_lower(tree)), device=device)
 
 

@@ -1,11 +1,8 @@
 """All classes at once, O(K): sums of node values down every path, and of class values up from the leaves.
 
-How a sum runs depends on the tree: a product with 0/1 matrices where K is small, doubling level by level for a balanced
-tree, a cumulative sum for a chain, pointer jumping for any other. None stores a K x depth table or loops over a
-deep tree.
-
-Here and in the paths tensors are not indexed with brackets: that needs the device itself, and these functions also run
-on fake ones.
+How a sum runs depends on the tree: a product with 0/1 matrices where K is small, level by level for a balanced tree,
+pointer jumping for any other. None stores a K x depth table or loops over a deep tree. Tensors are not indexed with
+brackets: that needs the device itself, and these functions also run on fake ones.
 """
 
 from __future__ import annotations
@@ -17,60 +14,57 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat.torch import _constants, _inputs
-from catnat.trees.forest import Forest
+from catnat.torch import _inputs
+from catnat.torch._plan import Plan
 from catnat.trees.tree import Tree, first_leaf
 
-# Up to here a matrix product beats walking the levels.
-MOST_MATMUL_CLASSES = 64
-# Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
-_FAR_BELOW = 1e9
+
+def log_probs(plan: Plan, scores: Tensor, *, floored: bool) -> Tensor:
+    r"""The log-probability of every class: the definition.
+
+    .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
+    """
+    return path_sums(plan, *plan.branches.log_probs(scores, floored=floored), to="leaves")
 
 
-def path_sums(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
+def path_sums(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
     """Sum ``no`` or ``yes``, by the branch, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
+    tree = plan.tree
     if tree.num_nodes == 0:  # no nodes: empty sums, still part of the graph
-        return no.sum(-1, keepdim=True).expand(*no.shape[:-1], tree.num_classes) if to == "leaves" else no
-    if _small(no, tree):
-        on_no, on_yes = _constants.path_matrices(tree, to, no.device, no.dtype)
+        return no.sum(-1, keepdim=True) if to == "leaves" else no
+    if plan.small and _products_are_exact(no):
+        on_no, on_yes = plan.to_leaves if to == "leaves" else plan.to_nodes
         return torch.addmm(no @ on_no, yes, on_yes) if no.ndim == 2 else no @ on_no + yes @ on_yes
     if tree.kind == "balanced":
         return _sums_by_level(no, yes, tree, to)
-    if tree.kind == "chain":
-        return _sums_along_chain(no, yes, to)
-    return _sums_by_jumping(no, yes, tree, to)
+    return _sums_by_jumping(plan, no, yes, to)
 
 
-def leaf_sums(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
+def leaf_sums(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
     """Sum the ``values`` of the leaves on the no side, and on the yes side, of every node: the transpose."""
-    if tree.num_nodes == 0:
+    if plan.tree.num_nodes == 0:
         return values.narrow(-1, 0, 0), values.narrow(-1, 0, 0)
-    if _small(values, tree):
-        on_no, on_yes = _constants.path_matrices(tree, "leaves", values.device, values.dtype)
+    if plan.small and _products_are_exact(values):
+        on_no, on_yes = plan.to_leaves
         return values @ on_no.T, values @ on_yes.T
-    if tree.kind == "balanced":
-        return _leaf_sums_by_level(values, tree)
-    if tree.kind == "chain":
-        later = values.flip(-1).cumsum(-1).flip(-1)
-        return later.narrow(-1, 1, tree.num_nodes), values.narrow(-1, 0, tree.num_nodes)
-    return _leaf_sums_by_jumping(values, tree)
+    if plan.tree.kind == "balanced":
+        return _leaf_sums_by_level(values, plan.tree)
+    return _leaf_sums_by_jumping(plan, values)
 
 
-def log_masses(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+def log_masses(plan: Plan, logs: Tensor) -> tuple[Tensor, Tensor]:
     """The logarithm of the sum of ``exp(logs)`` over the leaves on the no, and on the yes side of every node.
 
     A value of -inf is a leaf without mass, and a side without mass has -inf. All derivatives are finite.
     """
-    if tree.num_nodes == 0:
+    if plan.tree.num_nodes == 0:
         return logs.narrow(-1, 0, 0), logs.narrow(-1, 0, 0)
     limit = torch.finfo(logs.dtype).max / 4
     logs = logs.clamp(-limit, limit)  # the derivatives of an infinite sum would be NaN
-    if tree.kind == "balanced":
-        no, yes = _leaf_sums_by_level(logs, tree, log_add)
-    elif tree.kind == "chain":
-        no, yes = _log_tails(logs).narrow(-1, 1, tree.num_nodes), logs.narrow(-1, 0, tree.num_nodes)
+    if plan.tree.kind == "balanced":
+        no, yes = _leaf_sums_by_level(logs, plan.tree, log_add)
     else:
-        no, yes = _log_masses_by_jumping(logs, tree)
+        no, yes = _log_masses_by_jumping(plan, logs)
     no, yes = (side.masked_fill(side < -limit / 2, -math.inf) for side in (no, yes))
     return no, yes
 
@@ -82,36 +76,17 @@ def log_add(first: Tensor, second: Tensor) -> Tensor:
     return larger + F.softplus(smaller - larger)
 
 
-def chosen_leaf(branches: Tensor, tree: Tree) -> Tensor:
+def chosen_leaf(plan: Plan, branches: Tensor) -> Tensor:
     """The class whose whole path agrees with ``branches``, 1 for yes and 0 for no at every node."""
-    if _small(branches, tree):
-        weights, bias = _constants.agreement(tree, branches.device, branches.dtype)
-        return (branches @ weights + bias).argmax(-1)
-    return path_sums(-branches, branches - 1, tree, to="leaves").argmax(-1)
+    return path_sums(plan, -branches, branches - 1, to="leaves").argmax(-1)
 
 
-def apply_temperature(logs: Tensor, temperature: float | Tensor) -> Tensor:
-    """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
-
-    Nothing overflows in either pass, however small or large the temperature is.
-    """
-    tau = torch.as_tensor(temperature, dtype=logs.dtype, device=logs.device)
-    tau = tau.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # its inverse is finite
-    below = logs - logs.amax(-1, keepdim=True).detach()
-    return torch.maximum(below, -_FAR_BELOW * tau.detach()) / tau
-
-
-def _small(values: Tensor, tree: Tree | Forest) -> bool:
-    """Whether a matrix product may do it: small enough, and exact (no TF32, bfloat16 or autocast behind our back)."""
-    if tree.num_classes > MOST_MATMUL_CLASSES or torch.compiler.is_compiling():
+def _products_are_exact(values: Tensor) -> bool:
+    """Whether a matrix product is computed in the dtype of ``values``: no TF32, bfloat16 or autocast."""
+    if torch.compiler.is_compiling() or _inputs.autocasts(values.device):
         return False
-    return (values.dtype == torch.float64 or _full_precision()) and not _inputs.autocasts(values.device)
-
-
-def _full_precision() -> bool:
-    """Whether float32 products are computed in float32."""
     try:
-        return torch.get_float32_matmul_precision() == "highest"
+        return values.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # torch's answer where `torch.backends` allows less on one kind of device
         return False
 
@@ -159,74 +134,43 @@ def _alternate(even: Tensor, odd: Tensor) -> Tensor:
     return torch.view_as_real(torch.complex(even, odd)).flatten(-2)
 
 
-# ---- chain ----
-
-
-def _sums_along_chain(no: Tensor, yes: Tensor, to: str) -> Tensor:
-    totals = no.cumsum(-1)
-    inner, last = totals.tensor_split([-1], -1)
-    before = torch.cat([torch.zeros_like(last), inner], -1)
-    return before if to == "nodes" else torch.cat([before + yes, last], -1)
-
-
-def _log_tails(logs: Tensor) -> Tensor:
-    """The log-sum of every entry and all after it, by doubling: the gradient of ``logcumsumexp`` loses its digits."""
-    size, reach = logs.shape[-1], 1
-    while reach < size:
-        inner, last = logs.tensor_split([size - reach], -1)
-        logs = torch.cat([log_add(inner, logs.narrow(-1, reach, size - reach)), last], -1)
-        reach *= 2
-    return logs
-
-
 # ---- any other tree ----
 
 
-def _sums_by_jumping(no: Tensor, yes: Tensor, tree: Tree | Forest, to: str) -> Tensor:
+def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
     """Every id adds its ancestor's sum, then looks twice as far up: log2(depth) rounds over all 2K - 1 ids."""
+    tables = plan.tables()
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
-    sums = edges.index_select(-1, _constants.index_table(tree, "edge", no.device))
-    for ancestors in _jumps(tree, no.device):
-        sums = sums.add_(sums.index_select(-1, ancestors))
-    nodes, leaves = sums.tensor_split([tree.num_nodes], -1)
+    sums = edges.index_select(-1, tables.edges)
+    for ancestors in tables.jumps:
+        sums = sums + sums.index_select(-1, ancestors)
+    nodes, leaves = sums.tensor_split([plan.tree.num_nodes], -1)
     return leaves if to == "leaves" else nodes
 
 
-def _leaf_sums_by_jumping(values: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
+def _leaf_sums_by_jumping(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
     """Every id adds itself to its ancestor 1, 2, 4, ... levels up, which then knows that many levels below it."""
-    inner = values.new_zeros((*values.shape[:-1], tree.num_nodes))
+    inner = values.new_zeros((*values.shape[:-1], plan.tree.num_nodes))
     sums = torch.cat([inner, values, torch.zeros_like(values.narrow(-1, 0, 1))], -1)
-    # Ids without such an ancestor add themselves to the last place, where nobody looks.
-    ancestors = _constants.index_table(tree, "ancestors", values.device)
-    for _ in range(tree.depth.bit_length()):
+    # Ids without such an ancestor add themselves to the last place, which is not read.
+    for ancestors in plan.tables().ancestors:
         sums = sums.index_add(-1, ancestors, sums)
-        ancestors = _constants.look_up(ancestors, ancestors)
-    return _at_children(sums, tree)
+    return _at_children(plan, sums)
 
 
-def _log_masses_by_jumping(logs: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
+def _log_masses_by_jumping(plan: Plan, logs: Tensor) -> tuple[Tensor, Tensor]:
     """As :func:`_leaf_sums_by_jumping`; every sum is taken relative to its largest term."""
-    nothing = logs.new_full((*logs.shape[:-1], tree.num_nodes), -torch.finfo(logs.dtype).max / 4)
+    nothing = logs.new_full((*logs.shape[:-1], plan.tree.num_nodes), -torch.finfo(logs.dtype).max / 4)
     sums = torch.cat([nothing, logs, nothing.narrow(-1, 0, 1)], -1)
-    ancestors = _constants.index_table(tree, "ancestors", logs.device)
-    for _ in range(tree.depth.bit_length()):
+    for ancestors in plan.tables().ancestors:
         top = sums.detach().scatter_reduce(-1, ancestors.expand_as(sums), sums.detach(), "amax")
         terms = (sums - top.index_select(-1, ancestors)).exp()
         sums = (sums - top).exp().index_add(-1, ancestors, terms).log() + top
-        ancestors = _constants.look_up(ancestors, ancestors)
-    return _at_children(sums, tree)
+    return _at_children(plan, sums)
 
 
-def _at_children(sums: Tensor, tree: Tree | Forest) -> tuple[Tensor, Tensor]:
+def _at_children(plan: Plan, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Values of all ids, at the no and at the yes child of every node."""
-    children = _constants.index_table(tree, "children", sums.device).narrow(0, 0, tree.num_nodes)
+    children = plan.tables().children.narrow(0, 0, 2 * plan.tree.num_nodes).view(-1, 2)
     no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
     return no, yes
-
-
-def _jumps(tree: Tree | Forest, device: torch.device) -> list[Tensor]:
-    """Every id's ancestor 1, 2, 4, ... levels up, the root's being itself."""
-    jumps = [_constants.index_table(tree, "parents", device)]
-    while 1 << len(jumps) < tree.depth + 1:
-        jumps.append(_constants.look_up(jumps[-1], jumps[-1]))
-    return jumps

@@ -1,8 +1,8 @@
-"""Fused kernels: in one call what the other files do in some thirty, where an implementation is installed.
+"""The log-probabilities of all classes in one step of autograd: by C++ kernels where they are installed, else by hand.
 
-The plain operations are the definition, the fallback and, in tests, the oracle. An implementation serves one kind of
-device; :func:`kernels` says which are in use. The environment variable ``CATNAT_KERNELS=0`` switches all off, and
-``=baseline``, ``=avx2`` or ``=avx512`` has the CPU's use this instruction set.
+``_dense`` is the definition, the fallback and, in tests, the oracle. The package catnat-kernels has kernels for the
+CPU; :func:`kernels` says whether they are in use. The environment variable ``CATNAT_KERNELS=0`` switches them off, and
+``=baseline``, ``=avx2`` or ``=avx512`` chooses their instruction set.
 """
 
 from __future__ import annotations
@@ -10,132 +10,183 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from catnat import activations
-from catnat.activations import Activation
-from catnat.torch import _constants, _dense, _paths
-from catnat.torch._autograd import apply
-from catnat.torch._nodes import Nodes
-from catnat.torch._variables import places_of
-from catnat.trees import tables
-from catnat.trees.forest import Forest
-from catnat.trees.tree import Tree
+from catnat.torch import _dense, _walk
+from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
+from catnat.trees.tables import FUSED, fused_parents, fused_table
+
+# torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. Without it
+# every call in eager mode would take the plain operations, twice the time of a small one.
+_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
-class Plan(NamedTuple):
-    """A tree and an activation as the tensors of a kernel, on one device and in one dtype."""
+def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
+    """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
+    if torch.compiler.is_compiling():
+        return _compiled_log_probs(plan, scores, floored)
+    method: Method | None = plan.method
+    if method is None or not _is_data(scores):
+        return _dense.log_probs(plan, scores, floored=floored)
+    if scores.requires_grad and torch.is_grad_enabled():
+        leaves: Tensor = _LeafLogProbs.apply(scores, method, floored)
+        return leaves
+    return method.forward(scores, floored)[0]
 
-    tree: Tree | Forest
-    activation: Activation
-    code: int  # `tables.SIGMOID`, `CLAMPED` or `REFLECTED`
-    # Rows of one kind, with a column for every node, or one if all nodes are alike: `Affine`'s scale and offset, or
-    # `Band`'s six and the period of its reflections.
-    constants: Tensor
-    table: Tensor  # `tables.fused_table`
+
+def draw(plan: Plan, scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor | None:
+    """``count`` classes for every row, (count, ...), or None where no kernel serves."""
+    kernel = plan.method
+    if not isinstance(kernel, Kernel) or plan.tree.depth > MOST_WALKED_LEVELS or not _runs(scores):
+        return None
+    return kernel.draw(scores, count, generator)
 
 
-class Implementation(Protocol):
-    """The kernels of one kind of device. Matrices are contiguous, in float32 or float64."""
+def path_log_probs(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor | None:
+    """The floored log-probability of ``classes``, rows + (n,), or None where no kernel serves."""
+    kernel = plan.method
+    if not isinstance(kernel, Kernel) or scores.shape[:-1] != classes.shape[:-1] or not (_runs(scores, classes)):
+        return None
+    rows = kernel.rows(scores)
+    places = classes.reshape(len(rows), classes.shape[-1]).contiguous()
+    if scores.requires_grad and torch.is_grad_enabled():
+        found: Tensor = _PathLogProbs.apply(rows, kernel, places)
+    else:
+        found = kernel.path_log_probs(rows, places)
+    return found.view(classes.shape)
 
-    def describe(self) -> str:
-        """What is in use, in words."""
 
-    def log_probs(self, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
-        """From scores (rows, nodes) the log-probabilities of all classes (rows, classes)."""
+# ---- who computes ----
 
-    def log_probs_backward(self, grad: Tensor, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
+
+class Method(Protocol):
+    """How the log-probabilities of all classes, and their derivative, are computed for a plan."""
+
+    plan: Plan
+
+    def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The log-probabilities, and what the derivative needs of them."""
+
+    def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
         """The gradient of the scores, from that of the log-probabilities."""
 
-    def draw(self, scores: Tensor, plan: Plan, uniforms: Tensor) -> Tensor:
-        """A class for every row of ``uniforms`` (draws, depth): draw i from row i modulo their number of the scores."""
+
+class ByHand:
+    """The plain operations, with the derivative written down: a third of the time that autograd takes for them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The definition."""
+        no, yes = self.plan.branches.log_probs(scores, floored=floored)
+        return _dense.path_sums(self.plan, no, yes, to="leaves"), (no, yes)
+
+    def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
+        """Up the tree, then through the branches."""
+        no, yes = kept
+        return self.plan.branches.backward(no, yes, *_dense.leaf_sums(self.plan, grad), floored=floored)
 
 
-class Processor:
-    """The package catnat-kernels: C++ for the CPU."""
+class Kernel:
+    """The package catnat-kernels: C++ for the CPU. Matrices are contiguous, in float32 or float64."""
 
-    def __init__(self, instruction_set: str, version: str) -> None:
-        self._described = f"catnat-kernels {version} ({instruction_set})"
-        self._log_probs = torch.ops.catnat.log_probs.default
-        self._log_probs_backward = torch.ops.catnat.log_probs_backward.default
-        self._draw = torch.ops.catnat.draw.default
-        self._path_log_probs = torch.ops.catnat.path_log_probs.default
-        self._path_log_probs_backward = torch.ops.catnat.path_log_probs_backward.default
+    def __init__(self, plan: Plan) -> None:
+        self.plan, tree, branches = plan, plan.tree, plan.branches
+        constants, code = branches.columns(plan.device, plan.dtype), FUSED[type(plan.activation)]
+        if code == 0:  # the scale, and the offset
+            columns = [torch.ones_like(constants[0]), constants[0]]
+        else:  # the band's edges, its centre, the angle per score, and the period of a reflected band
+            width = torch.full_like(constants[0], plan.activation.width)  # type: ignore[attr-defined]
+            columns = [*constants, (constants[0] + constants[2]) / 2, torch.pi / (2 * width), 2 * width]
+        self._shape = tree.num_classes, tree.depth
+        self._code = code
+        self._constants = torch.stack(columns)
+        self._table = torch.as_tensor(fused_table(tree), device=plan.device)
+        self._parents = torch.as_tensor(fused_parents(tree), device=plan.device)
 
-    def describe(self) -> str:
-        return self._described
+    @staticmethod
+    def rows(scores: Tensor) -> Tensor:
+        """As a contiguous matrix. One that is stays itself: a view of it would be one more step for autograd."""
+        return (scores if scores.ndim == 2 else scores.reshape(-1, scores.shape[-1])).contiguous()
 
-    # Below autograd: the Functions below record, and the operators' own rule, made for the compiler, would take longer.
+    def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """All classes in one pass."""
+        classes, depth = self._shape
+        leaves = torch.ops.catnat.log_probs.default(
+            self.rows(scores), self._constants, self._table, classes, depth, self._code, floored
+        )
+        return leaves if scores.ndim == 2 else leaves.view(*scores.shape[:-1], classes), ()
 
-    def log_probs(self, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            return self._log_probs(
-                scores, plan.constants, plan.table, plan.tree.num_classes, plan.tree.depth, plan.code, floored
-            )
+    def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
+        """The same, backwards."""
+        found = torch.ops.catnat.log_probs_backward.default(
+            self.rows(grad), self.rows(scores), self._constants, self._table, self._shape[1], self._code, floored
+        )
+        return found.view(scores.shape)
 
-    def log_probs_backward(self, grad: Tensor, scores: Tensor, plan: Plan, floored: bool) -> Tensor:
-        return self._log_probs_backward(grad, scores, plan.constants, plan.table, plan.tree.depth, plan.code, floored)
-
-    def draw(self, scores: Tensor, plan: Plan, uniforms: Tensor) -> Tensor:
+    def draw(self, scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+        """``count`` classes for every row, (count, ...)."""
+        rows = self.rows(scores.detach())
+        uniforms = _walk.rand((count * len(rows), self.plan.tree.depth), rows, generator)
         drawn = torch.empty(len(uniforms), dtype=torch.int64, device=scores.device)
-        self._draw(scores, plan.constants, plan.table, uniforms, plan.code, drawn)
-        return drawn
+        torch.ops.catnat.draw.default(rows, self._constants, self._table, uniforms, self._code, drawn)
+        return drawn.view(count, *scores.shape[:-1])
 
-    # Of scores (rows, nodes) and classes (rows, paths a row); in a forest, places among all classes.
+    def path_log_probs(self, rows: Tensor, classes: Tensor) -> Tensor:
+        """The floored log-probabilities of classes (rows, n)."""
+        return torch.ops.catnat.path_log_probs.default(
+            rows, self._constants, self._parents, classes, self._shape[1], self._code, True
+        )
 
-    def path_log_probs(self, scores: Tensor, plan: Plan, above: Tensor, classes: Tensor) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            return self._path_log_probs(scores, plan.constants, above, classes, plan.tree.depth, plan.code, True)
-
-    def path_log_probs_backward(
-        self, grad: Tensor, scores: Tensor, plan: Plan, above: Tensor, classes: Tensor
-    ) -> Tensor:
-        return self._path_log_probs_backward(
-            grad, scores, plan.constants, above, classes, plan.tree.depth, plan.code, True
+    def path_log_probs_backward(self, grad: Tensor, rows: Tensor, classes: Tensor) -> Tensor:
+        """The gradient of the scores."""
+        return torch.ops.catnat.path_log_probs_backward.default(
+            grad.contiguous(), rows, self._constants, self._parents, classes, self._shape[1], self._code, True
         )
 
 
-def _processor() -> Implementation | str:
-    try:
-        package, operators = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.torch_ops"))
-    except ModuleNotFoundError:
-        return "catnat-kernels is not installed"
-    except ImportError as error:
-        return str(error)
-    return Processor(operators.instruction_set, package.__version__)
+def with_method(plan: Plan) -> Plan:
+    """The plan, with the method of its kind."""
+    if type(plan.activation) in FUSED and plan.tree.num_nodes > 0:
+        plan.method = Kernel(plan) if plan.device.type == "cpu" and kernels_in_use() else ByHand(plan)
+    return plan
 
 
-def _graphics() -> Implementation | str:
-    remedy = "they want the extra `triton` and CATNAT_TRITON=1, and have not run on a GPU yet"
-    if os.environ.get("CATNAT_TRITON", "0") != "1":  # nobody has run them on a GPU yet, and torch's wheels bring Triton
-        return remedy
-    try:
-        return importlib.import_module("catnat.torch._triton").Triton()
-    except ImportError:
-        return remedy
+def _is_data(values: Tensor) -> bool:
+    """Whether a tensor is data alone: of no subclass, not inside a transform, without a forward-mode tangent."""
+    if type(values) not in (Tensor, Parameter) or _transforms_active():
+        return False
+    return forward_ad.unpack_dual(values).tangent is None
 
 
-# Device types, and where to look for their kernels: they, or why there are none.
-_SOURCES = {"cpu": _processor, "cuda": _graphics}
+def _runs(*values: Tensor) -> bool:
+    """Whether a kernel may be called on these tensors: outside the compiler, on data alone."""
+    return not torch.compiler.is_compiling() and all(map(_is_data, values))
 
 
 @functools.cache
-def _found(device_type: str) -> Implementation | str:
-    """Looked for once, when a tensor of its device first comes by."""
+def _kernels() -> str:
+    """What is in use, or why nothing is; the package registers its operators when it is imported."""
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
-        return "switched off by CATNAT_KERNELS=0"
-    return _SOURCES[device_type]() if device_type in _SOURCES else "there are none for this device"
+        return "none: switched off by CATNAT_KERNELS=0"
+    try:
+        package, operators = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.torch_ops"))
+    except ModuleNotFoundError:
+        return "none: catnat-kernels is not installed"
+    except ImportError as error:
+        return f"none: {error}"
+    return f"catnat-kernels {package.__version__} ({operators.instruction_set})"
 
 
-def _implementation(device_type: str) -> Implementation | None:
-    found = _found(device_type)
-    return None if isinstance(found, str) else found
+def kernels_in_use() -> bool:
+    """Whether there are kernels for the CPU."""
+    return not _kernels().startswith("none")
 
 
 def kernels() -> dict[str, str]:
@@ -146,93 +197,54 @@ def kernels() -> dict[str, str]:
     Example:
         >>> from catnat.torch import kernels
         >>> sorted(kernels())
-        ['cpu', 'cuda']
+        ['cpu']
     """
-    found = {device: _found(device) for device in _SOURCES}
-    return {device: f"none: {each}" if isinstance(each, str) else each.describe() for device, each in found.items()}
+    return {"cpu": _kernels()}
 
 
-# ---- which calls they serve ----
+# ---- autograd ----
 
 
-def _serving(nodes: Nodes) -> Implementation | None:
-    """The implementation for these nodes: none for pruned trees, transforms, and tensors that are more than data."""
-    scores = nodes.scores
-    if nodes.masses is not None or type(scores) not in (Tensor, Parameter) or scores.ndim == 0:
-        return None
-    if scores.dtype not in (torch.float32, torch.float64) or nodes.tree.num_nodes == 0:
-        return None
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return None
-    if type(nodes.activation) not in tables.FUSED:
-        return None
-    return _implementation(scores.device.type)
+class _LeafLogProbs(torch.autograd.Function):
+    """Second derivatives, and gradients that are more than data, are those of the plain operations."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, method: Method, floored: bool) -> Tensor:
+        leaves, kept = method.forward(scores, floored)
+        ctx.save_for_backward(scores, *kept)
+        ctx.method, ctx.floored = method, floored
+        return leaves
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        scores, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled() or not _is_data(grad):
+            with torch.enable_grad():
+                plain = _dense.log_probs(ctx.method.plan, scores, floored=ctx.floored)
+            return *torch.autograd.grad(plain, scores, grad, create_graph=torch.is_grad_enabled()), None, None
+        return ctx.method.backward(grad, scores, kept, ctx.floored), None, None
 
 
-@_constants.constant
-def _plan(tree: Tree | Forest, activation: Activation, device: torch.device, dtype: torch.dtype) -> Plan:
-    constants = list(_constants.node_constants(tree, activation, device, dtype))
-    if isinstance(activation, activations.natural):
-        constants.append(torch.pi / constants[5])
-    columns = [torch.as_tensor(row, dtype=dtype, device=device).reshape(-1) for row in constants]
-    table = torch.as_tensor(tables.fused_table(tree), device=device)
-    return Plan(tree, activation, tables.fused_code(activation), torch.stack(columns), table)
+class _PathLogProbs(torch.autograd.Function):
+    """The same for some classes of every row."""
 
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, kernel: Kernel, classes: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, classes)
+        ctx.kernel = kernel
+        return kernel.path_log_probs(rows, classes)
 
-def _rows(scores: Tensor) -> Tensor:
-    """As a contiguous matrix. One that is stays itself: a view of it would be one more step for autograd."""
-    return (scores if scores.ndim == 2 else scores.reshape(-1, scores.shape[-1])).contiguous()
-
-
-def log_probs(nodes: Nodes, *, floored: bool) -> Tensor | None:
-    """The log-probability of every class, (..., K), or None where no kernel serves."""
-    if torch.compiler.is_compiling():
-        return _compiled_log_probs(nodes, floored)
-    implementation = _serving(nodes)
-    if implementation is None:
-        return None
-    scores, tree = nodes.scores, nodes.tree
-    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = _rows(scores)
-    leaves: Tensor = apply(_LogProbs, rows, plan, floored, implementation)
-    return leaves if scores.ndim == 2 else leaves.view(*scores.shape[:-1], tree.num_classes)
-
-
-def draw(nodes: Nodes, count: int, generator: torch.Generator | None) -> Tensor | None:
-    """``count`` classes for every row, (count, ...), or None where no kernel serves."""
-    tree, scores = nodes.tree, nodes.scores
-    if isinstance(tree, Forest) or tree.depth > _paths.MOST_WALKED_LEVELS or torch.compiler.is_compiling():
-        return None
-    implementation = _serving(nodes)
-    if implementation is None:
-        return None
-    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = _rows(scores)
-    uniforms = _paths.rand((count * len(rows), tree.depth), scores, generator)
-    return implementation.draw(rows, plan, uniforms).view(count, *scores.shape[:-1])
-
-
-def path_log_probs(nodes: Nodes, classes: Tensor) -> Tensor | None:
-    """The floored log-probability of ``classes``, batch + (n,) or batch + (n, N), or None where no kernel serves."""
-    if torch.compiler.is_compiling() or nodes.scores.shape[:-1] != classes.shape[: nodes.scores.ndim - 1]:
-        return None
-    implementation = _serving(nodes)
-    if not isinstance(implementation, Processor):
-        return None
-    scores, tree = nodes.scores, nodes.tree
-    places = places_of(classes, tree) if isinstance(tree, Forest) else classes  # the kernel checks them
-    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = _rows(scores)
-    places = places.reshape(len(rows), -1) if classes.numel() else places.new_empty(len(rows), 0)
-    found: Tensor = apply(_PathLogProbs, rows, plan, _above(tree, scores.device), places.contiguous(), implementation)
-    return found.view(classes.shape)
-
-
-@_constants.constant
-def _above(tree: Tree | Forest, device: torch.device) -> Tensor:
-    """Of every id twice its parent, plus 1 if it is the yes of it; -1 at a root. Empty for a balanced tree."""
-    above = np.where(tree.parents < 0, -1, 2 * tree.parents + tree.bits) if tree.kind != "balanced" else np.empty(0)
-    return torch.as_tensor(above.astype(np.int32), device=device)
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, classes = ctx.saved_tensors
+        plan = ctx.kernel.plan
+        if torch.is_grad_enabled() or not _is_data(grad):
+            with torch.enable_grad():
+                plain = _dense.log_probs(plan, rows, floored=True).gather(-1, classes)
+                if plan.walks:
+                    plain = _walk.path_log_prob(plan, _walk.ScoreReader(rows), classes)
+            return *torch.autograd.grad(plain, rows, grad, create_graph=torch.is_grad_enabled()), None, None
+        return ctx.kernel.path_log_probs_backward(grad, rows, classes), None, None
 
 
 # ---- inside the compiler ----
@@ -241,77 +253,7 @@ def _above(tree: Tree | Forest, device: torch.device) -> Tensor:
 # fuse. What is exported keeps to plain operations, so that it runs where there are no kernels.
 
 
-def _compiled_log_probs(nodes: Nodes, floored: bool) -> Tensor | None:
-    scores, tree = nodes.scores, nodes.tree
-    # In this order: a PyTorch before 2.7 has no `is_exporting`, and no kernels.
-    if not _is_compiled_with(scores.device.type) or torch.compiler.is_exporting():
-        return None
-    if nodes.masses is not None or type(nodes.activation) not in tables.FUSED or tree.num_nodes == 0:
-        return None
-    plan = _plan(tree, nodes.activation, scores.device, scores.dtype)
-    rows = _rows(scores)
-    leaves: Tensor = torch.ops.catnat.log_probs(
-        rows, plan.constants, plan.table, tree.num_classes, tree.depth, plan.code, floored
-    )
-    return leaves.view(*scores.shape[:-1], tree.num_classes)
-
-
-@torch.compiler.assume_constant_result
-def _is_compiled_with(device_type: str) -> bool:
-    return isinstance(_implementation(device_type), Processor)
-
-
-def plain_log_probs(nodes: Nodes, *, floored: bool) -> Tensor:
-    """The same as plain operations, for every tensor, transform and compiler."""
-    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
-
-
-def plain_path_log_probs(nodes: Nodes, places: Tensor) -> Tensor:
-    """The floored log-probability of ``places`` among all classes, (..., n)."""
-    if isinstance(nodes.tree, Forest) or nodes.tree.depth > _paths.MOST_WALKED_LEVELS:
-        return plain_log_probs(nodes, floored=True).gather(-1, places)
-    return _paths.path_log_prob(nodes, places)
-
-
-class _LogProbs(torch.autograd.Function):
-    """Only the scores are stored. Second derivatives are those of the plain operations."""
-
-    @staticmethod
-    def forward(scores: Tensor, plan: Plan, floored: bool, implementation: Implementation) -> Tensor:
-        return implementation.log_probs(scores, plan, floored)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, ctx.plan, ctx.floored, ctx.implementation = inputs
-        ctx.save_for_backward(scores)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (scores,) = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = plain_log_probs(Nodes(scores, ctx.plan.tree, ctx.plan.activation), floored=ctx.floored)
-            return *torch.autograd.grad(plain, scores, grad, create_graph=True), *(3 * [None])
-        found = ctx.implementation.log_probs_backward(grad.contiguous(), scores, ctx.plan, ctx.floored)
-        return found, *(3 * [None])
-
-
-class _PathLogProbs(torch.autograd.Function):
-    """The same for some classes of every row."""
-
-    @staticmethod
-    def forward(scores: Tensor, plan: Plan, above: Tensor, classes: Tensor, implementation: Processor) -> Tensor:
-        return implementation.path_log_probs(scores, plan, above, classes)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        scores, ctx.plan, above, classes, ctx.implementation = inputs
-        ctx.save_for_backward(scores, above, classes)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, above, classes = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = plain_path_log_probs(Nodes(scores, ctx.plan.tree, ctx.plan.activation), classes)
-            return *torch.autograd.grad(plain, scores, grad, create_graph=True), *(4 * [None])
-        found = ctx.implementation.path_log_probs_backward(grad.contiguous(), scores, ctx.plan, above, classes)
-        return found, *(4 * [None])
+def _compiled_log_probs(plan: Plan, scores: Tensor, floored: bool) -> Tensor:
+    if torch.compiler.is_exporting() or not isinstance(plan.method, Kernel):
+        return _dense.log_probs(plan, scores, floored=floored)
+    return plan.method.forward(scores, floored)[0]

@@ -1,38 +1,18 @@
-"""From what the user passes to what is computed with: checked scores, a tree, an activation, and dtypes."""
+"""Arguments as users pass them: checks of tensors, dtypes, and axes of samples."""
 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from catnat import _checks
-from catnat.activations import Activation, resolve
-from catnat.torch import _constants
-from catnat.torch._autograd import apply, wants_plain_operations
-from catnat.trees.forest import Forest
-from catnat.trees.tree import Tree
 
-
-def check(
-    scores: Tensor, tree: Tree | Forest | None, activation: Activation | str, num_classes: int | None = None
-) -> tuple[Tensor, Tree, Activation]:
-    """Checked arguments: scores in the dtype to compute in, the tree they are meant for, the activation object."""
-    check_scores(scores)
-    if tree is None:
-        # The index makes the compiler take it as a constant.
-        nodes = operator.index(scores.shape[-1]) if num_classes is None else _checks.num_classes(num_classes) - 1
-        tree = _constants.default_tree(nodes)
-    elif not isinstance(tree, Tree):
-        _checks.not_a_tree(tree)
-    elif num_classes is not None:
-        _checks.same_classes(num_classes, tree)
-    _checks.width_of_scores(scores.shape[-1], tree.num_classes)
-    return to_computing_dtype(scores), tree, resolve(activation)
+def check_tensor(value: object, name: str) -> None:
+    """Raise unless ``value`` is a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` is a {type(value).__name__}, but a torch.Tensor is needed: torch.as_tensor({name}).")
 
 
 def check_scores(scores: Tensor) -> None:
@@ -45,21 +25,19 @@ def check_scores(scores: Tensor) -> None:
         )
 
 
-def check_tensor(value: object, name: str) -> None:
-    """Raise unless ``value`` is a tensor."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"`{name}` is a {type(value).__name__}, but a torch.Tensor is needed: torch.as_tensor({name}).")
-
-
 def class_indices(classes: Tensor, name: str) -> Tensor:
     """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
     check_tensor(classes, name)
+    if classes.dtype == torch.int64:
+        return classes
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .long().")
+    if classes.dtype == torch.uint64:  # large ones would become negative, even -100
+        raise TypeError(f"`{name}` has dtype torch.uint64, which int64 does not hold: use .long() if it does here.")
     return classes.long()
 
 
-def is_true(condition: Tensor) -> bool:
+def known_true(condition: Tensor) -> bool:
     """Whether ``condition`` holds, as far as can be told: not under vmap, on meta, or on fake tensors."""
     try:
         return bool(condition)
@@ -67,35 +45,19 @@ def is_true(condition: Tensor) -> bool:
         return False
 
 
-def broadcast(one: torch.Size, other: torch.Size) -> torch.Size:
-    """``torch.broadcast_shapes``, which takes longer than a small kernel, where it is needed."""
-    return one if one == other else torch.broadcast_shapes(one, other)
+def explain_classes(error: Exception, classes: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
+    """Raise an error that names the class, if one that does not exist is what torch's operation refused."""
+    outside = (classes < 0) | (classes >= num_classes)
+    if ignore_index is not None:
+        outside &= classes != ignore_index
+    if known_true(outside.any()):
+        raise ValueError(
+            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
+            "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
+        ) from error
 
 
-def behind_batch(
-    values: Tensor, batch: torch.Size, event: Sequence[int] = ()
-) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Values whose sample axes stand behind the batch, batch + (n,) + event, and how to bring results back.
-
-    Repeated reads of a row are then one gather, and no row is copied.
-    """
-    shape = broadcast(values.shape[: values.ndim - len(event)], batch)
-    extra = len(shape) - len(batch)
-    wide, before = shape[extra:], tuple(range(extra))
-    behind = tuple(range(len(wide), len(shape)))
-
-    def back(found: Tensor) -> Tensor:
-        found = found.reshape((*wide, *shape[:extra], *event))
-        return found.movedim(behind, before) if extra else found
-
-    values = values.expand((*shape, *event))
-    values = values.movedim(before, behind) if extra else values
-    return values.reshape((*wide, math.prod(shape[:extra]), *event)), back
-
-
-def autocasts(device: torch.device) -> bool:
-    """Whether autocast is on for ``device``."""
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+# ---- dtypes ----
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -103,44 +65,61 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.itemsize >= 4 else torch.float32
 
 
-def to_computing_dtype(values: Tensor) -> Tensor:
-    """``values`` to compute with; in the backward pass, a gradient that overflows half precision saturates."""
+def widen(values: Tensor) -> Tensor:
+    """``values`` in the dtype to compute in; on the way back, gradients are clamped to what half precision holds."""
     if values.dtype.itemsize >= 4:
         return values
-    if wants_plain_operations():
-        return values.float()
-    return apply(_HalfToFloat, values)
+    wide = values.float()
+    if wide.requires_grad and not torch.compiler.is_compiling():
+        limit = torch.finfo(values.dtype).max / 4  # room for autograd to add a few
+        wide.register_hook(lambda grad: grad.clamp(-limit, limit))
+    return wide
 
 
-class _HalfToFloat(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor) -> Tensor:
-        return values.float()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.dtype = inputs[0].dtype
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        limit = torch.finfo(ctx.dtype).max / 4  # room for autograd to add a few
-        return grad.clamp(-limit, limit).to(ctx.dtype)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return tangent.float()
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for ``device``."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def returned_dtype(scores: Tensor) -> torch.dtype:
-    """The input's dtype, but float32 under autocast, as ``log_softmax`` does."""
+    """The input's dtype, but float32 for half precision under autocast, as ``log_softmax`` does."""
     return torch.float32 if scores.dtype.itemsize < 4 and autocasts(scores.device) else scores.dtype
 
 
-def saturate(values: Tensor, dtype: torch.dtype) -> Tensor:
+def clamp_to_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
     """``values`` in ``dtype``, with what overflows it at its largest or smallest finite number."""
     if values.dtype == dtype:
         return values
     limits = torch.finfo(dtype)
     return values.clamp(limits.min, limits.max).to(dtype)
+
+
+def as_returned(values: Tensor, scores: Tensor) -> Tensor:
+    """What was computed from ``scores``, in the dtype to return."""
+    return values if values.dtype == scores.dtype else clamp_to_dtype(values, returned_dtype(scores))
+
+
+# ---- axes of samples ----
+
+
+def behind_batch(values: Tensor, batch: torch.Size) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Values whose sample axes stand behind the batch, batch + (n,), and how to bring results back.
+
+    Repeated reads of a row are then one gather, and no row is copied.
+    """
+    if values.shape == batch:
+        return values.unsqueeze(-1), lambda found: found.squeeze(-1)
+    shape = torch.broadcast_shapes(values.shape, batch)
+    extra = len(shape) - len(batch)
+    wide, before = shape[extra:], tuple(range(extra))
+    behind = tuple(range(len(wide), len(shape)))
+
+    def back(found: Tensor) -> Tensor:
+        return found.reshape((*wide, *shape[:extra])).movedim(behind, before)
+
+    return values.expand(shape).movedim(before, behind).reshape((*wide, math.prod(shape[:extra]))), back
+
+
+def samples_first(drawn: Tensor, sample_shape: Sequence[int]) -> Tensor:
+    """Draws (..., n) as sample shape + (...)."""
+    return drawn.movedim(-1, 0).reshape((*sample_shape, *drawn.shape[:-1]))

@@ -12,13 +12,16 @@ from torch import Tensor
 
 from catnat import _checks
 from catnat.activations import Activation, resolve
-from catnat.torch import _constants, _dense, _inputs
-from catnat.torch._kernels import kernel_for
+from catnat.torch import _dense, _inputs
+from catnat.torch._constants import constant
+from catnat.torch._lookup import plan_of
+from catnat.torch._plan import Plan
+from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
 def scores_from_probs(
-    probs: Float[Tensor, "*batch classes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    probs: Float[Tensor, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The scores whose :func:`catnat` is ``probs``.
 
@@ -31,8 +34,8 @@ def scores_from_probs(
 
     Args:
         probs: Class probabilities on the last axis. They must sum to 1, up to the rounding of their dtype.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -41,16 +44,16 @@ def scores_from_probs(
         >>> catnat(scores)
         tensor([0.1000, 0.2000, 0.3000, 0.4000])
     """
-    computed, tree, activation = _prepare(probs, "probs", tree, activation)
+    plan, computed = _plan_for_classes(probs, "probs", tree, activation), _inputs.widen(probs)
     if not torch.compiler.is_compiling():
         _check_probs(computed, max(1e-5, math.sqrt(torch.finfo(probs.dtype).eps)))
     positive = computed >= torch.finfo(computed.dtype).tiny
     logs = torch.where(positive, computed, torch.ones_like(computed)).log().masked_fill(~positive, -math.inf)
-    return _inputs.saturate(_scores(logs, tree, activation), _inputs.returned_dtype(probs))
+    return _inputs.as_returned(_scores(plan, logs), probs)
 
 
 def scores_from_logits(
-    logits: Float[Tensor, "*batch classes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    logits: Float[Tensor, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The scores whose :func:`catnat` is ``softmax(logits)``.
 
@@ -63,8 +66,8 @@ def scores_from_logits(
 
     Args:
         logits: One logit per class on the last axis, as softmax takes them; -inf for a class of probability 0.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -73,18 +76,16 @@ def scores_from_logits(
         >>> torch.allclose(catnat(scores_from_logits(logits)), logits.softmax(-1))
         True
     """
-    computed, tree, activation = _prepare(logits, "logits", tree, activation)
-    if not torch.compiler.is_compiling() and _inputs.is_true((computed < math.inf).logical_not().any()):
+    plan, computed = _plan_for_classes(logits, "logits", tree, activation), _inputs.widen(logits)
+    if not torch.compiler.is_compiling() and _inputs.known_true((computed < math.inf).logical_not().any()):
         raise ValueError(
             "`logits` holds NaN or +inf, but finite logits are needed, or -inf for a class of probability 0."
         )
-    return _inputs.saturate(_scores(computed, tree, activation), _inputs.returned_dtype(logits))
+    return _inputs.as_returned(_scores(plan, computed), logits)
 
 
-def _prepare(
-    values: Tensor, name: str, tree: Tree | None, activation: Activation | str
-) -> tuple[Tensor, Tree, Activation]:
-    """Checked arguments: one value per class, in the dtype to compute in."""
+def _plan_for_classes(values: Tensor, name: str, tree: Tree | int | None, activation: Activation | str) -> Plan:
+    """The plan for one value per class, checked."""
     _inputs.check_tensor(values, name)
     if not values.is_floating_point() or values.ndim == 0 or values.shape[-1] == 0:
         raise TypeError(
@@ -92,41 +93,48 @@ def _prepare(
             "value per class on its last axis is needed: (..., K)."
         )
     width = operator.index(values.shape[-1])
-    if tree is None:
-        tree = _constants.default_tree(width - 1)
-    elif not isinstance(tree, Tree):
-        _checks.not_a_tree(tree, width)
-    _checks.width_of_classes(width, name, tree.num_classes)
-    return _inputs.to_computing_dtype(values), tree, resolve(activation)
+    return _checked_plan(name, tree, activation, width, values.device, values.dtype)
+
+
+@constant
+def _checked_plan(
+    name: str,
+    tree: Tree | int | None,
+    activation: Activation | str,
+    width: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Plan:
+    topology = as_tree(tree, width)
+    _checks.width_of_classes(width, name, topology.num_classes)
+    return plan_of(topology, resolve(activation), device, _inputs.computing_dtype(dtype))
 
 
 def _check_probs(probs: Tensor, tolerance: float) -> None:
-    if _inputs.is_true((probs >= 0).logical_not().any()):
+    if _inputs.known_true((probs >= 0).logical_not().any()):
         raise ValueError("`probs` holds a negative number or NaN. If these are logits, use scores_from_logits.")
     error = (probs.detach().sum(-1) - 1).abs()
-    if _inputs.is_true((error <= tolerance).logical_not().any()):
+    if _inputs.known_true((error <= tolerance).logical_not().any()):
         raise ValueError(
             f"`probs` must sum to 1 over the last axis, but a row is {float(error.max()):.2g} away from it. Divide by "
             "probs.sum(-1, keepdim=True), or use scores_from_logits if these are logits."
         )
 
 
-def _scores(logs: Tensor, tree: Tree, activation: Activation) -> Tensor:
+def _scores(plan: Plan, logs: Tensor) -> Tensor:
     """The scores of the distribution proportional to ``exp(logs)``."""
-    no, yes = _dense.log_masses(logs, tree)
+    no, yes = _dense.log_masses(plan, logs)
     unreachable = no.isneginf() & yes.isneginf()
-    x = _inverse(activation, (yes - no).masked_fill(unreachable, 0.0))
-    scale, offset = _centring(tree, activation, logs.device, logs.dtype)
-    return ((x - offset) / scale).masked_fill(unreachable, 0.0)
+    logit = (yes - no).masked_fill(unreachable, 0.0)
+    x = plan.branches.inverse(logit)
+    if logit.requires_grad and not x.requires_grad:
+        x = _InvertedInNumpy.apply(logit, x, plan.activation)
+    return (x - _offset(plan.tree, plan.activation, logs.device, logs.dtype)).masked_fill(unreachable, 0.0)
 
 
-def _inverse(activation: Activation, logit: Tensor) -> Tensor:
-    """The x at which the log-odds of yes are ``logit``, with a gradient for every activation."""
-    x = kernel_for(activation).inverse(logit)
-    if x.requires_grad or not logit.requires_grad:
-        return x
-    inverted: Tensor = _InvertedInNumpy.apply(logit, x, activation)
-    return inverted
+@constant
+def _offset(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(activation.offset(tree), device=device, dtype=dtype)
 
 
 class _InvertedInNumpy(torch.autograd.Function):
@@ -148,10 +156,3 @@ class _InvertedInNumpy(torch.autograd.Function):
         slope = torch.func.jvp(lambda x: ctx.activation.logit(x, torch), (at,), (torch.ones_like(at),))[1]
         moves = logit.isfinite() & (slope > 0)
         return gradients[0].masked_fill(~moves, 0.0) / slope.masked_fill(~moves, 1.0), None, None
-
-
-@_constants.constant
-def _centring(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The scale and the offset of every node: its probability of yes is the activation of scale * score + offset."""
-    scale, offset = activation.scale(tree), activation.offset(tree)
-    return torch.as_tensor(scale, device=device, dtype=dtype), torch.as_tensor(offset, device=device, dtype=dtype)

@@ -8,63 +8,47 @@ from torch.distributions import Categorical, OneHotCategorical, kl_divergence, r
 
 from catnat.torch import _inputs
 from catnat.torch._binned import BinnedCatnat
-from catnat.torch._leaves import divergence
-from catnat.torch._multi import MultiCatnat
-from catnat.torch.distributions import Catnat, OneHotCatnat, leaves_of
+from catnat.torch.distributions import Catnat, MultiCatnat, OneHotCatnat
 from catnat.trees import bins
 
 
 @register_kl(Catnat, Catnat)
-def _catnat_catnat(p: Catnat, q: Catnat) -> Tensor:
-    _check_same_classes(p, q)
-    return _in_both_dtypes(leaves_of(p).kl_divergence(leaves_of(q)), p.scores, q.scores)
+@register_kl(Catnat, Categorical)
+@register_kl(Categorical, Catnat)
+def _categorical(p: Categorical, q: Categorical) -> Tensor:
+    if p._num_events != q._num_events:
+        raise ValueError(f"`p` has {p._num_events} classes and `q` has {q._num_events}, but they must be the same.")
+    p_exact, q_logs = _log_probs(p, floored=False), _log_probs(q, floored=True)
+    probs = p_exact.exp()
+    # A class that p never takes is ignored, even where torch's own logits are -inf.
+    terms = probs * torch.where(probs == 0, 0, _log_probs(p, floored=True) - q_logs)
+    if isinstance(q, Catnat) and q.mask is not None:
+        terms = terms.masked_fill((probs > 0) & ~q.mask, torch.inf)
+    found = terms.sum(-1)
+    dtype = torch.promote_types(_inputs.returned_dtype(p._param), _inputs.returned_dtype(q._param))
+    # Infinite stays what q forbids and p can take.
+    return torch.where(found.isinf(), found.to(dtype), _inputs.clamp_to_dtype(found, dtype))
+
+
+def _log_probs(distribution: Categorical, *, floored: bool) -> Tensor:
+    if isinstance(distribution, Catnat):
+        return distribution.log_probs(floored=floored)
+    return _inputs.widen(distribution.logits)
 
 
 @register_kl(MultiCatnat, MultiCatnat)
 def _multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
     if p.forest.sizes != q.forest.sizes:
         raise ValueError(f"`p` has variables of {p.forest.sizes} classes and `q` of {q.forest.sizes}: not the same.")
-    return _in_both_dtypes(leaves_of(p).kl_divergence(leaves_of(q)), p.scores, q.scores)
+    if p.forest != q.forest:
+        raise ValueError("`p` and `q` have other trees for some variables, but the trees must be equal.")
+    return torch.stack([kl_divergence(*parts).sum(-1) for parts in zip(p.parts, q.parts, strict=True)]).sum(0)
 
 
 @register_kl(BinnedCatnat, BinnedCatnat)
 def _binned_binned(p: BinnedCatnat, q: BinnedCatnat) -> Tensor:
     bins.same(p.bins, q.bins)
-    return _catnat_catnat(p.categorical, q.categorical)
-
-
-@register_kl(Catnat, Categorical)
-@register_kl(Categorical, Catnat)
-def _leafwise(p: Categorical, q: Categorical) -> Tensor:
-    _check_same_classes(p, q)
-    valid = leaves_of(q).valid if isinstance(q, Catnat) else None
-    terms = divergence(_computed_probs(p), _computed_logits(p), _computed_logits(q), valid)
-    return _in_both_dtypes(terms, p.logits, q.logits)
-
-
-def _check_same_classes(p: Categorical, q: Categorical) -> None:
-    if p._num_events != q._num_events:
-        raise ValueError(f"`p` has {p._num_events} classes and `q` has {q._num_events}, but they must be the same.")
-
-
-def _in_both_dtypes(divergence: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """In the dtype that holds both, saturated but where it is infinite: there q forbids what p can take."""
-    dtype = torch.promote_types(_inputs.returned_dtype(p), _inputs.returned_dtype(q))
-    if divergence.dtype == dtype:
-        return divergence
-    return torch.where(divergence.isinf(), divergence.to(dtype), _inputs.saturate(divergence, dtype))
-
-
-def _computed_probs(distribution: Categorical) -> Tensor:
-    if isinstance(distribution, Catnat):
-        return leaves_of(distribution).probs()
-    return _inputs.to_computing_dtype(distribution.probs)
-
-
-def _computed_logits(distribution: Categorical) -> Tensor:
-    if isinstance(distribution, Catnat):
-        return leaves_of(distribution).log_probs
-    return _inputs.to_computing_dtype(distribution.logits)
+    return kl_divergence(p.categorical, q.categorical)
 
 
 @register_kl(OneHotCatnat, OneHotCatnat)

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from catnat.torch._nodes import ReadNodes
-from catnat.torch._paths import HeapWalk, TableWalk, walk_of
+from catnat.torch._plan import Plan
+from catnat.torch._walk import HeapWalk, Reader, TableWalk, walk_of
 
 # Nodes of a row that are read at once: each pass costs about the same up to here.
 _AT_ONCE = 32
@@ -52,7 +52,8 @@ class _Places(NamedTuple):
 
 
 class _Search(NamedTuple):
-    rows: ReadNodes  # with one batch axis
+    plan: Plan
+    rows: Reader  # with one batch axis
     walk: HeapWalk | TableWalk
     k: int
     max_nodes: int
@@ -61,10 +62,10 @@ class _Search(NamedTuple):
         """Down to k leaves, always from the k most probable places; what was passed over is kept behind them."""
         rows, like = self.rows.batch[0], self.rows.like
         row = torch.arange(rows, device=like.device)
-        at = self.walk.start((rows, 1), like.device)
+        at = torch.full((rows, 1), self.walk.root, device=like.device)
         places = _Places(row, at, like.new_zeros(rows, 1), torch.zeros_like(row))
         behind = []
-        for _ in range(self.rows.tree.depth):
+        for _ in range(self.plan.tree.depth):
             places = self.below(places)
             places = places.reordered(places.log_prob.argsort(-1, descending=True))
             behind.append((places.at[:, self.k :], places.log_prob[:, self.k :]))
@@ -76,7 +77,8 @@ class _Search(NamedTuple):
         """Both sides of every place; a leaf stays, and has no other side."""
         at, leaf = places.at, self.walk.at_leaf(places.at)
         node = torch.where(leaf, 0, self.walk.node(at))
-        no, yes = self.rows.select(places.row).at(node).branch_log_probs(floored=True)
+        scores = self.rows.select(places.row).at(node)
+        no, yes = self.plan.branches.at(node).log_probs(scores, floored=True)
         left, right = (torch.where(leaf, at, self.walk.step(at, torch.full_like(at, bit))) for bit in (0, 1))
         branches = torch.cat([torch.where(leaf, 0, no), torch.where(leaf, -torch.inf, yes)], -1)
         read = places.log_prob.isfinite() & ~leaf
@@ -108,9 +110,9 @@ class _Search(NamedTuple):
         return new._replace(at=torch.cat([places.at, new.at], -1), log_prob=torch.cat([rest, new.log_prob], -1))
 
 
-def topk(rows: ReadNodes, k: int, max_nodes: int | None) -> TopK:
+def topk(plan: Plan, rows: Reader, k: int, max_nodes: int | None) -> TopK:
     """The k most probable classes of a batch with one axis, and whether that is proven."""
-    search = _Search(rows, walk_of(rows), k, rows.tree.num_nodes if max_nodes is None else max_nodes)
+    search = _Search(plan, rows, walk_of(plan), k, plan.tree.num_nodes if max_nodes is None else max_nodes)
     first = search.first_look()
     size, like = len(first.row), first.row
     result = TopK(

@@ -5,11 +5,14 @@ They are subclasses of torch's own, so code that checks ``isinstance``, or wants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Size, Tensor
 from torch import distributions as td
 from torch.distributions import constraints
@@ -17,10 +20,15 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.torch import _dense, _inputs, _leaves, _masks, estimators
-from catnat.torch._leaves import Leaves
-from catnat.torch._nodes import Nodes
+from catnat.torch import _fused, _inputs, _options, _walk, estimators, functional, geometry
+from catnat.torch._constants import constant
+from catnat.torch._lookup import plan_for
+from catnat.torch._options import Options
+from catnat.torch._plan import Plan
+from catnat.trees.forest import Forest, as_forest, check_width
 from catnat.trees.tree import Tree
+
+__all__ = ["Catnat", "MultiCatnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat"]
 
 
 class AnyScores(constraints.Constraint):
@@ -29,6 +37,7 @@ class AnyScores(constraints.Constraint):
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
+        """Which vectors are."""
         return (value == value).all(-1)
 
 
@@ -38,8 +47,8 @@ def validates(validate_args: bool | None) -> bool:
 
 
 def check_not_nan(scores: Tensor) -> None:
-    """Raise where a score is NaN, as torch does for logits: its draws would be some class without a word."""
-    if torch.compiler.is_compiling() or not _inputs.is_true(scores.isnan().any()):
+    """Raise where a score is NaN, as torch does for logits: a draw from it would be an arbitrary class."""
+    if torch.compiler.is_compiling() or not _inputs.known_true(scores.isnan().any()):
         return
     rows = scores.isnan().any(-1)
     raise ValueError(
@@ -49,100 +58,25 @@ def check_not_nan(scores: Tensor) -> None:
     )
 
 
-class OnLeaves(td.Distribution):
-    """What the distributions of classes have in common: they hold leaves, and read all from them."""
-
-    scores: Tensor
-    _leaves: Leaves
-    _probs: Tensor | None = None
-
-    @property
-    def mask(self) -> Bool[Tensor, "*batch classes"] | None:
-        """The valid classes; None if all are."""
-        return self._leaves.valid
-
-    @property
-    def probs(self) -> Float[Tensor, "*batch classes"]:
-        """The probability of every class, O(K)."""
-        return _leaves.keep(self, "_probs", lambda: self._leaves.probs().to(_inputs.returned_dtype(self.scores)))
-
-    @property
-    def logits(self) -> Float[Tensor, "*batch classes"]:
-        """The log-probability of every class, O(K); finite."""
-        return _inputs.saturate(self._leaves.log_probs, _inputs.returned_dtype(self.scores))
-
-    @property
-    def mode(self) -> Int[Tensor, "..."]:
-        """The most probable class."""
-        return self._leaves.mode()
-
-    def sample(
-        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
-    ) -> Int[Tensor, "..."]:
-        """Draw classes; see :func:`catnat.torch.sample`.
-
-        If scores are not validated, one that is NaN takes the branch no, or, where there is a mask, read as 0, so that
-        no masked class is drawn.
-        """
-        return self._leaves.draw(sample_shape, generator)
-
-    def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and says what there is instead."""
-        _checks.no_rsample(self)
-
-    def log_prob(self, value: Int[Tensor, "..."]) -> Float[Tensor, "*samples_and_batch"]:
-        """The log-probability of the classes ``value``."""
-        if self._validate_args:
-            self._validate_sample(value)
-        return _inputs.saturate(self._leaves.log_prob(value), _inputs.returned_dtype(self.scores))
-
-    def _validate_sample(self, value: Any) -> None:
-        """As torch does, which compares in the dtype of the value: a small one cannot hold the number of classes."""
-        integers = isinstance(value, Tensor) and not value.is_floating_point()
-        super()._validate_sample(value.long() if integers else value)
-
-    def entropy(self) -> Float[Tensor, "*batch"]:
-        """The entropy in nats."""
-        return _inputs.saturate(self._leaves.entropy(), _inputs.returned_dtype(self.scores))
-
-    def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.geometry.fisher_diagonal`.
-
-        It exists for the distribution of a tree, pruned or not. A mixture, a temperature and a renormalized
-        distribution have full Fisher matrices, for which this raises.
-        """
-        return _inputs.saturate(self._leaves.fisher_diagonal(), _inputs.returned_dtype(self.scores))
-
-
-def leaves_of(distribution: OnLeaves) -> Leaves:
-    """The leaves of a distribution."""
-    return distribution._leaves
-
-
-class Catnat(OnLeaves, td.Categorical):
+class Catnat(td.Categorical):
     r"""A categorical distribution over the leaves of a tree, the counterpart of ``torch.distributions.Categorical``.
 
-    ``log_prob`` and ``sample`` read only the paths they need. ``logits`` are the leaf log-probabilities, which
-    ``log_softmax`` leaves unchanged, so any code that wants logits works with them.
+    ``logits`` are the leaf log-probabilities, which ``log_softmax`` leaves unchanged, so any code that wants logits
+    works with them. Without options ``log_prob`` and ``sample`` read only the paths they need above 64 classes; with a
+    mask, a temperature or unimix they compute all classes.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
-        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. A masked
-            class has probability 0, the smallest finite number as its
-            log-probability, no gradient, and is never drawn.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
+        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. The
+            distribution is conditioned on them: probabilities are divided by their sum over the valid classes. A masked
+            class has probability 0, the smallest finite number as its log-probability, no gradient, and is never drawn.
         valid_classes: The mask as indices (..., m) of the valid classes, padded with -1.
-        mask_mode: What a mask makes of the distribution. "renormalize": the probabilities without the mask, divided by
-            their sum over the valid classes, O(K); the conditional distribution, as masked logits give it. "prune": a
-            node of which one side is masked is passed over; what is left is a tree again, its Fisher matrix is
-            diagonal, draws are O(depth), and zero scores mean the prior over the valid classes.
         temperature: The distribution is p^(1/T) / Z, O(K); a number, or a tensor of the batch shape.
         unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, after the
             temperature.
-        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
-            always.
+        validate_args: Whether to check scores (NaN), masks, temperatures and values, by torch's default if not given.
 
     Example:
         >>> import torch
@@ -158,46 +92,73 @@ class Catnat(OnLeaves, td.Categorical):
     arg_constraints = {"scores": AnyScores()}  # noqa: RUF012 - torch's own interface
 
     scores: Tensor
-    tree: Tree
-    activation: Activation
+    plan: Plan
+    options: Options | None
 
     @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
         self,
         scores: Float[Tensor, "*batch nodes"],
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
         *,
-        num_classes: int | None = None,
         mask: Bool[Tensor, "*#batch classes"] | None = None,
         valid_classes: Int[Tensor, "*#batch some"] | None = None,
-        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Tensor = 1.0,
         unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        computed, self.tree, self.activation = _inputs.check(scores, tree, activation, num_classes)
-        nodes = Nodes(computed, self.tree, self.activation)
-        # Unless told not to: torch's global choice is no guide, because torch.compile turns it off for all.
-        check = validate_args is not False
-        mask = _masks.given(mask, valid_classes, self.tree.num_classes)
-        self._leaves = _leaves.from_options(nodes, mask, mask_mode, temperature, unimix, check=check)
-        self.scores = scores if mask is None else scores.expand(*self._leaves.nodes.scores.shape[:-1], -1)
-        self._num_events = self.tree.num_classes
-        # Not by torch's own check, which would look for `probs` and `logits`.
-        td.Distribution.__init__(self, self.scores.shape[:-1], Size(), validate_args=False)
-        self._validate_args = validates(validate_args)
-        if self._validate_args:
+        plan, check = plan_for(scores, tree, activation), validates(validate_args)
+        if check:
             check_not_nan(scores)
+        computed, options = _inputs.widen(scores), None
+        if (
+            mask is not None
+            or valid_classes is not None
+            or isinstance(temperature, Tensor)
+            or temperature != 1
+            or unimix
+        ):
+            options = _options.options_from(
+                computed, plan.tree.num_classes, mask, valid_classes, temperature, unimix, check=check
+            )
+            if options is not None and options.valid is not None:
+                batch = options.valid.shape[:-1]
+                scores, computed = scores.expand(*batch, -1), computed.expand(*batch, -1)
+        self._set(plan, scores, computed, options, check)
+
+    def _set(self, plan: Plan, scores: Tensor, computed: Tensor, options: Options | None, check: bool) -> None:
+        self.plan, self.scores, self.options, self._computed = plan, scores, options, computed
+        self._num_events = plan.tree.num_classes
+        self._kept: dict[bool, Tensor] = {}
+        # Not by torch's own check, which would look for `probs` and `logits`.
+        td.Distribution.__init__(self, scores.shape[:-1], Size(), validate_args=False)
+        self._validate_args = check
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Catnat:
         """The same distribution with its batch shape expanded."""
-        new = self._get_checked_instance(Catnat, _instance)
-        new.scores, new._leaves = self.scores.expand(*batch_shape, -1), self._leaves.expand(batch_shape)
-        new.tree, new.activation, new._num_events = self.tree, self.activation, self._num_events
-        td.Distribution.__init__(new, Size(batch_shape), Size(), validate_args=False)
-        new._validate_args = self._validate_args
+        new, batch = self._get_checked_instance(Catnat, _instance), Size(batch_shape)
+        scores, computed = (values.expand(*batch, -1) for values in (self.scores, self._computed))
+        options = None if self.options is None else self.options.expand(batch)
+        new._set(self.plan, scores, computed, options, self._validate_args)
         return new
+
+    # ---- what it is made of ----
+
+    @property
+    def tree(self) -> Tree:
+        """The tree."""
+        return self.plan.tree
+
+    @property
+    def activation(self) -> Activation:
+        """The activation."""
+        return self.plan.activation
+
+    @property
+    def mask(self) -> Bool[Tensor, "*batch classes"] | None:
+        """The valid classes; None if all are."""
+        return None if self.options is None else self.options.valid
 
     @property
     def _param(self) -> Tensor:  # type: ignore[override]
@@ -209,22 +170,114 @@ class Catnat(OnLeaves, td.Categorical):
         """The shape of ``probs`` and ``logits``."""
         return Size((*self.scores.shape[:-1], self._num_events))
 
+    # ---- all classes ----
+
+    def log_probs(self, *, floored: bool = True) -> Float[Tensor, "*batch classes"]:
+        """The log-probability of every class in the dtype to compute in, kept for the next call.
+
+        Not floored, its exponential is exactly 0 where the probability is.
+        """
+        floored = floored and self.plan.branches.has_floor
+        kept = self._kept.get(floored)
+        if kept is None or (torch.is_grad_enabled() and self._computed.requires_grad and not kept.requires_grad):
+            kept = _fused.log_probs(self.plan, self._computed, floored=floored)
+            if self.options is not None:
+                zero = -math.inf if floored else self.plan.branches.log_of_zero
+                kept = _options.apply_options(kept, self.options, zero)
+            if not torch.is_inference_mode_enabled():
+                self._kept[floored] = kept
+        return kept
+
+    @property
+    def probs(self) -> Float[Tensor, "*batch classes"]:
+        """The probability of every class, O(K)."""
+        return _inputs.as_returned(self.log_probs(floored=False).exp(), self.scores)
+
+    @property
+    def logits(self) -> Float[Tensor, "*batch classes"]:
+        """The log-probability of every class, O(K); finite."""
+        return _inputs.as_returned(self.log_probs(), self.scores)
+
+    @property
+    def mode(self) -> Int[Tensor, "*batch"]:
+        """The most probable class."""
+        return self._without_nan(self.log_probs(floored=False).detach()).argmax(-1)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """The entropy in nats."""
+        exact = self.log_probs(floored=False)
+        valid = self.mask
+        # A masked class has a number as its logarithm with which any gradient may be multiplied.
+        logs = exact if valid is None else exact.masked_fill(~valid, 0)
+        return _inputs.as_returned(-(exact.exp() * logs).sum(-1), self.scores)
+
+    # ---- one class ----
+
+    def log_prob(self, value: Int[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
+        """The log-probability of the classes ``value``."""
+        if self._validate_args:
+            self._validate_sample(value)
+        value = _inputs.class_indices(value, "value") if not value.is_floating_point() else value.long()
+        if self.options is None and self.plan.walks and not self._kept:
+            found = functional.log_prob_of(self.plan, self._computed, value)
+        else:
+            found = functional.pick(self.log_probs(), value)
+        return _inputs.as_returned(found, self.scores)
+
+    def _validate_sample(self, value: Any) -> None:
+        """As torch does, which compares in the dtype of the value: a small one cannot hold the number of classes."""
+        integers = isinstance(value, Tensor) and not value.is_floating_point()
+        super()._validate_sample(value.long() if integers else value)
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*samples_and_batch"]:
+        """Draw classes; see :func:`catnat.torch.sample`.
+
+        If scores are not validated, one that is NaN takes the branch no; with a mask, any valid class may be drawn.
+        """
+        sample_shape = _checks.shape_of_samples(sample_shape)
+        if self.options is None:
+            return functional.draw(self.plan, self._computed.detach(), sample_shape, generator)
+        weights = self._without_nan(self.log_probs(floored=False).detach()).exp()
+        drawn = _walk.draw_by_weight(weights, math.prod(sample_shape), generator)
+        return _inputs.samples_first(drawn, sample_shape)
+
+    def _without_nan(self, logs: Tensor) -> Tensor:
+        """With NaN read as probability 1 at the valid classes, so that what is drawn is one of them."""
+        if self.options is None:
+            return logs
+        valid = torch.ones((), dtype=torch.bool, device=logs.device) if self.mask is None else self.mask
+        return torch.where(logs.isnan() & valid, 0, logs.nan_to_num(torch.finfo(logs.dtype).min))
+
+    def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Classes have no derivative: this raises, and says what there is instead."""
+        _checks.no_rsample(self)
+
+    # ---- geometry ----
+
+    def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
+        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.geometry.fisher_diagonal`.
+
+        With a mask, a temperature or unimix the Fisher matrix is full, and this raises.
+        """
+        if self.options is not None:
+            _checks.not_diagonal()
+        return geometry.fisher_diagonal(self.scores, self.tree, self.activation)
+
 
 class OneHotCatnat(td.OneHotCategorical):
     """The one-hot counterpart of :class:`Catnat`, a subclass of ``torch.distributions.OneHotCategorical``.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
         unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
-        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
-            always.
+        validate_args: Whether to check arguments and values, by torch's default if not given.
 
     Example:
         >>> import torch
@@ -241,13 +294,11 @@ class OneHotCatnat(td.OneHotCategorical):
     def __init__(
         self,
         scores: Float[Tensor, "*batch nodes"],
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
         *,
-        num_classes: int | None = None,
         mask: Bool[Tensor, "*#batch classes"] | None = None,
         valid_classes: Int[Tensor, "*#batch some"] | None = None,
-        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         temperature: float | Tensor = 1.0,
         unimix: float = 0.0,
         validate_args: bool | None = None,
@@ -256,10 +307,8 @@ class OneHotCatnat(td.OneHotCategorical):
             scores,
             tree,
             activation,
-            num_classes=num_classes,
             mask=mask,
             valid_classes=valid_classes,
-            mask_mode=mask_mode,
             temperature=temperature,
             unimix=unimix,
             validate_args=validate_args,
@@ -354,7 +403,7 @@ class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
 
     @property
     def logits(self) -> Tensor:
-        return self._categorical._leaves.log_probs
+        return self._categorical.log_probs()
 
 
 class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
@@ -363,15 +412,12 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
     Args:
         temperature: The relaxation's temperature, positive; a number, or a tensor of the batch shape.
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
-        validate_args: Whether to check scores (NaN) and values, by torch's default if not given, and masks, by default
-            always.
+        validate_args: Whether to check arguments and values, by torch's default if not given.
 
     Example:
         >>> import torch
@@ -389,13 +435,11 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         self,
         temperature: float | Float[Tensor, "*#batch"],
         scores: Float[Tensor, "*batch nodes"],
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
         *,
-        num_classes: int | None = None,
         mask: Bool[Tensor, "*#batch classes"] | None = None,
         valid_classes: Int[Tensor, "*#batch some"] | None = None,
-        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         unimix: float = 0.0,
         validate_args: bool | None = None,
     ) -> None:
@@ -403,19 +447,19 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
             scores,
             tree,
             activation,
-            num_classes=num_classes,
             mask=mask,
             valid_classes=valid_classes,
-            mask_mode=mask_mode,
             unimix=unimix,
             validate_args=validate_args,
         )
-        nodes = _inputs.to_computing_dtype(categorical.scores)
-        tau = torch.as_tensor(temperature, dtype=nodes.dtype, device=nodes.device)
+        computed = _inputs.widen(categorical.scores)
+        tau = torch.as_tensor(temperature, dtype=computed.dtype, device=computed.device)
         tau = tau.reshape(()) if tau.numel() == 1 else tau  # (1,) without a batch is a number, as in torch's example
-        base = _ExpRelaxedCatnat(_leaves.checked_temperatures(tau, nodes, check=validates(validate_args)), categorical)
+        base = _ExpRelaxedCatnat(
+            _options.checked_temperatures(tau, computed, check=categorical._validate_args), categorical
+        )
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
-        self._validate_args = validates(validate_args)
+        self._validate_args = categorical._validate_args
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """The same distribution with its batch shape expanded."""
@@ -443,21 +487,262 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw points of the simplex that pass gradients to the scores."""
-        leaves = self.base_dist._categorical._leaves
-        noisy = estimators.gumbel_noise_on(leaves.log_probs, leaves.valid, sample_shape, generator)
-        soft = _dense.apply_temperature(noisy, self.temperature.unsqueeze(-1)).softmax(-1)
-        return soft.to(_inputs.returned_dtype(self.scores))
+        categorical = self.base_dist._categorical
+        noisy = estimators.gumbel_noise_on(categorical.log_probs(), categorical.mask, sample_shape, generator)
+        soft = _options.apply_temperature(noisy, self.temperature.unsqueeze(-1)).softmax(-1)
+        return _inputs.as_returned(soft, self.scores)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
         if self._validate_args:
             self._validate_sample(value)
-        leaves, temperature = self.base_dist._categorical._leaves, self.temperature
+        categorical, temperature = self.base_dist._categorical, self.temperature
         logs = value.to(temperature.dtype).clamp(min=torch.finfo(temperature.dtype).tiny).log()
-        terms = F.log_softmax(leaves.log_probs - temperature.unsqueeze(-1) * logs, -1) - logs
+        terms = F.log_softmax(categorical.log_probs() - temperature.unsqueeze(-1) * logs, -1) - logs
         count = logs.new_tensor(logs.shape[-1])
-        if leaves.valid is not None:
-            count = leaves.valid.sum(-1).to(logs.dtype)
-            terms = torch.where(leaves.valid, terms, torch.zeros_like(terms))
+        if categorical.mask is not None:
+            count = categorical.mask.sum(-1).to(logs.dtype)
+            terms = torch.where(categorical.mask, terms, torch.zeros_like(terms))
         density = torch.lgamma(count) + (count - 1) * temperature.log() + terms.sum(-1)
-        return _inputs.saturate(density, _inputs.returned_dtype(self.scores))
+        return _inputs.as_returned(density, self.scores)
+
+
+# ---- several variables ----
+
+
+class _Classes(constraints.Constraint):
+    """One class index per variable, each within the variable's number of classes."""
+
+    event_dim, is_discrete = 1, True
+
+    def __init__(self, forest: Forest) -> None:
+        self.sizes = forest.sizes
+
+    def check(self, value: Tensor) -> Tensor:
+        """Which vectors are."""
+        sizes = torch.tensor(self.sizes, device=value.device)
+        return ((value >= 0) & (value < sizes)).all(-1) & (value % 1 == 0).all(-1)
+
+
+class MultiCatnat(td.Distribution):
+    r"""N independent categorical variables with different numbers of classes.
+
+    Scores, probabilities and one-hot vectors of the variables are concatenated in the order of ``trees``; a value is a
+    vector of N class indices. ``log_prob``, ``entropy`` and the KL divergence are those of the whole vector, sums over
+    the variables. Variables with equal trees are one :class:`Catnat`, computed at once.
+
+    Args:
+        scores: The scores of all variables, :math:`\sum_n (K_n - 1)` on the last axis.
+        trees: A tree or a number of classes for every variable, or a :class:`catnat.Forest` of them. Under
+            ``torch.compile`` pass a forest that was built outside.
+        activation: "sigmoid", "natural" (the paper's), or an activation object, for all variables.
+        mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
+        temperature: The distribution is p^(1/T) / Z for every variable, as for :class:`Catnat`.
+        unimix: The fraction of every variable's uniform distribution, as for :class:`Catnat`.
+        validate_args: Whether to check arguments and values, by torch's default if not given.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import MultiCatnat
+        >>> latent = MultiCatnat(torch.zeros(8, 2 + 4 + 9), [3, 5, 10])
+        >>> latent.sample().shape, latent.rsample_one_hot().shape
+        (torch.Size([8, 3]), torch.Size([8, 18]))
+        >>> latent.entropy()[0].exp()  # 3 * 5 * 10 equally probable values
+        tensor(150.0000)
+    """
+
+    arg_constraints = {"scores": AnyScores()}  # noqa: RUF012 - torch's own interface
+    has_enumerate_support = False
+
+    scores: Tensor
+    forest: Forest
+    parts: tuple[Catnat, ...]
+    """A distribution for every group of equal trees, with the variables of the group as its last batch axis."""
+
+    @_checks.explains(**_checks.NOT_SCORES)
+    def __init__(
+        self,
+        scores: Float[Tensor, "*batch nodes"],
+        trees: Forest | Iterable[Tree | int],
+        activation: Activation | str = "sigmoid",
+        *,
+        mask: Bool[Tensor, "*#batch classes"] | None = None,
+        temperature: float | Tensor = 1.0,
+        unimix: float = 0.0,
+        validate_args: bool | None = None,
+    ) -> None:
+        forest = as_forest(trees)
+        _inputs.check_scores(scores)
+        check_width(scores.shape[-1], forest)
+        if mask is not None:
+            _inputs.check_tensor(mask, "mask")
+            if mask.dtype != torch.bool:
+                raise TypeError(f"`mask` has dtype {mask.dtype}, but with several variables it must be boolean.")
+            _checks.width_of_mask(mask.shape[-1], forest.num_classes)
+            _checks.mask_beside_scores(mask.shape[:-1], scores.shape[:-1])
+            scores = scores.expand(*torch.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]), -1)
+        parts = tuple(
+            Catnat(
+                _take(scores, places.nodes, group.nodes.shape),
+                group.tree,
+                activation,
+                mask=None if mask is None else _take(mask, places.classes, group.classes.shape),
+                temperature=temperature.unsqueeze(-1) if isinstance(temperature, Tensor) else temperature,
+                unimix=unimix,
+                validate_args=validate_args,
+            )
+            for group, places in zip(forest.groups, _places(forest, scores.device), strict=True)
+        )
+        self._set(forest, scores, parts, validates(validate_args))
+
+    def _set(self, forest: Forest, scores: Tensor, parts: tuple[Catnat, ...], check: bool) -> None:
+        self.forest, self.scores, self.parts = forest, scores, parts
+        super().__init__(scores.shape[:-1], Size((len(forest.trees),)), validate_args=False)
+        self._validate_args = check
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> MultiCatnat:
+        """The same distribution with its batch shape expanded."""
+        new, batch = self._get_checked_instance(MultiCatnat, _instance), Size(batch_shape)
+        parts = tuple(part.expand(Size((*batch, part.batch_shape[-1]))) for part in self.parts)
+        new._set(self.forest, self.scores.expand(*batch, -1), parts, self._validate_args)
+        return new
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """One class index per variable."""
+        return _Classes(self.forest)
+
+    @property
+    def activation(self) -> Activation:
+        """The activation of all variables."""
+        return self.parts[0].activation
+
+    @property
+    def mask(self) -> Bool[Tensor, "*batch classes"] | None:
+        """The valid classes of all variables; None if all are."""
+        masks = [part.mask for part in self.parts]
+        return None if masks[0] is None else self._joined([mask for mask in masks if mask is not None], "classes")
+
+    # ---- all classes, concatenated ----
+
+    @property
+    def probs(self) -> Float[Tensor, "*batch classes"]:
+        """The probabilities of all classes of all variables."""
+        return self._joined([part.probs for part in self.parts], "classes")
+
+    @property
+    def logits(self) -> Float[Tensor, "*batch classes"]:
+        """The log-probabilities of all classes of all variables; finite."""
+        return self._joined([part.logits for part in self.parts], "classes")
+
+    def split(self, values: Tensor) -> tuple[Tensor, ...]:
+        """Concatenated values of all classes, such as ``probs``, as one tensor per variable."""
+        return values.split(self.forest.sizes, -1)
+
+    def one_hot(self, value: Int[Tensor, "*any variables"]) -> Float[Tensor, "*any classes"]:
+        """The one-hot vectors of a value's variables, concatenated."""
+        dtype = _inputs.returned_dtype(self.scores)
+        parts = []
+        for group, classes in zip(self.forest.groups, self._values(value), strict=True):
+            every = torch.arange(group.tree.num_classes, device=value.device)
+            parts.append((classes.unsqueeze(-1) == every).to(dtype))
+        return self._joined(parts, "classes")
+
+    def rsample_one_hot(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*samples_and_batch classes"]:
+        """Draw concatenated one-hot vectors whose gradient is that of the probabilities (straight-through)."""
+        probs = self.probs
+        return self.one_hot(self.sample(sample_shape, generator=generator)) + (probs - probs.detach())
+
+    # ---- one class per variable ----
+
+    @property
+    def mode(self) -> Int[Tensor, "*batch variables"]:
+        """The most probable class of every variable."""
+        return self._joined([part.mode for part in self.parts], "variables")
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
+    ) -> Int[Tensor, "*samples_and_batch variables"]:
+        """Draw a class for every variable."""
+        return self._joined([part.sample(sample_shape, generator=generator) for part in self.parts], "variables")
+
+    def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Classes have no derivative: this raises, and says what there is instead."""
+        _checks.no_rsample(self)
+
+    def log_prob(self, value: Int[Tensor, "*samples_and_batch variables"]) -> Float[Tensor, "*samples_and_batch"]:
+        """The log-probability of all variables together; a masked class makes it the smallest finite number."""
+        if self._validate_args:
+            self._validate_sample(value.long() if not value.is_floating_point() else value)
+        parts = []
+        for part, classes in zip(self.parts, self._values(value), strict=True):
+            if part.options is None and part.plan.walks:
+                found = functional.log_prob_of(part.plan, part._computed, classes)
+            else:
+                found = functional.pick(part.log_probs(), classes)
+            parts.append(found)
+        each = torch.cat(parts, -1)
+        lowest = torch.finfo(each.dtype).min
+        total = each.sum(-1)
+        if self.parts[0].mask is not None:
+            total = total.masked_fill((each == lowest).any(-1), lowest)
+        return _inputs.as_returned(total, self.scores)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """The entropy of all variables together, in nats."""
+        return torch.stack([part.entropy().sum(-1) for part in self.parts]).sum(0)
+
+    def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
+        """The diagonal of the Fisher matrix of all scores; see :meth:`Catnat.fisher_diagonal`."""
+        return self._joined([part.fisher_diagonal() for part in self.parts], "nodes")
+
+    # ---- from parts to variables, and back ----
+
+    def _values(self, value: Tensor) -> list[Tensor]:
+        """The classes of every group's variables."""
+        value = value.long()
+        groups = (each.variables for each in _places(self.forest, value.device))
+        return [value if index is None else value.index_select(-1, index) for index in groups]
+
+    def _joined(self, parts: Sequence[Tensor], what: Literal["variables", "nodes", "classes"]) -> Tensor:
+        """Values of the parts, concatenated in the order of the variables; ``what`` names their last axes."""
+        if what != "variables":
+            parts = [part.flatten(-2) for part in parts]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(list(parts), -1).index_select(-1, getattr(_orders(self.forest, parts[0].device), what))
+
+
+def _take(values: Tensor, index: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """The values at some places of the last axis, which becomes axes of that ``shape``."""
+    chosen = values if index is None else values.index_select(-1, index)
+    return chosen.reshape(*chosen.shape[:-1], *shape)
+
+
+class _Places(NamedTuple):
+    """Where the numbers of a group's variables stand among all, as index tensors; None where they are all there is."""
+
+    variables: Tensor | None
+    nodes: Tensor | None
+    classes: Tensor | None
+
+
+@constant
+def _places(forest: Forest, device: torch.device) -> tuple[_Places, ...]:
+    def index(places: NDArray[np.int64], count: int) -> Tensor | None:
+        return None if places.size == count else torch.as_tensor(places.flatten(), device=device)
+
+    counts = len(forest.sizes), forest.num_nodes, forest.num_classes
+    return tuple(_Places(*map(index, group[1:], counts)) for group in forest.groups)
+
+
+@constant
+def _orders(forest: Forest, device: torch.device) -> _Places:
+    """Where every variable's numbers stand in what the groups give one after the other."""
+
+    def order(*places: NDArray[np.int64]) -> Tensor:
+        return torch.as_tensor(np.argsort(np.concatenate([each.flatten() for each in places])), device=device)
+
+    return _Places(*map(order, *(group[1:] for group in forest.groups)))

@@ -18,7 +18,8 @@ from torch import distributions as td
 from torch.nn import functional as F
 
 from catnat import _checks
-from catnat.torch import _constants, _dense, _inputs, _paths
+from catnat.torch import _inputs, _options, _walk
+from catnat.torch._constants import constant
 from catnat.trees import tables
 
 __all__ = [
@@ -76,10 +77,8 @@ def gumbel_softmax(
     """
     categorical = _categorical(_unwrapped(distribution), "gumbel_softmax")
     _check_temperature(temperature)
-    noisy = gumbel_noise_on(
-        _inputs.to_computing_dtype(categorical.logits), ~(categorical.probs <= 0), sample_shape, generator
-    )
-    soft = _dense.apply_temperature(noisy, temperature).softmax(-1)
+    noisy = gumbel_noise_on(_inputs.widen(categorical.logits), ~(categorical.probs <= 0), sample_shape, generator)
+    soft = _options.apply_temperature(noisy, temperature).softmax(-1)
     if hard:
         soft = F.one_hot(noisy.argmax(-1), noisy.shape[-1]) + (soft - soft.detach())
     return soft.to(categorical.logits.dtype)
@@ -90,7 +89,7 @@ def gumbel_noise_on(
 ) -> Tensor:
     """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
     log_probs = log_probs.expand((*_checks.shape_of_samples(sample_shape), *log_probs.shape))
-    noisy = log_probs - _paths.log_exponential(log_probs, generator)
+    noisy = log_probs - _walk.log_exponential(log_probs, generator)
     return noisy if possible is None else torch.where(possible, noisy, torch.finfo(noisy.dtype).min)
 
 
@@ -219,10 +218,10 @@ def score_function(
     draws = _draw(distribution, (count,), generator)
     log_prob = distribution.log_prob(draws)
     costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
-    log_prob = _inputs.to_computing_dtype(log_prob)
+    log_prob = _inputs.widen(log_prob)
     advantage = costs.detach() - _baseline(baseline, costs.detach())
     # The second term is 0; its gradient is that of the score function.
-    return _inputs.saturate((costs + advantage * (log_prob - log_prob.detach())).mean(0), dtype)
+    return _inputs.clamp_to_dtype((costs + advantage * (log_prob - log_prob.detach())).mean(0), dtype)
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
@@ -294,7 +293,7 @@ def unordered_set(
                grad_fn=...)
     """
     categorical = _categorical(distribution, "unordered_set")
-    every = _inputs.to_computing_dtype(categorical.probs)
+    every = _inputs.widen(categorical.probs)
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(categorical, k, generator)
     probs = every.gather(-1, classes)
@@ -309,7 +308,7 @@ def unordered_set(
     baseline = (second * expected.unsqueeze(-2)).sum(-1) if k > 1 else 0
     advantage = first * (costs.detach() - baseline)
     estimate = (probs.detach() * first * costs + advantage * (probs - probs.detach())).sum(-1)
-    return _inputs.saturate(estimate, dtype)
+    return _inputs.clamp_to_dtype(estimate, dtype)
 
 
 def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
@@ -344,7 +343,7 @@ def _quotient(above: Tensor, below: Tensor) -> Tensor:
     return above / torch.where(below > 0, below, 1)
 
 
-@_constants.constant
+@constant
 def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """:func:`catnat.trees.tables.subsets` as tensors."""
     levels, pairs = tables.subsets(k)
@@ -378,8 +377,8 @@ def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, 
     every = torch.arange(len(probs), device=probs.device).view(-1, *[1] * (probs.ndim - 1))
     classes = torch.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(categorical, classes), classes.shape, probs.dtype)
-    expected = torch.where(possible, _inputs.to_computing_dtype(probs), 0) * torch.where(possible, costs, 0)
-    return _inputs.saturate(expected.sum(0), dtype)
+    expected = torch.where(possible, _inputs.widen(probs), 0) * torch.where(possible, costs, 0)
+    return _inputs.clamp_to_dtype(expected.sum(0), dtype)
 
 
 # ---- many draws at once ----
@@ -414,7 +413,7 @@ def sample_counts(
         tensor([1000000000, 1000000000, 1000000000, 1000000000, 1000000000])
     """
     probs = _categorical(distribution, "sample_counts").probs.detach().double()
-    if not torch.compiler.is_compiling() and _inputs.is_true(probs.isnan().any()):
+    if not torch.compiler.is_compiling() and _inputs.known_true(probs.isnan().any()):
         raise ValueError(_checks.NAN_PROBS)
     batch, num_classes = probs.shape[:-1], probs.shape[-1]
     levels = (num_classes - 1).bit_length()
@@ -448,7 +447,7 @@ def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -
             "one number for all rows, or one per row."
         )
     outside = (count < 0) | (count > MOST_COUNTED)
-    if not torch.compiler.is_compiling() and _inputs.is_true(outside.any()):
+    if not torch.compiler.is_compiling() and _inputs.known_true(outside.any()):
         raise ValueError(f"`total_count` is {total_count}, but a number of draws from 0 to 2^53 is needed.")
     return count
 
@@ -503,7 +502,7 @@ def _draw_distinct(
 
 def _gumbel_scores(probs: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     """Gumbel noise on log p: the classes in descending order are draws without replacement; -inf where p is 0."""
-    return gumbel_noise_on(_inputs.to_computing_dtype(probs.detach()).log(), None, sample_shape, generator)
+    return gumbel_noise_on(_inputs.widen(probs.detach()).log(), None, sample_shape, generator)
 
 
 def _values(categorical: td.Categorical | td.OneHotCategorical, classes: Tensor) -> Tensor:
@@ -528,12 +527,12 @@ def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[T
             f"is needed: {tuple(needed)}. Do not average inside f: take the mean of the result."
         )
     dtype = torch.promote_types(costs.dtype, dtype)
-    return _inputs.to_computing_dtype(costs.to(dtype)), dtype
+    return _inputs.widen(costs.to(dtype)), dtype
 
 
 def _check_temperature(temperature: float | Tensor) -> None:
     if isinstance(temperature, Tensor):
-        bad = not torch.compiler.is_compiling() and _inputs.is_true((temperature > 0).all().logical_not())
+        bad = not torch.compiler.is_compiling() and _inputs.known_true((temperature > 0).all().logical_not())
     else:
         bad = not 0 < temperature < math.inf
     if bad:

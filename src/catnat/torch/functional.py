@@ -1,4 +1,4 @@
-"""The functions: what softmax, log_softmax and cross_entropy are for logits, on a tree of yes/no decisions."""
+"""The functions: what softmax, log_softmax and cross_entropy are for logits, on a tree of binary decisions."""
 
 from __future__ import annotations
 
@@ -8,44 +8,36 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.torch import _constants, _dense, _fused, _inputs, _paths
-from catnat.torch._kernels import FEW
-from catnat.torch._nodes import Nodes, prepare
-from catnat.trees.forest import Forest
+from catnat.torch import _dense, _fused, _inputs, _walk
+from catnat.torch._lookup import plan_for
+from catnat.torch._plan import Plan, look_up
 from catnat.trees.tree import Tree
 
-# Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
-MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
-# Up to this many branches, one is drawn at every node of a forest before it is walked.
-_BRANCHES_AT_ONCE = 1 << 18
-# A dense draw on a deep tree goes through this many branches at a time.
-_BRANCHES_AT_A_TIME = 1 << 24
+# Up to this many numbers the overhead of an operation outweighs its work.
+_FEW = 1 << 14
 
 
-@_checks.explains(axis="It is called `dim`.")
 def catnat(
     scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
     r"""The probability of every class, the counterpart of ``torch.softmax``.
 
     .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
 
-    Probabilities are exactly 0 where a clamped natural activation is certain.
+    Probabilities are exactly 0 where the natural activation is certain.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         dim: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -56,35 +48,30 @@ def catnat(
     """
     if dim != -1:
         _inputs.check_tensor(scores, "scores")
-        return catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
-    return (
-        log_probs(prepare(scores, tree, activation, num_classes), floored=False)
-        .exp()
-        .to(_inputs.returned_dtype(scores))
-    )
+        return catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
+    plan = plan_for(scores, tree, activation)
+    probs = _fused.log_probs(plan, _inputs.widen(scores), floored=False).exp()
+    return _inputs.as_returned(probs, scores)
 
 
-@_checks.explains(axis="It is called `dim`.")
 def log_catnat(
     scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
     r"""The log-probability of every class, the counterpart of ``torch.log_softmax``; always finite.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
-    A node of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
+    A branch of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
     probability 0 keeps a finite log-probability; the sigmoid has no floor.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         dim: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -95,36 +82,29 @@ def log_catnat(
     """
     if dim != -1:
         _inputs.check_tensor(scores, "scores")
-        return log_catnat(scores.movedim(dim, -1), tree, activation, num_classes=num_classes).movedim(-1, dim)
-    return _inputs.saturate(log_probs(prepare(scores, tree, activation, num_classes)), _inputs.returned_dtype(scores))
-
-
-def log_probs(nodes: Nodes, *, floored: bool = True) -> Tensor:
-    """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
-    found = _fused.log_probs(nodes, floored=floored)
-    return _fused.plain_log_probs(nodes, floored=floored) if found is None else found
+        return log_catnat(scores.movedim(dim, -1), tree, activation).movedim(-1, dim)
+    plan = plan_for(scores, tree, activation)
+    return _inputs.as_returned(_fused.log_probs(plan, _inputs.widen(scores)), scores)
 
 
 def log_prob(
     scores: Float[Tensor, "*batch nodes"],
     classes: Int[Tensor, "*samples_and_batch"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*samples_and_batch"]:
-    r"""The log-probability of given classes, reading only the nodes on their paths.
+    r"""The log-probability of given classes.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
-    The forward cost grows with the depth of the tree, not with K (a tree deeper than 64 levels is summed densely).
+    Above 64 classes only the nodes on their paths are read: the cost grows with the depth of the tree, not with K. (A
+    tree deeper than 64 levels is summed densely.)
 
     Args:
         scores: One score per inner node on the last axis.
         classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -132,37 +112,45 @@ def log_prob(
         >>> log_prob(torch.zeros(5, 3), torch.tensor([0, 1, 2, 3, 0])).exp()
         tensor([0.2500, 0.2500, 0.2500, 0.2500, 0.2500])
     """
-    nodes = prepare(scores, tree, activation, num_classes)
-    classes = check_classes(classes, nodes.tree.num_classes)
-    return _inputs.saturate(log_prob_unchecked(nodes, classes), _inputs.returned_dtype(scores))
+    plan = plan_for(scores, tree, activation)
+    found = log_prob_of(plan, _inputs.widen(scores), _inputs.class_indices(classes, "classes"))
+    return _inputs.as_returned(found, scores)
 
 
-def log_prob_unchecked(nodes: Nodes, classes: Tensor) -> Tensor:
-    """:func:`log_prob` of prepared arguments."""
-    event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
-    queries, back = _inputs.behind_batch(classes, nodes.scores.shape[:-1], event)
-    batch = queries.shape[: queries.ndim - 1 - len(event)]
-    return back(_log_prob_of_queries(nodes, batch, queries))
+def log_prob_of(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor:
+    """:func:`log_prob` of a plan: along paths, or picked from all classes."""
+    if not plan.walks:
+        return pick(_fused.log_probs(plan, scores), classes)
+    queries, back = _inputs.behind_batch(classes, scores.shape[:-1])
+    try:
+        found = _fused.path_log_probs(plan, scores, queries)
+        if found is None:
+            scores = scores.expand(*queries.shape[:-1], -1)
+            found = _walk.path_log_prob(plan, _walk.ScoreReader(scores), queries)
+    except (IndexError, RuntimeError) as error:
+        _inputs.explain_classes(error, classes, plan.tree.num_classes)
+        raise
+    return back(found)
 
 
-def _log_prob_of_queries(nodes: Nodes, batch: Sequence[int], queries: Tensor) -> Tensor:
-    """By path or from all classes, whichever is less to compute."""
-    walked = walks(nodes.tree)
-    if walked or math.prod(queries.shape[len(batch) :]) * nodes.tree.depth <= nodes.tree.num_classes:
-        fused = _fused.path_log_probs(nodes, queries)
-        if fused is not None:
-            return fused
-    if walked:
-        return _paths.path_log_prob(nodes.expand(batch), queries)
-    return log_probs(nodes).expand(*batch, -1).gather(-1, queries)
+def pick(values: Tensor, classes: Tensor) -> Tensor:
+    """``values`` at ``classes`` of the last axis, the axes before it broadcast."""
+    index = classes.unsqueeze(-1)
+    if values.shape[:-1] != classes.shape:
+        batch = torch.broadcast_shapes(values.shape[:-1], classes.shape)
+        values, index = values.expand(*batch, -1), index.expand(*batch, 1)
+    try:
+        return values.gather(-1, index).squeeze(-1)
+    except (IndexError, RuntimeError) as error:
+        _inputs.explain_classes(error, classes, values.shape[-1])
+        raise
 
 
 def sample(
     scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     sample_shape: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*samples_and_batch"]:
@@ -173,9 +161,8 @@ def sample(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         sample_shape: The shape of independent draws, which stands before the batch shape in the result.
         generator: The random generator; torch's default one if not given.
 
@@ -187,46 +174,34 @@ def sample(
         ... ).shape
         torch.Size([3, 2])
     """
-    return draw(prepare(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), generator)
+    plan = plan_for(scores, tree, activation)
+    return draw(plan, _inputs.widen(scores.detach()), _checks.shape_of_samples(sample_shape), generator)
 
 
-def draw(nodes: Nodes, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """:func:`sample` of prepared arguments."""
-    nodes, tree, batch, count = nodes.detach(), nodes.tree, nodes.scores.shape[:-1], math.prod(sample_shape)
-    fused = _fused.draw(nodes, count, generator)
-    if fused is not None:
-        return fused.view((*sample_shape, *batch))
-    branches = batch.numel() * count * tree.num_nodes
-    if isinstance(tree, Forest) or walks(tree) or (tree.depth <= _paths.MOST_WALKED_LEVELS and branches > FEW):
-        at_once = isinstance(tree, Forest) and branches <= _BRANCHES_AT_ONCE
-        descend = _paths.draw_all_and_descend if at_once else _paths.descend
-        drawn = descend(nodes, count, generator).movedim(len(batch), 0)
-        return drawn.reshape((*sample_shape, *drawn.shape[1:]))
-    yes = nodes.all().yes()
-    if branches <= _BRANCHES_AT_A_TIME:
-        return _branch_at_every_node(yes, sample_shape, tree, generator)
-    at_a_time = max(1, _BRANCHES_AT_A_TIME // yes.numel())
-    chunks = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
-    return torch.cat([_branch_at_every_node(yes, (chunk,), tree, generator) for chunk in chunks]).reshape(
-        (*sample_shape, *batch)
-    )
-
-
-def _branch_at_every_node(
-    yes: Tensor, sample_shape: Sequence[int], tree: Tree, generator: torch.Generator | None
-) -> Tensor:
-    """Draw a branch at every node of the tree, and find the one leaf that all branches on its path lead to."""
-    uniforms = _paths.rand((*sample_shape, *yes.shape), yes, generator)
-    return _dense.chosen_leaf((uniforms < yes).to(yes.dtype), tree)
+def draw(plan: Plan, scores: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """:func:`sample` of a plan, from scores without a graph."""
+    batch, count = scores.shape[:-1], math.prod(sample_shape)
+    drawn = _fused.draw(plan, scores, count, generator)
+    if drawn is not None:
+        return drawn.view((*sample_shape, *batch))
+    if plan.tree.num_classes <= 2 or (plan.small and scores.numel() * count <= _FEW):
+        # A branch at every node, and the one leaf that all branches on its path lead to.
+        yes = plan.branches.yes_probs(scores)
+        branches = _walk.rand((*sample_shape, *yes.shape), yes, generator) < yes
+        return _dense.chosen_leaf(plan, branches.to(yes.dtype))
+    if plan.small or plan.walks:
+        drawn = _walk.descend(plan, _walk.ScoreReader(scores), count, generator)
+    else:  # a deep tree
+        drawn = _walk.draw_by_weight(_fused.log_probs(plan, scores, floored=False).exp(), count, generator)
+    return _inputs.samples_first(drawn, sample_shape)
 
 
 def sample_without_replacement(
     scores: Float[Tensor, "*batch nodes"],
     k: int,
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*batch k"]:
     r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
@@ -237,9 +212,8 @@ def sample_without_replacement(
     Args:
         scores: One score per inner node on the last axis.
         k: How many classes, at most K.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         generator: The random generator; torch's default one if not given.
 
     Example:
@@ -248,28 +222,26 @@ def sample_without_replacement(
         >>> sample_without_replacement(torch.zeros(4, 99), 10).shape
         torch.Size([4, 10])
     """
-    nodes = prepare(scores, tree, activation, num_classes).detach()
-    _checks.how_many(k, nodes.tree.num_classes, least=0)
-    if walks(nodes.tree):
-        return _paths.descend_without_replacement(nodes, k, generator)
-    exact = log_probs(nodes, floored=False)
-    return (exact - _paths.log_exponential(exact, generator)).topk(k).indices
+    plan = plan_for(scores, tree, activation)
+    scores = _inputs.widen(scores.detach())
+    _checks.how_many(k, plan.tree.num_classes, least=0)
+    if plan.walks:
+        return _walk.descend_without_replacement(plan, _walk.ScoreReader(scores), k, generator)
+    exact = _fused.log_probs(plan, scores, floored=False)
+    return (exact - _walk.log_exponential(exact, generator)).topk(k).indices
 
 
 def mode(
     scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Int[Tensor, "*batch"]:
     """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -278,25 +250,23 @@ def mode(
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))
         tensor(1)
     """
-    return log_probs(prepare(scores, tree, activation, num_classes).detach(), floored=False).argmax(-1)
+    plan = plan_for(scores, tree, activation)
+    return _fused.log_probs(plan, _inputs.widen(scores.detach()), floored=False).argmax(-1)
 
 
 def entropy(
     scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""The entropy in nats, by the chain rule over the tree.
+    r"""The entropy in nats.
 
-    .. math:: H(p) = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
+    .. math:: H(p) = -\sum_k p_k \log p_k = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -304,38 +274,33 @@ def entropy(
         >>> entropy(torch.zeros(3))
         tensor(1.3863)
     """
-    return _inputs.saturate(
-        node_entropies(prepare(scores, tree, activation, num_classes)).sum(-1), _inputs.returned_dtype(scores)
-    )
+    plan = plan_for(scores, tree, activation)
+    exact = _fused.log_probs(plan, _inputs.widen(scores), floored=False)
+    return _inputs.as_returned(entropy_of(exact), scores)
 
 
-def node_entropies(nodes: Nodes) -> Tensor:
-    """What every node adds to the entropy: that of its branch, times the probability of reaching it."""
-    no, yes = nodes.all().branch_log_probs(floored=False)
-    branches = -(yes.exp() * yes + no.exp() * no)
-    return _dense.path_sums(no, yes, nodes.tree, to="nodes").exp() * branches
+def entropy_of(exact: Tensor) -> Tensor:
+    """The entropy of log-probabilities that are not floored."""
+    return -(exact.exp() * exact).sum(-1)
 
 
 def kl_divergence(
     p_scores: Float[Tensor, "*batch nodes"],
     q_scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
+    r"""The Kullback-Leibler divergence between two score vectors on one tree.
 
-    .. math:: KL(p \| q) = \sum_i P_p(i)\, kl(a_i \| b_i)
+    .. math:: KL(p \| q) = \sum_k p_k \log \frac{p_k}{q_k} = \sum_i P_p(i)\, kl(a_i \| b_i)
 
     Finite: where q gives a class probability 0, its floored log-probability counts.
 
     Args:
         p_scores: Scores of the distribution the expectation is under.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -343,27 +308,25 @@ def kl_divergence(
         >>> kl_divergence(torch.ones(3), torch.ones(3))
         tensor(0.)
     """
-    p = prepare(p_scores, tree, activation, num_classes)
-    divergence = node_divergences(p, prepare(q_scores, p.tree, activation)).sum(-1)
+    p = plan_for(p_scores, tree, activation)
+    q = plan_for(q_scores, p.tree, activation)
+    p_logs = _fused.log_probs(p, _inputs.widen(p_scores), floored=False)
+    found = divergence_of(p_logs, _fused.log_probs(q, _inputs.widen(q_scores)))
     dtype = torch.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores))
-    return _inputs.saturate(divergence, dtype)
+    return _inputs.clamp_to_dtype(found, dtype)
 
 
-def node_divergences(p: Nodes, q: Nodes) -> Tensor:
-    """What every node adds to KL(p || q): that of its branch, times the probability of reaching it under p."""
-    p_no, p_yes = p.all().branch_log_probs(floored=False)
-    q_no, q_yes = q.all().branch_log_probs(floored=True)
-    branches = p_yes.exp() * (p_yes - q_yes) + p_no.exp() * (p_no - q_no)
-    return _dense.path_sums(p_no, p_yes, p.tree, to="nodes").exp() * branches
+def divergence_of(p_exact: Tensor, q_logs: Tensor) -> Tensor:
+    """KL(p || q) of log-probabilities, those of p not floored and those of q finite."""
+    return (p_exact.exp() * (p_exact - q_logs)).sum(-1)
 
 
 def cross_entropy(
     scores: Float[Tensor, "..."],
     target: Tensor,
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     weight: Float[Tensor, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -371,17 +334,18 @@ def cross_entropy(
 ) -> Float[Tensor, "..."]:
     """The counterpart of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
 
-    With class indices and no label smoothing only the targets' paths are read. The mean over nothing (every target
-    ignored) is 0, where torch returns NaN. Called with neither ``tree`` nor ``num_classes``, it warns once if the last
-    class is not among very many targets: then one score per class was passed, not one per node.
+    A class that the natural activation gives probability 0 has a finite loss, which depends on the dtype: that of the
+    machine epsilon. With the sigmoid there is no such floor.
+
+    Above 64 classes, with class indices and no label smoothing, only the targets' paths are read. The mean over nothing
+    (every target ignored) is 0, where torch returns NaN.
 
     Args:
         scores: Shape (K-1,), (N, K-1) or (N, K-1, d1, d2, ...).
         target: Class indices, (), (N,) or (N, d1, ...), or class probabilities, in the shape of ``scores`` with K for
             K-1.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         weight: A factor per class.
         ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (weighted as torch does) or "sum".
@@ -395,99 +359,96 @@ def cross_entropy(
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     _checks.label_smoothing(label_smoothing)
-    _inputs.check_tensor(scores, "scores")
     _inputs.check_tensor(target, "target")
-    class_dim = 1 if scores.ndim > 1 else 0
-    moved = scores.movedim(class_dim, -1) if scores.ndim > 2 else scores
-    nodes = prepare(moved, tree, activation, num_classes)
+    if isinstance(scores, Tensor) and scores.ndim > 2:
+        scores = scores.movedim(1, -1)
+        target = target.movedim(1, -1) if target.is_floating_point() and target.ndim == scores.ndim else target
+    plan = plan_for(scores, tree, activation)
     if weight is not None:
         _inputs.check_tensor(weight, "weight")
-        _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
-    if target.is_floating_point() and target.ndim < moved.ndim:
+        _checks.class_weights(weight.shape, "weight", plan.tree.num_classes)
+        weight = weight.to(plan.dtype)
+    if target.is_floating_point():
+        losses, total = _losses_of_probs(plan, scores, target, weight, label_smoothing)
+    else:
+        classes = _inputs.class_indices(target, "target")
+        losses, total = _losses_of_classes(plan, scores, classes, weight, label_smoothing, ignore_index, reduction)
+    if reduction != "none":
+        losses = losses.sum() if losses.ndim else losses
+    if reduction == "mean":
+        losses = losses / torch.where(total == 0, 1, total)
+    return _inputs.as_returned(losses, scores)
+
+
+def _losses_of_probs(
+    plan: Plan, scores: Tensor, target: Tensor, weight: Tensor | None, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of every element, and what the mean divides by: their number."""
+    num_classes = plan.tree.num_classes
+    needed = (*scores.shape[:-1], num_classes)
+    if target.ndim < scores.ndim:
         raise TypeError(
             f"`target` has dtype {target.dtype} and shape {tuple(target.shape)}: class indices must be integers, "
-            f"target.long(); class probabilities need an axis of {nodes.tree.num_classes} classes."
+            f"target.long(); class probabilities need an axis of {num_classes} classes."
         )
-    if not target.is_floating_point():
-        target = _inputs.class_indices(target, "target")
-    if tree is None and num_classes is None:
-        _watch_last_class(target, nodes.tree.num_classes, ignore_index)
-    if target.is_floating_point():
-        losses, total = _losses_of_probs(nodes, target.movedim(class_dim, -1), weight, label_smoothing)
-    else:
-        losses, total = _losses_of_classes(nodes, target, weight, label_smoothing, ignore_index)
-    if reduction != "none":
-        losses = losses.sum()
-    if reduction == "mean":
-        losses = losses / torch.where(total == 0, torch.ones_like(total), total)
-    return _inputs.saturate(losses, _inputs.returned_dtype(scores))
-
-
-def _losses_of_probs(nodes: Nodes, target: Tensor, weight: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The loss of every element, and what the mean divides by: their number."""
-    scores, num_classes = nodes.scores, nodes.tree.num_classes
-    needed = (*scores.shape[:-1], num_classes)
     if target.shape != needed:
         raise ValueError(
             f"`target` holds probabilities and has {tuple(target.shape)} entries with classes last, but {needed} are "
             "needed: the shape of `scores` with K in place of K-1. (Class indices must be integers.)"
         )
-    target = target.to(scores.dtype)
+    target = target.to(plan.dtype)
     if smoothing:
         target = target * (1 - smoothing) + smoothing / num_classes
     if weight is not None:
-        target = target * weight.to(scores.dtype)
-    losses = -(log_probs(nodes) * target).sum(-1)
+        target = target * weight
+    losses = -(_fused.log_probs(plan, _inputs.widen(scores)) * target).sum(-1)
     return losses, losses.new_tensor(losses.numel())
 
 
 def _losses_of_classes(
-    nodes: Nodes, target: Tensor, weight: Tensor | None, smoothing: float, ignore_index: int
+    plan: Plan,
+    scores: Tensor,
+    classes: Tensor,
+    weight: Tensor | None,
+    smoothing: float,
+    ignore_index: int,
+    reduction: str,
 ) -> tuple[Tensor, Tensor]:
-    """The loss of every element, and what the mean divides by: the weight of the targets that count."""
-    scores, num_classes = nodes.scores, nodes.tree.num_classes
-    if target.shape != scores.shape[:-1]:
+    """The loss of every element, or their sum, and what the mean divides by: the weight of the targets that count."""
+    if classes.shape != scores.shape[:-1]:
         raise ValueError(
-            f"`target` has shape {tuple(target.shape)}, but class indices of shape {tuple(scores.shape[:-1])} are "
+            f"`target` has shape {tuple(classes.shape)}, but class indices of shape {tuple(scores.shape[:-1])} are "
             "needed: that of `scores` without its class axis (the second, or the only one)."
         )
-    counts = target != ignore_index
-    classes = check_classes(torch.where(counts, target, torch.zeros_like(target)), num_classes)
-    weights = counts.to(scores.dtype) * (1 if weight is None else _constants.look_up(weight.to(scores.dtype), classes))
-    if smoothing == 0:
-        found = log_prob_unchecked(nodes, classes) * weights
-    else:
-        every = log_probs(nodes)
-        picked = every.gather(-1, classes.unsqueeze(-1)).squeeze(-1)
-        spread = (every if weight is None else every * weight.to(scores.dtype)).sum(-1) / num_classes
-        found = (1 - smoothing) * picked * weights + smoothing * spread
-    # A choice, not a product with 0, which NaN scores of an ignored row would survive.
-    return -torch.where(counts, found, torch.zeros_like(found)), weights.sum()
+    counts = classes != ignore_index
+    weights = None if weight is None else _weights_of(classes, counts, weight)
+    total = counts.sum() if weights is None else weights.sum()
+    if plan.walks and not smoothing:
+        picked = log_prob_of(plan, _inputs.widen(scores), torch.where(counts, classes, 0))
+        # A choice, not a product with 0, which NaN scores of an ignored row would survive.
+        losses = torch.where(counts, -picked, 0)
+        return losses if weights is None else losses * weights, total
+    every = _fused.log_probs(plan, _inputs.widen(scores))
+    how = "none" if reduction == "none" or smoothing else "sum"
+    losses = _nll_loss(every, classes, weight, ignore_index, how)
+    if smoothing:
+        spread = (every if weight is None else every * weight).sum(-1) / plan.tree.num_classes
+        losses = (1 - smoothing) * losses - smoothing * torch.where(counts, spread, 0)
+    return losses, total
 
 
-def _watch_last_class(target: Tensor, num_classes: int, ignore_index: int) -> None:
-    """Watch the targets where they can be read: not in compiled code, under vmap, or without data."""
-    if torch.compiler.is_compiling() or target.is_floating_point() or _checks.is_last_class_known(num_classes):
-        return
-    if type(target) is Tensor and not target.is_meta and not is_functorch_wrapped_tensor(target):
-        used = target != ignore_index
-        _checks.watch_last_class(num_classes, int(used.sum()), bool((target == num_classes - 1).any()))
+def _weights_of(classes: Tensor, counts: Tensor, weight: Tensor) -> Tensor:
+    """The factor of every target, 0 for ignored ones."""
+    valid = counts & (classes >= 0) & (classes < len(weight))  # what is neither is refused with the losses
+    return torch.where(valid, look_up(weight, torch.where(valid, classes, 0)), 0)
 
 
-def walks(tree: Tree | Forest) -> bool:
-    """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
-    return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
-
-
-def check_classes(classes: Tensor, num_classes: int) -> Tensor:
-    """Class indices that exist, in the dtype of indices."""
-    classes = _inputs.class_indices(classes, "classes")
-    if torch.compiler.is_compiling():
-        return classes
-    outside = (classes < 0) | (classes >= num_classes)
-    if _inputs.is_true(outside.any()):
-        raise ValueError(
-            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
-            "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
-        )
-    return classes
+def _nll_loss(every: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
+    """Torch's own, for classes on the last axis of any batch."""
+    rows, targets = every.reshape(-1, every.shape[-1]), classes.reshape(-1)
+    try:
+        losses = F.nll_loss(rows, targets, weight, ignore_index=ignore_index, reduction=reduction)
+    except (IndexError, RuntimeError) as error:
+        _inputs.explain_classes(error, classes, every.shape[-1], ignore_index)
+        raise
+    return losses.view(classes.shape) if reduction == "none" else losses

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from catnat.activations import Activation
-from catnat.torch import _inputs
-from catnat.torch._fisher import fisher_diagonal, information, prepare_masked, reach, saturated
-from catnat.torch._nodes import prepare
-from catnat.torch.functional import log_probs, node_divergences
+from catnat.activations import Activation, isotropic_scale
+from catnat.torch import _dense, _fused, _inputs
+from catnat.torch._lookup import plan_for
+from catnat.torch._plan import Plan
+from catnat.torch.functional import divergence_of
 from catnat.trees.tree import Tree
 
 __all__ = [
     "fisher_diagonal",
     "fisher_rao_distance",
+    "isotropic_scale",
     "kl_step",
     "natural_gradient",
     "reach",
@@ -28,18 +29,96 @@ __all__ = [
 # How often kl_step compares its step with the divergence that is wanted.
 _ROUNDS = 8
 
+# ---- the Fisher matrix ----
+
+
+def reach(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+) -> Float[Tensor, "*batch nodes"]:
+    r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch.geometry import reach
+        >>> reach(torch.zeros(3))
+        tensor([1.0000, 0.5000, 0.5000])
+    """
+    plan = plan_for(scores, tree, activation)
+    return _inputs.as_returned(_reach(plan, _inputs.widen(scores)), scores)
+
+
+def saturated(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+) -> Bool[Tensor, "*batch nodes"]:
+    """Which nodes are saturated: one branch has probability 0, and the score gets no gradient.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch.geometry import saturated
+        >>> saturated(torch.tensor([0.0, 4.0, -3.0]), activation="natural")
+        tensor([False,  True, False])
+    """
+    return plan_for(scores, tree, activation).branches.saturated(_inputs.widen(scores.detach()))
+
+
+def fisher_diagonal(
+    scores: Float[Tensor, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+) -> Float[Tensor, "*batch nodes"]:
+    r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
+
+    .. math:: G_{ii} = P(i)\,\frac{a'(s_i)^2}{a(s_i)(1 - a(s_i))}
+
+    For the sigmoid that is :math:`P(i)\, a_i (1 - a_i)`, for the natural activation :math:`P(i)\, (\pi / A)^2` inside
+    the band and 0 outside. This is the metric of the *scores*, not of the weights of a network behind them.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch.geometry import fisher_diagonal
+        >>> fisher_diagonal(torch.tensor([1.0, 0.0, 0.0]), activation="natural")
+        tensor([0.2500, 0.0651, 0.1849])
+    """
+    plan = plan_for(scores, tree, activation)
+    return _inputs.as_returned(_information(plan, _inputs.widen(scores)), scores)
+
+
+def _reach(plan: Plan, scores: Tensor) -> Tensor:
+    return _dense.path_sums(plan, *plan.branches.log_probs(scores, floored=False), to="nodes").exp()
+
+
+def _information(plan: Plan, scores: Tensor) -> Tensor:
+    return _reach(plan, scores) * plan.branches.information(scores)
+
+
 # ---- natural gradients ----
 
 
 def natural_gradient(
     scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     damping: float = 0.0,
-    mask: Bool[Tensor, "*batch classes"] | None = None,
-    valid_classes: Int[Tensor, "*batch some"] | None = None,
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The scores themselves; their gradient is replaced by the natural gradient in the backward pass.
 
@@ -55,12 +134,9 @@ def natural_gradient(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
-        mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
-        valid_classes: The mask as indices; see :class:`Catnat`.
 
     Example:
         >>> import torch
@@ -72,10 +148,10 @@ def natural_gradient(
         tensor([-2., -4.,  0.])
     """
     _check_damping(damping)
-    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes)
-    constant = nodes.scores.detach()
-    inverse = _inverse(information(nodes.detach()), damping)
-    return (constant + inverse * (nodes.scores - constant)).to(scores.dtype)
+    plan, computed = plan_for(scores, tree, activation), _inputs.widen(scores)
+    constant = computed.detach()
+    inverse = _inverse(_information(plan, constant), damping)
+    return (constant + inverse * (computed - constant)).to(scores.dtype)
 
 
 def softmax_natural_gradient(
@@ -113,7 +189,7 @@ def softmax_natural_gradient(
             f"`logits` has dtype {logits.dtype} and shape {tuple(logits.shape)}, but a floating-point tensor with one "
             "logit per class on its last axis is needed: (..., K)."
         )
-    computed = _inputs.to_computing_dtype(logits)
+    computed = _inputs.widen(logits)
     constant = computed.detach()
     p = constant.softmax(-1)
     # What stands in the forward pass is transposed in the backward one, so here stands the transpose of the formula.
@@ -142,12 +218,8 @@ def kl_step(
     scores: Float[Tensor, "*batch nodes"],
     gradient: Float[Tensor, "*batch nodes"],
     kl: float | Float[Tensor, "*batch"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
-    mask: Bool[Tensor, "*batch classes"] | None = None,
-    valid_classes: Int[Tensor, "*batch some"] | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch nodes"]:
     r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
 
@@ -158,22 +230,16 @@ def kl_step(
     value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all living nodes gets a zero step.
     No gradient flows through this function.
 
-    Measured in float64, with probabilities between 0.05 and 0.95: up to kl = 0.001 it is met within 0.002%. At 0.01 one
-    row in 300 of the natural activation was more than 1% off, a clamped one by 12%. At 0.1 the sigmoid is within 0.1%,
-    but the natural activation comes to the edges of its bands: before an edge the divergence grows ever faster, behind
-    a clamped one not at all. Then up to 5% of the clamped rows moved by anything between half and three times ``kl``,
-    and up to a third had a saturated node afterwards; 0.5% of the reflected rows were off, by up to a half. In float32
-    the rounding of the divergence, about 1e-7, is the limit.
+    In float64 a step of 0.001 or less is met within 0.002%. Larger steps of the natural activation can reach the edges
+    of its bands and miss ``kl`` by a factor of three in some rows. In float32 the rounding of the divergence, about
+    1e-7, is the limit.
 
     Args:
         scores: One score per inner node on the last axis.
         gradient: The gradient of a loss in the scores, in their shape; the plain one, not the natural one.
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
-        mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
-        valid_classes: The mask as indices; see :class:`Catnat`.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
@@ -183,8 +249,8 @@ def kl_step(
         >>> kl_divergence(scores, scores + kl_step(scores, gradient, 0.01))
         tensor(0.0100)
     """
-    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes).detach()
-    computed = nodes.scores
+    plan = plan_for(scores, tree, activation)
+    computed = _inputs.widen(scores.detach())
     _inputs.check_tensor(gradient, "gradient")
     if gradient.shape != computed.shape:
         raise ValueError(
@@ -193,9 +259,9 @@ def kl_step(
         )
     limit = math.sqrt(torch.finfo(computed.dtype).max)
     wanted = _checked_kl(kl, computed).clamp(max=limit)  # no two distributions are that far apart
-    if nodes.tree.num_nodes == 0:
+    if plan.tree.num_nodes == 0:
         return torch.zeros_like(scores)
-    inverse = _inverse(information(nodes), 0.0)
+    inverse = _inverse(_information(plan, computed), 0.0)
     living = gradient.detach().to(computed.dtype).masked_fill(inverse == 0, 0.0)
     largest = living.abs().amax(-1, keepdim=True)
     gradient = living / largest.masked_fill(largest == 0, 1.0)  # so that no square overflows or vanishes
@@ -205,15 +271,15 @@ def kl_step(
     shortest, longest = torch.zeros_like(length), 4 * length
     # Below this a divergence is mostly rounding error, and the length stays as it is.
     noise = 512 * torch.finfo(computed.dtype).eps
+    here = _fused.log_probs(plan, computed, floored=False)
     for _ in range(_ROUNDS):
-        there = nodes._replace(scores=computed - length.unsqueeze(-1) * natural)
-        found = node_divergences(nodes, there).sum(-1)
+        found = divergence_of(here, _fused.log_probs(plan, computed - length.unsqueeze(-1) * natural))
         too_far = found > wanted
         shortest, longest = torch.where(too_far, shortest, length), torch.where(too_far, length, longest)
         guess = length * ((wanted + noise) / (found.clamp(min=0) + noise)).sqrt()
         # At most half of the way to a length known as too short or too long: near an edge the guesses jump.
         length = guess.clamp((length + shortest) / 2, (length + longest) / 2)
-    return _inputs.saturate(-length.unsqueeze(-1) * natural, scores.dtype)
+    return _inputs.clamp_to_dtype(-length.unsqueeze(-1) * natural, scores.dtype)
 
 
 def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
@@ -229,7 +295,7 @@ def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
             f"{tuple(batch)} of `scores`."
         )
     wanted = kl.detach().to(scores.dtype)
-    if not torch.compiler.is_compiling() and _inputs.is_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
+    if not torch.compiler.is_compiling() and _inputs.known_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
         raise ValueError("`kl` must be positive and finite in every row.")
     return wanted.expand(batch)
 
@@ -240,10 +306,8 @@ def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
 def fisher_rao_distance(
     p_scores: Float[Tensor, "*batch nodes"],
     q_scores: Float[Tensor, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
     r"""The length of the shortest way between two distributions, measured by the Fisher information.
 
@@ -257,20 +321,19 @@ def fisher_rao_distance(
     Args:
         p_scores: Scores of one distribution.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
         >>> from catnat.torch.geometry import fisher_rao_distance
         >>> # two classes: |s - t| pi / A, A = 2 pi
-        >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]))
+        >>> fisher_rao_distance(torch.tensor([-1.0]), torch.tensor([0.5]), activation="natural")
         tensor(0.7500)
     """
-    _, tree, activation = _inputs.check(p_scores, tree, activation, num_classes)
-    both = (prepare(scores, tree, activation, num_classes) for scores in (p_scores, q_scores))
-    p_root, q_root = ((log_probs(nodes, floored=False) / 2).exp() for nodes in both)
+    p = plan_for(p_scores, tree, activation)
+    both = ((p, p_scores), (plan_for(q_scores, p.tree, activation), q_scores))
+    p_root, q_root = ((_fused.log_probs(plan, _inputs.widen(scores), floored=False) / 2).exp() for plan, scores in both)
     square = (p_root - q_root).square().sum(-1)
     same = square == 0
     distance = 4 * torch.asin(square.masked_fill(same, 1.0).sqrt() / 2)

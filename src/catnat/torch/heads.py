@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from catnat import _checks
-from catnat.activations import Activation, resolve
-from catnat.torch import _constants, _inputs, _paths, _topk, functional
-from catnat.torch._nodes import LazyNodes, ReadNodes
+from catnat.activations import Activation
+from catnat.torch import _inputs, _topk, _walk, functional
+from catnat.torch._lookup import plan_of
+from catnat.torch._plan import Plan, look_up
 from catnat.torch._topk import TopK
+from catnat.torch._walk import Reader
 from catnat.torch.distributions import Catnat
-from catnat.torch.layers import OnTree, initialize
+from catnat.torch.layers import TreeLayer, draw_rows
 from catnat.trees import saving
-from catnat.trees.builders import balanced
 from catnat.trees.tree import Tree
+
+__all__ = ["CatnatHead", "HeadOutput", "PathHead", "Paths", "RowReader", "TopK"]
 
 Result = TypeVar("Result")
 
@@ -36,8 +39,46 @@ class HeadOutput(NamedTuple):
     """Their mean, negative."""
 
 
+class RowReader(NamedTuple):
+    """Scores that are made where they are read: an input times the node's row of weights."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    sparse: bool = False
+
+    @property
+    def batch(self) -> torch.Size:
+        """The shape of the rows."""
+        return self.input.shape[:-1]
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device to compute in."""
+        return self.input.new_empty((), dtype=_inputs.computing_dtype(self.input.dtype))
+
+    def select(self, rows: Tensor) -> RowReader:
+        """The same for some of the inputs."""
+        return self._replace(input=self.input[rows])
+
+    def at(self, nodes: Tensor) -> Tensor:
+        """The scores at ``nodes``, whose leading axes are the input's batch."""
+        rows = F.embedding(nodes, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
+        return self._with_bias(torch.matmul(rows, self.input.unsqueeze(-1)).view(nodes.shape), nodes)
+
+    def each(self, row: Tensor, node: Tensor) -> Tensor:
+        """One score an entry: of the input ``row`` at ``node``."""
+        weights = F.embedding(node, self.weight, sparse=self.sparse)
+        return self._with_bias((weights * self.input.index_select(0, row)).sum(-1), node)
+
+    def _with_bias(self, scores: Tensor, nodes: Tensor) -> Tensor:
+        if self.bias is not None:
+            scores = scores + self.bias.gather(0, nodes.flatten(), sparse_grad=self.sparse).view(nodes.shape)
+        return _inputs.widen(scores)
+
+
 class Paths(NamedTuple):
-    """The nodes on the way to some classes, as a list without gaps."""
+    """The nodes on the way to some classes, as a list without gaps: for trees whose paths differ in length."""
 
     shape: torch.Size  # of the classes, (rows, n)
     query: Tensor  # whose path an entry is on: a place in the flattened classes
@@ -45,20 +86,20 @@ class Paths(NamedTuple):
     bit: Tensor
 
     @classmethod
-    def to(cls, classes: Tensor, tree: Tree) -> Paths:
+    def to(cls, classes: Tensor, plan: Plan) -> Paths:
         """The paths to ``classes``."""
-        index, bits = _paths.path(classes.flatten(), tree)
+        index, bits = _walk.path(plan, classes.flatten())
         on_path = index >= 0
         return cls(classes.shape, on_path.nonzero()[:, 0], index[on_path], bits[on_path])
 
-    def some(self, chosen: Tensor) -> Paths:
-        """Some of the entries."""
-        return Paths(self.shape, self.query[chosen], self.node[chosen], self.bit[chosen])
+    @property
+    def row(self) -> Tensor:
+        """The row of the input that every entry belongs to."""
+        return torch.div(self.query, self.shape[1], rounding_mode="floor")
 
-    def log_prob(self, rows: LazyNodes, place: Tensor) -> Tensor:
-        """The sum of the branches' log-probabilities, (rows, n); ``place`` is where a node's weights stand."""
-        row = torch.div(self.query, self.shape[1], rounding_mode="floor")
-        no, yes = rows.each(row, self.node, place).branch_log_probs(floored=True)
+    def log_prob(self, plan: Plan, scores: Tensor) -> Tensor:
+        """The sums of the branches' log-probabilities, (rows, n), from the scores of all entries."""
+        no, yes = plan.branches.at(self.node).log_probs(scores, floored=True)
         branches = torch.where(self.bit == 1, yes, no)
         return branches.new_zeros(self.shape.numel()).index_add(0, self.query, branches).view(self.shape)
 
@@ -70,8 +111,11 @@ _NEEDS_TARGET = (
 )
 
 
-class PathHead(OnTree):
-    """What heads have in common: a loss of targets and log-probabilities of classes, both by paths."""
+class PathHead(TreeLayer):
+    """What heads have in common: they walk the tree, and read the rows on the way.
+
+    A subclass says where the rows are: ``_log_prob`` and ``_walk``.
+    """
 
     class_weights: Tensor | None
 
@@ -84,45 +128,40 @@ class PathHead(OnTree):
         class_weights: Tensor | None,
         ignore_index: int,
     ) -> None:
-        super().__init__()
         _checks.in_features(in_features)
+        super().__init__(classes, activation)
         self.in_features, self.sparse, self.ignore_index = in_features, sparse, ignore_index
-        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
-        self.activation = resolve(activation)
         if class_weights is not None:
             _inputs.check_tensor(class_weights, "class_weights")
             _checks.class_weights(class_weights.shape, "class_weights", self.tree.num_classes)
         self.register_buffer("class_weights", class_weights)
 
+    def _plan(self, input: Tensor) -> Plan:
+        return plan_of(self.tree, self.activation, input.device, _inputs.computing_dtype(input.dtype))
+
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         """The log-probabilities of ``classes``, (rows, n), in the dtype to compute in."""
         raise NotImplementedError
 
-    def _check_same(self, head: CatnatHead, bias: bool) -> None:
-        """Raise unless the rows of a whole head mean the same in this one, which has a bias or none."""
-        for name in ("tree", "activation", "in_features"):
-            mine, given = getattr(self, name), getattr(head, name)
-            if mine != given:
-                raise ValueError(f"`head` has the {name} {given}, but this one has {mine}: they must be equal.")
-        if (head.bias is not None) != bias:
-            raise ValueError(f"`head` has {'no' if bias else 'a'} bias, but this one has {'a' if bias else 'no'}.")
+    def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
+        """What ``walk`` finds on the nodes of ``input``, without gradients."""
+        raise NotImplementedError
 
     @_checks.needs(target=_NEEDS_TARGET)
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
-        _inputs.check_tensor(input, "input")
+        self._check_input(input)
         target = _inputs.class_indices(target, "target")
-        counts = target != self.ignore_index
-        classes = torch.where(counts, target, torch.zeros_like(target))
         _checks.one_class_per_row(target.shape, input.shape)
-        found = torch.where(counts, self._checked_log_prob(input, classes), 0)  # whatever the features are
+        counts = target != self.ignore_index
+        classes = torch.where(counts, target, 0)
+        found = torch.where(counts, self._log_probs_of(input, classes), 0)  # whatever the features are
         weights = counts.to(found.dtype)
         if self.class_weights is not None:
-            weights = weights * _constants.look_up(self.class_weights.to(found.dtype), classes)
+            weights = weights * look_up(self.class_weights.to(found.dtype), classes)
         total = weights.sum()
-        loss = -(found * weights).sum() / torch.where(total == 0, torch.ones_like(total), total)
-        dtype = _inputs.returned_dtype(input)
-        return HeadOutput(_inputs.saturate(found, dtype), _inputs.saturate(loss, dtype))
+        loss = -(found * weights).sum() / torch.where(total == 0, 1, total)
+        return HeadOutput(_inputs.as_returned(found, input), _inputs.as_returned(loss, input))
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
         """The loss of targets alone: the mean of their negative log-probabilities."""
@@ -133,27 +172,23 @@ class PathHead(OnTree):
         self, input: Float[Tensor, "*batch features"], classes: Int[Tensor, "*batch_and_more"]
     ) -> Float[Tensor, "*batch_and_more"]:
         """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
-        return _inputs.saturate(self._checked_log_prob(input, classes), _inputs.returned_dtype(input))
-
-    def _checked_log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         self._check_input(input)
-        batch = input.shape[:-1]
+        classes = _inputs.class_indices(classes, "classes")
         _checks.classes_of_rows(classes.shape, input.shape)
-        classes = functional.check_classes(classes, self.tree.num_classes)
-        queries = classes.reshape(batch.numel(), classes.shape[len(batch) :].numel())
-        return self._log_prob(input.reshape(batch.numel(), self.in_features), queries).view(classes.shape)
+        return _inputs.as_returned(self._log_probs_of(input, classes), input)
+
+    def _log_probs_of(self, input: Tensor, classes: Tensor) -> Tensor:
+        rows = input.shape[:-1].numel()
+        queries = classes.reshape(rows, classes.shape[input.ndim - 1 :].numel())
+        try:
+            return self._log_prob(input.reshape(rows, self.in_features), queries).view(classes.shape)
+        except (IndexError, RuntimeError) as error:
+            _inputs.explain_classes(error, classes, self.tree.num_classes)
+            raise
 
     def _check_input(self, input: Tensor) -> None:
         _inputs.check_tensor(input, "input")
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
-
-
-class WalkingHead(PathHead):
-    """A head that can draw and search too: it walks down the tree and reads the rows on the way."""
-
-    def _walk(self, input: Tensor, walk: Callable[[ReadNodes], Result]) -> Result:
-        """What ``walk`` finds on the nodes of ``input``, without gradients."""
-        raise NotImplementedError
 
     def sample(
         self,
@@ -166,8 +201,8 @@ class WalkingHead(PathHead):
         self._check_input(input)
         sample_shape = _checks.shape_of_samples(sample_shape)
         count = math.prod(sample_shape)
-        drawn = self._walk(input, lambda nodes: _paths.descend(nodes, count, generator))
-        return drawn.movedim(-1, 0).reshape((*sample_shape, *input.shape[:-1]))
+        drawn = self._walk(input, lambda reader: _walk.descend(self._plan(input), reader, count, generator))
+        return _inputs.samples_first(drawn, sample_shape)
 
     def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.
@@ -185,30 +220,30 @@ class WalkingHead(PathHead):
         _checks.how_many(k, self.tree.num_classes)
         batch = input.shape[:-1]
         flat = input.reshape(batch.numel(), self.in_features)
-        found = self._walk(flat, lambda nodes: _topk.topk(nodes, k, max_nodes))
+        found = self._walk(flat, lambda reader: _topk.topk(self._plan(input), reader, k, max_nodes))
         values, indices = (part.view(*batch, k) for part in found[:2])
         proven, visited = (part.view(batch) for part in found[2:])
-        return TopK(values.to(_inputs.returned_dtype(input)), indices, proven, visited)
+        return TopK(_inputs.as_returned(values, input), indices, proven, visited)
 
     def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
         """The most probable class; see :meth:`topk`."""
         return self.topk(input, 1).indices.squeeze(-1)
 
 
-class CatnatHead(WalkingHead):
+class CatnatHead(PathHead):
     r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a step
     costs O(d log K) an example, where a softmax costs O(d K); and so do draws. Rows of untouched nodes are neither
     read nor written with ``sparse=True``.
 
-    It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at
-    most 0.5; the bias starts at zero.
+    For inputs of unit variance the scores start with standard deviation 0.5, near the tree's prior; the bias starts at
+    zero.
 
     Args:
         in_features: The size d of the input.
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
-        activation: "sigmoid" (the default: it was ahead in large classifiers), "natural", or an activation object.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
         bias: Whether to add a bias.
         sparse: Whether gradients of ``weight`` and ``bias`` are sparse tensors that hold the touched rows alone. Use it
             from about 100,000 classes on, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum.
@@ -249,7 +284,7 @@ class CatnatHead(WalkingHead):
 
     def reset_parameters(self) -> None:
         """Draw the initial weights anew and set the bias to zero."""
-        initialize(self.weight, self.bias, self.tree, self.activation)
+        draw_rows(self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
@@ -257,16 +292,19 @@ class CatnatHead(WalkingHead):
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={bias}, sparse={self.sparse}"
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        rows = self._rows(input)
-        if self.tree.kind == "balanced" or torch.compiler.is_compiling():
-            return _paths.path_log_prob(rows, classes)
-        # Paths differ in length, so what would fill up the short ones is left out.
-        path = Paths.to(classes, self.tree)
-        return path.log_prob(rows, path.node)
+        plan, reader = self._plan(input), self._reader(input)
+        if self.tree.kind == "balanced" or torch.compiler.is_compiling() or input.device.type != "cpu":
+            return _walk.path_log_prob(plan, reader, classes)
+        # What would fill up short paths is left out. Another device would have to be waited for: how long is the list?
+        paths = Paths.to(classes, plan)
+        return paths.log_prob(plan, reader.each(paths.row, paths.node))
 
     @torch.no_grad()
-    def _walk(self, input: Tensor, walk: Callable[[ReadNodes], Result]) -> Result:
-        return walk(self._rows(input))
+    def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
+        return walk(self._reader(input))
+
+    def _reader(self, input: Tensor) -> RowReader:
+        return RowReader(input, self.weight, self.bias, self.sparse)
 
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
         """The scores of all nodes, O(d K)."""
@@ -324,9 +362,6 @@ class CatnatHead(WalkingHead):
             )
         head.load_state_dict(tensors, assign=True)
         return head.to(device) if device is not None else head
-
-    def _rows(self, input: Tensor) -> LazyNodes:
-        return LazyNodes(input, self.weight, self.bias, self.tree, self.activation, self.sparse)
 
 
 def _safetensors() -> Any:

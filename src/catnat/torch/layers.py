@@ -1,190 +1,151 @@
-"""Modules: the counterparts of nn.Softmax and nn.LogSoftmax, and the layer that makes scores."""
+"""The last layer of a model: a tree in place of ``nn.Linear``, and what its checkpoints say."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.activations import Activation, resolve
 from catnat.torch import functional
 from catnat.torch.distributions import Catnat
 from catnat.trees import saving
-from catnat.trees.builders import balanced
+from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
-# Scaled scores of this size lie well inside the natural activation's band.
+__all__ = ["CatnatLinear", "TreeLayer", "draw_rows"]
+
+# Scores of this size lie well inside the natural activation's band.
 INITIAL_SCORE = 0.5
 
 
-class _Layer(nn.Module):
-    def __init__(self, tree: Tree | None = None, activation: Activation | str = "natural", dim: int = -1) -> None:
-        super().__init__()
-        self.tree, self.activation, self.dim = tree, resolve(activation), dim
+class TreeLayer(nn.Module):
+    """A layer with a tree and an activation, which its checkpoints name.
 
-    def extra_repr(self) -> str:
-        """What ``print`` shows."""
-        return f"tree={self.tree}, activation={self.activation}, dim={self.dim}"
-
-
-class ProbsLayer(_Layer):
-    """Scores to probabilities, the counterpart of ``torch.nn.Softmax``; see :func:`catnat.torch.catnat`.
-
-    Args:
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        dim: The axis of the nodes, which becomes the axis of the classes.
-
-    Example:
-        >>> import torch
-        >>> from catnat.torch import ProbsLayer
-        >>> ProbsLayer()(torch.zeros(1, 3))
-        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    The entry ``_extra_state`` of its state is a tensor of bytes, because files of weights may hold tensors alone. It is
+    compared before any weight is loaded.
     """
-
-    def forward(self, scores: Tensor) -> Tensor:
-        """The probability of every class."""
-        return functional.catnat(scores, self.tree, self.activation, dim=self.dim)
-
-
-class LogProbsLayer(_Layer):
-    """Scores to log-probabilities, the counterpart of ``torch.nn.LogSoftmax``; see :func:`catnat.torch.log_catnat`.
-
-    Args:
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        dim: The axis of the nodes, which becomes the axis of the classes.
-
-    Example:
-        >>> import torch
-        >>> from catnat.torch import LogProbsLayer
-        >>> LogProbsLayer()(torch.zeros(1, 3))
-        tensor([[-1.3863, -1.3863, -1.3863, -1.3863]])
-    """
-
-    def forward(self, scores: Tensor) -> Tensor:
-        """The log-probability of every class."""
-        return functional.log_catnat(scores, self.tree, self.activation, dim=self.dim)
-
-
-class Fingerprinted(nn.Module):
-    """A layer whose checkpoints carry a fingerprint of what its weights mean, checked before any of them is loaded.
-
-    A tensor of bytes, because files of weights may hold tensors alone. Where it is missing, torch names the key
-    ``_extra_state``, unless it is told ``strict=False``.
-    """
-
-    def get_extra_state(self) -> Tensor:
-        """The fingerprint, in ``state_dict`` beside the weights."""
-        return torch.from_numpy(self._fingerprint())
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Nothing is left to do: the fingerprint has been checked."""
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        wrong = self._refusal(state_dict, prefix)
-        if wrong is None:
-            super()._load_from_state_dict(state_dict, prefix, *more)
-            return
-        error_msgs: list[str] = more[-1]
-        error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
-
-    def _refusal(self, state_dict: dict[str, Any], prefix: str) -> str | None:
-        """Why this layer cannot take its part of a state, if it cannot."""
-        mark = state_dict.get(f"{prefix}_extra_state")
-        return None if mark is None else self._mismatch(mark.cpu().numpy())
-
-    def _fingerprint(self) -> NDArray[np.uint8]:
-        raise NotImplementedError
-
-    def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
-        raise NotImplementedError
-
-
-class OnTree(Fingerprinted):
-    """What layers with a tree have in common: their checkpoints say which tree and which activation."""
 
     tree: Tree
     activation: Activation
 
-    def _fingerprint(self) -> NDArray[np.uint8]:
-        return saving.fingerprint(self.tree, self.activation)
+    def __init__(self, classes: int | Tree, activation: Activation | str) -> None:
+        super().__init__()
+        self.tree, self.activation = as_tree(classes, 0), resolve(activation)
 
-    def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
-        return saving.mismatch(found, self.tree, self.activation)
+    def get_extra_state(self) -> Tensor:
+        """The tree and the activation, in ``state_dict`` beside the weights."""
+        return torch.from_numpy(saving.fingerprint(self.tree, self.activation))
 
-    def _refusal(self, state_dict: dict[str, Any], prefix: str) -> str | None:
-        wrong, weight = super()._refusal(state_dict, prefix), state_dict.get(f"{prefix}weight")
-        if wrong is None and weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
+    def set_extra_state(self, state: Tensor) -> None:
+        """Nothing is left to do: they have been compared."""
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
+    ) -> None:
+        wrong = self._refusal(state_dict, prefix, strict)
+        if wrong is None:
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+            return
+        lists[-1].append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
+
+    def _refusal(self, state: Mapping[str, Any], prefix: str, strict: bool) -> str | None:
+        """Why this layer cannot take its part of a state, if it cannot."""
+        mark, weight = state.get(f"{prefix}_extra_state"), state.get(f"{prefix}weight")
+        if isinstance(mark, Tensor):
+            return saving.mismatch(mark.cpu().numpy(), self.tree, self.activation)
+        if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
             return saving.softmax_rows(self.tree)
-        return wrong
+        return saving.no_fingerprint(self.tree, self.activation) if strict and weight is not None else None
 
 
-class ScoreLayer(OnTree, nn.Linear):
-    """The last linear layer of a model: features to the K-1 scores of a tree.
+class CatnatLinear(TreeLayer):
+    r"""Features to the log-probabilities of K classes, in the place of ``nn.Linear(in_features, K)``.
 
-    The layer knows its tree and its activation, so take probabilities and losses from it rather than from its scores:
-    ``distribution(x)``, ``log_probs(x)`` and ``loss(x, target)`` cannot be called with another tree by mistake. Its
-    ``state_dict`` carries a fingerprint of both, as ``_extra_state``: a layer with another tree or activation refuses
-    to load it. Weights without it, of which nobody knows what they are for, are taken with ``strict=False``.
+    The output is :func:`log_catnat` of :math:`W x + b`, where W has a row for every one of the K-1 nodes.
+    ``log_softmax`` leaves it unchanged, so it serves as logits wherever logits are taken: ``F.cross_entropy``,
+    ``argmax``, ``Categorical(logits=...)``, ``F.gumbel_softmax``. :meth:`loss` and :meth:`distribution` are faster,
+    above 64 classes much faster, because they read only the paths they need.
 
-    It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at
-    most 0.5, well inside the natural activation's band; the bias starts at zero.
+    For inputs of unit variance the scores start with standard deviation 0.5, near the tree's prior.
 
     Args:
         in_features: The size of the input.
         classes: The number of classes, or the tree.
-        activation: The activation that the scores are meant for.
-        bias: Whether to add a bias.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
+        bias: Whether to add a bias, which starts at zero.
 
     Example:
         >>> import torch
-        >>> from catnat.torch import ScoreLayer
-        >>> layer = ScoreLayer(128, 10)
-        >>> layer(torch.zeros(2, 128)).shape
-        torch.Size([2, 9])
-        >>> layer.distribution(torch.zeros(2, 128)).sample().shape
-        torch.Size([2])
-        >>> layer.loss(torch.zeros(2, 128), torch.tensor([3, 7]))
-        tensor(2.3026, grad_fn=<DivBackward0>)
+        >>> from catnat.torch import CatnatLinear
+        >>> layer = CatnatLinear(128, 10)
+        >>> features, target = torch.zeros(2, 128), torch.tensor([3, 7])
+        >>> layer(features).shape
+        torch.Size([2, 10])
+        >>> torch.nn.functional.cross_entropy(layer(features), target)
+        tensor(2.3026, grad_fn=<NllLossBackward0>)
     """
 
     def __init__(
         self,
         in_features: int,
         classes: int | Tree,
-        activation: Activation | str = "natural",
+        activation: Activation | str = "sigmoid",
         bias: bool = True,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         _checks.in_features(in_features)
-        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
-        self.activation = resolve(activation)
-        super().__init__(in_features, self.tree.num_nodes, bias, device, dtype)
+        super().__init__(classes, activation)
+        self.in_features, self.out_features = in_features, self.tree.num_classes
+        self.weight = nn.Parameter(torch.empty(self.tree.num_nodes, in_features, device=device, dtype=dtype))
+        rows = torch.empty(self.tree.num_nodes, device=device, dtype=dtype) if bias else None
+        self.register_parameter("bias", None if rows is None else nn.Parameter(rows))
+        self.reset_parameters()
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
+        """The layer whose state this is, built with the tree and the activation that the state holds.
+
+        Args:
+            state: The ``state_dict()`` of a layer, or of a model that has one.
+            prefix: Where the layer's entries stand in it, such as ``"head."``.
+        """
+        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if "_extra_state" not in part or "weight" not in part:
+            raise KeyError(
+                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
+            )
+        tree, activation = saving.tree_and_activation(part["_extra_state"].cpu().numpy())
+        layer = cls(part["weight"].shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype)
+        layer.load_state_dict(part)
+        return layer
 
     def reset_parameters(self) -> None:
         """Draw the initial weights anew and set the bias to zero."""
-        initialize(self.weight, self.bias, self.tree, self.activation)
+        draw_rows(self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
         bias = self.bias is not None
-        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{sizes}, tree={self.tree}, activation={self.activation}, bias={bias}"
+        return f"{self.in_features}, {self.tree}, activation={self.activation}, bias={bias}"
+
+    def forward(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+        """The log-probability of every class, which are logits too."""
+        return functional.log_catnat(self.scores(input), self.tree, self.activation)
+
+    def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
+        """The scores of all nodes, K-1."""
+        return F.linear(input, self.weight, self.bias)
 
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
         """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
-        return Catnat(self(input), self.tree, self.activation, **options)
-
-    def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
-        """The log-probability of every class; see :func:`log_catnat`."""
-        return functional.log_catnat(self(input), self.tree, self.activation)
+        return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Tensor, **options: Any) -> Float[Tensor, "..."]:
         """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
@@ -194,22 +155,16 @@ class ScoreLayer(OnTree, nn.Linear):
             target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
             **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
         """
-        scores = self(input)
+        scores = self.scores(input)
         if scores.ndim > 2:  # the loss has classes on its second axis, as torch's does
             target = target.movedim(-1, 1) if target.ndim == scores.ndim else target
             scores = scores.movedim(-1, 1)
         return functional.cross_entropy(scores, target, self.tree, self.activation, **options)
 
 
-def initialize(weight: Tensor, bias: Tensor | None, tree: Tree, activation: Activation) -> None:
-    """Rows of a last layer, one a node: for inputs of unit variance scaled scores have standard deviation <= 0.5."""
-    draw_rows(weight, bias, torch.as_tensor(activation.scale(tree)))
-
-
 @torch.no_grad()
-def draw_rows(weight: Tensor, bias: Tensor | None, scale: Tensor, generator: torch.Generator | None = None) -> None:
-    """The same of some nodes, with the ``scale`` of each."""
+def draw_rows(weight: Tensor, bias: Tensor | None, generator: torch.Generator | None = None) -> None:
+    """Initial rows of nodes: for inputs of unit variance scores have standard deviation 0.5."""
     weight.normal_(std=INITIAL_SCORE / max(1, weight.shape[1]) ** 0.5, generator=generator)
-    weight.div_(scale.to(weight).clamp(min=1).expand(weight.shape[0]).unsqueeze(-1))
     if bias is not None:
         bias.zero_()

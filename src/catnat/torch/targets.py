@@ -111,4 +111,4 @@ def _checked(value: Tensor, bins: Bins | ArrayLike) -> tuple[Tensor, Bins]:
     _inputs.check_tensor(value, "value")
     if not value.is_floating_point():
         raise TypeError(f"`value` has dtype {value.dtype}, but floating-point numbers are needed: value.float().")
-    return _inputs.to_computing_dtype(value.detach()), _bin_positions.bins_of(bins)
+    return _inputs.widen(value.detach()), _bin_positions.bins_of(bins)

@@ -1,0 +1,215 @@
+"""From scores to the log-probabilities of both branches of a node: the activations in torch.
+
+Each is an object that holds its constants, for all nodes of a tree or for some of them. ``log_probs`` is the
+definition, in operations that torch differentiates to any order; ``backward`` is its first derivative, for speed.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from catnat import activations
+from catnat.activations import SATURATED_LOGIT, Activation
+from catnat.trees.tree import Tree
+
+# The log-probabilities of no and of yes.
+Pair = tuple[Tensor, Tensor]
+
+
+class Branches(abc.ABC):
+    """An activation at some nodes. ``rows`` are its constants there, (nodes, n); None if all nodes share ``shared``."""
+
+    has_floor = False
+    """Whether log-probabilities that are floored differ from those that are not."""
+    log_of_zero = -math.inf
+    """The log-probability, not floored, that an impossible branch has at most."""
+
+    def __init__(self, activation: Activation, shared: tuple[float, ...], rows: Tensor | None) -> None:
+        self.activation, self._shared, self._rows = activation, shared, rows
+        self._constants: tuple[float, ...] | tuple[Tensor, ...]
+        self._constants = shared if rows is None else rows.unbind(-1)
+
+    def at(self, nodes: Tensor) -> Branches:
+        """The same at the nodes with these indices."""
+        if self._rows is None:
+            return self
+        found = self._rows.index_select(0, nodes.flatten()).view(*nodes.shape, self._rows.shape[-1])
+        return type(self)(self.activation, (), found)
+
+    def columns(self, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+        """The constants as vectors: with an entry for every node, or one for all."""
+        return [torch.as_tensor(each, device=device, dtype=dtype).reshape(-1) for each in self._constants]
+
+    @abc.abstractmethod
+    def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
+        """The log-probabilities of no and of yes, each to full relative precision, and finite.
+
+        Where a branch has probability 0, its logarithm is ``log eps`` if ``floored``, and otherwise so far down that
+        its exponential is 0.
+        """
+
+    def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
+        """The gradient of the scores, from the outputs of :meth:`log_probs` and their gradients."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def yes_probs(self, scores: Tensor) -> Tensor:
+        """The probability of yes, exactly 0 and 1 where it is."""
+
+    @abc.abstractmethod
+    def inverse(self, logit: Tensor) -> Tensor:
+        """The score, before the offset, at which the log-odds of yes are ``logit``, which may be infinite."""
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        """Where one branch has probability 0; not from yes alone, which rounds to 1 long before."""
+        no, yes = self.log_probs(scores, floored=False)
+        return (no.exp() == 0) | (yes.exp() == 0)
+
+    def information(self, scores: Tensor) -> Tensor:
+        """The Fisher information of the score given that its node is reached: the expected square of its gradient."""
+        branches, slopes = torch.func.jvp(
+            lambda s: self.log_probs(s, floored=False), (scores,), (torch.ones_like(scores),)
+        )
+        no, yes = (branch.exp() * slope.square() for branch, slope in zip(branches, slopes, strict=True))
+        return no + yes
+
+
+def branches_of(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Branches:
+    """An activation at all nodes of a tree: by its exact type, because a subclass may compute something else."""
+    kind: type[Branches]
+    if type(activation) is activations.natural:
+        kind = NaturalBranches
+        constants = activation.band(tree, np.dtype(str(dtype).removeprefix("torch.")))
+        columns = [*constants]
+    else:
+        kind = SigmoidBranches if type(activation) is activations.sigmoid else LogitBranches
+        columns = [activation.offset(tree)]
+    if tree.is_symmetric:
+        return kind(activation, tuple(float(column[0]) for column in columns), None)
+    rows = np.stack([np.broadcast_to(column, tree.num_nodes) for column in columns], -1)
+    return kind(activation, (), torch.as_tensor(rows, device=device, dtype=dtype))
+
+
+# ---- from log-odds: the sigmoid, and activations of one's own ----
+
+
+def largest_logit(dtype: torch.dtype) -> float:
+    """Where a logit is clamped: beyond any probability, and small enough for sums, products and second derivatives."""
+    return torch.finfo(dtype).max ** (1 / 3)
+
+
+class LogitBranches(Branches):
+    """Any activation, from its log-odds: ``log a = logsigmoid(logit)`` and ``log(1 - a) = logsigmoid(-logit)``."""
+
+    def _logit(self, scores: Tensor) -> Tensor:
+        logit: Tensor = self.activation.logit(self._shifted(scores), torch)
+        return logit
+
+    def _shifted(self, scores: Tensor) -> Tensor:
+        """The offset is added, and the result clamped: finite, and so are its square and its sums."""
+        offset, limit = self._constants[0], largest_logit(scores.dtype)
+        if self._rows is not None or offset != 0:
+            scores = scores + offset
+        return scores.clamp(-limit, limit)
+
+    def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
+        logit = self._logit(scores)
+        if type(self) is LogitBranches:
+            limit = largest_logit(logit.dtype)
+            logit = logit.clamp(-limit, limit)
+        if torch.compiler.is_compiling():  # ONNX has logsigmoid only as log(sigmoid), which overflows; it has softplus
+            return -F.softplus(logit, threshold=50), -F.softplus(-logit, threshold=50)
+        return F.logsigmoid(-logit), F.logsigmoid(logit)
+
+    def yes_probs(self, scores: Tensor) -> Tensor:
+        return torch.sigmoid(self._logit(scores))
+
+    def inverse(self, logit: Tensor) -> Tensor:
+        yes = torch.sigmoid(logit.detach().double()).cpu().numpy()
+        x = self.activation.inverse(activations.clip_to_open_unit(yes))
+        return torch.as_tensor(x, dtype=logit.dtype, device=logit.device)
+
+
+class SigmoidBranches(LogitBranches):
+    """The logit is the score itself."""
+
+    def _logit(self, scores: Tensor) -> Tensor:
+        return self._shifted(scores)
+
+    def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
+        return torch.addcmul(grad_yes, yes.exp(), grad_no + grad_yes, value=-1)
+
+    def inverse(self, logit: Tensor) -> Tensor:
+        limit = -math.log(torch.finfo(logit.dtype).tiny)
+        return torch.where(logit.isinf(), logit.sign() * limit, logit)
+
+    def information(self, scores: Tensor) -> Tensor:
+        logit = self._logit(scores)
+        return torch.sigmoid(logit) * torch.sigmoid(-logit)
+
+
+# ---- the natural activation ----
+#
+# With r the angle to the nearer edge of the band, as which the whole band is a right angle, the less likely branch has
+# the probability sin^2 r. Near an edge only r is known to full relative precision.
+
+
+class NaturalBranches(Branches):
+    """The natural activation, from the angle to the nearer edge of the band."""
+
+    activation: activations.natural
+    has_floor = True
+    log_of_zero = -SATURATED_LOGIT
+
+    def _angle(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The angle to the nearer edge, negative outside the band, and whether that is the upper one."""
+        lower, lower_rest, upper, upper_rest = self._constants
+        above, below = (upper - scores) + upper_rest, (scores - lower) - lower_rest
+        near_upper = above < below
+        return torch.where(near_upper, above, below) * (math.pi / (2 * self.activation.width)), near_upper
+
+    def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
+        angle, near_upper = self._angle(scores)
+        smallest = smallest_angle(scores.dtype, floored)
+        sine = angle.clamp(min=smallest).sin()
+        less, more = 2 * sine.log(), torch.log1p(-sine.square())
+        if not floored:
+            less = less.masked_fill(angle <= smallest, -SATURATED_LOGIT)
+        return torch.where(near_upper, less, more), torch.where(near_upper, more, less)
+
+    def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
+        # With z the angle to the lower edge, the derivatives of the branches are -2 tan z and 2 cot z, times the rate.
+        logit = yes - no
+        bound = -2 * math.log(math.tan(smallest_angle(no.dtype, floored))) * (1 - 1e-6)
+        tan = (logit if floored else logit.clamp(-bound, bound)).mul(0.5).exp_()
+        grad = torch.addcdiv(grad_no * tan, grad_yes, tan, value=-1)
+        return grad.masked_fill_(logit.abs_() >= bound, 0).mul_(-math.pi / self.activation.width)
+
+    def yes_probs(self, scores: Tensor) -> Tensor:
+        lower, lower_rest = self._constants[:2]
+        angle = ((scores - lower) - lower_rest) * (math.pi / (2 * self.activation.width))
+        return angle.clamp(0, math.pi / 2).sin().square()
+
+    def inverse(self, logit: Tensor) -> Tensor:
+        limit = -2 * math.log(torch.finfo(logit.dtype).tiny)  # beyond it the angle is an edge's, and exp would overflow
+        angle = (logit.clamp(-limit, limit) / 2).exp().atan()
+        return (angle - math.pi / 4) * (2 * self.activation.width / math.pi)
+
+    def saturated(self, scores: Tensor) -> Tensor:
+        return self._angle(scores)[0] <= 0
+
+    def information(self, scores: Tensor) -> Tensor:
+        return (math.pi / self.activation.width) ** 2 * self.saturated(scores).logical_not().to(scores.dtype)
+
+
+def smallest_angle(dtype: torch.dtype, floored: bool) -> float:
+    """The angle below which a node is flat: where its probability is eps, or a second derivative would overflow."""
+    if floored:
+        return math.asin(math.sqrt(torch.finfo(dtype).eps))
+    return 1e-18 if dtype == torch.float32 else 1e-150

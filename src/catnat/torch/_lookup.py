@@ -1,0 +1,39 @@
+"""One look-up a call: the plan for a tree and an activation, made when they come by for the first time."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import Tensor
+
+from catnat import _checks
+from catnat.activations import Activation, resolve
+from catnat.torch import _fused, _inputs
+from catnat.torch._constants import constant
+from catnat.torch._plan import Plan
+from catnat.trees.builders import as_tree
+from catnat.trees.tree import Tree
+
+
+def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | str) -> Plan:
+    """The plan for these arguments, which are checked when they come by for the first time."""
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
+        _inputs.check_scores(scores)
+    # The index makes the compiler take the width as a constant.
+    return _checked_plan(tree, activation, operator.index(scores.shape[-1]), scores.device, scores.dtype)
+
+
+@constant
+def _checked_plan(
+    tree: Tree | int | None, activation: Activation | str, width: int, device: torch.device, dtype: torch.dtype
+) -> Plan:
+    topology = as_tree(tree, width + 1)
+    _checks.width_of_scores(width, topology.num_classes)
+    return plan_of(topology, resolve(activation), device, _inputs.computing_dtype(dtype))
+
+
+@constant
+def plan_of(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Plan:
+    """The plan of a tree and an activation, in a dtype that is computed in."""
+    return _fused.with_method(Plan(tree, activation, device, dtype))

@@ -1,0 +1,198 @@
+"""What a mask, a temperature and unimix make of leaf log-probabilities: one function from logarithms to logarithms."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn import functional as F
+
+from catnat import _checks
+from catnat.torch import _dense, _inputs
+from catnat.trees.tree import Tree
+
+# Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
+_FAR_BELOW = 1e9
+
+
+class Options(NamedTuple):
+    """The options of a distribution over classes."""
+
+    valid: Tensor | None
+    """The valid classes, batch + (K,); None if all are."""
+    temperature: float | Tensor
+    """A number, or one for every row, batch."""
+    unimix: float
+    """The weight of the uniform distribution over the valid classes."""
+
+    def expand(self, batch: torch.Size) -> Options:
+        """The same with the batch shape expanded."""
+        valid = None if self.valid is None else self.valid.expand(*batch, -1)
+        tau = self.temperature
+        return Options(valid, tau.expand(batch) if isinstance(tau, Tensor) else tau, self.unimix)
+
+
+def apply_options(logs: Tensor, options: Options, log_of_zero: float) -> Tensor:
+    """p^(1/T) / Z over the valid classes, mixed with the uniform distribution; masked classes have the smallest number.
+
+    Args:
+        logs: Log-probabilities of all classes.
+        options: What to make of them.
+        log_of_zero: At most this is the logarithm of probability 0, which stays 0 at every temperature.
+    """
+    valid, tau, unimix = options
+    lowest = torch.finfo(logs.dtype).min
+    if valid is not None:
+        logs = logs.masked_fill(~valid, lowest)
+    has_temperature = isinstance(tau, Tensor) or tau != 1
+    if has_temperature:
+        logs = _with_temperature(logs, tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau, log_of_zero)
+    if has_temperature or valid is not None:
+        logs = F.log_softmax(logs, -1)
+    if unimix:
+        count = logs.new_tensor(logs.shape[-1]) if valid is None else valid.sum(-1, keepdim=True).to(logs.dtype)
+        logs = _dense.log_add(logs + math.log1p(-unimix), math.log(unimix) - count.log())
+    return logs if valid is None else logs.masked_fill(~valid, lowest)
+
+
+def apply_temperature(logs: Tensor, temperature: float | Tensor) -> Tensor:
+    """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
+
+    Nothing overflows in either pass, however small or large the temperature is.
+    """
+    tau = torch.as_tensor(temperature, dtype=logs.dtype, device=logs.device)
+    tau = tau.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # its inverse is finite
+    below = logs - logs.amax(-1, keepdim=True).detach()
+    return torch.maximum(below, -_FAR_BELOW * tau.detach()) / tau
+
+
+def _with_temperature(logs: Tensor, temperature: float | Tensor, log_of_zero: float) -> Tensor:
+    tempered, lowest = apply_temperature(logs, temperature), torch.finfo(logs.dtype).min
+    if log_of_zero > lowest:
+        impossible = logs <= log_of_zero
+        possible = impossible.all(-1, keepdim=True).logical_not()  # or valid classes would keep no order
+        tempered = tempered.masked_fill(impossible & possible, log_of_zero)
+    return tempered.masked_fill(logs <= lowest, lowest)
+
+
+# ---- from what users pass ----
+
+
+def options_from(
+    scores: Tensor,
+    num_classes: int,
+    mask: Tensor | None,
+    valid_classes: Tensor | None,
+    temperature: float | Tensor,
+    unimix: float,
+    *,
+    check: bool,
+) -> Options | None:
+    """Checked options, or None where there are none; ``check`` the entries of tensors, too, where they can be read."""
+    _checks.unimix(unimix)
+    if valid_classes is not None:
+        if mask is not None:
+            _checks.mask_or_indices()
+        mask = _mask_from_indices(valid_classes, num_classes, check=check)
+    if isinstance(temperature, Tensor):
+        temperature = checked_temperatures(temperature, scores, check=check)
+    elif temperature != 1:
+        temperature = _checked_temperature(temperature, scores.dtype)
+    elif mask is None and not unimix:
+        return None
+    valid = None
+    if mask is not None:
+        valid = _valid_of(_as_boolean(mask, num_classes), check=check)
+        _checks.mask_beside_scores(valid.shape[:-1], scores.shape[:-1])
+        valid = valid.expand(*torch.broadcast_shapes(valid.shape[:-1], scores.shape[:-1]), -1)
+    return Options(valid, temperature, float(unimix))
+
+
+def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree) -> Bool[Tensor, "*batch"]:
+    """Which rows of a mask can be used: those that leave at least one class.
+
+    A distribution that validates its arguments raises for a row that leaves none. Without validation, under
+    ``torch.compile`` and under ``vmap`` it treats the row as unmasked: this function tells which rows those are.
+
+    Args:
+        mask: Boolean, True for valid classes.
+        classes: The number of classes, or the tree.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import validate_mask
+        >>> validate_mask(torch.tensor([[True, False, True], [False, False, False]]), 3)
+        tensor([ True, False])
+    """
+    num_classes = classes.num_classes if isinstance(classes, Tree) else _checks.num_classes(classes)
+    return _as_boolean(mask, num_classes).any(-1)
+
+
+def _valid_of(mask: Tensor, *, check: bool) -> Tensor:
+    """The valid classes of a mask, with every class of an all-masked row made valid, unless that raises."""
+    left = mask.sum(-1, keepdim=True, dtype=torch.int32) > 0  # many times faster than `any` on a CPU
+    if check and not torch.compiler.is_compiling():
+        if _inputs.known_true(left.all()):
+            return mask
+        if _inputs.known_true(left.all().logical_not()):
+            raise ValueError(
+                f"`mask` leaves no valid class in {int(left.logical_not().sum())} of {left.numel()} rows, but a "
+                "distribution needs at least one: validate_mask(mask, classes) tells which rows. (Is True the *valid* "
+                "class?)"
+            )
+    return mask | left.logical_not()
+
+
+def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
+    """A checked mask (..., K), True for valid classes."""
+    _inputs.check_tensor(mask, "mask")
+    if mask.dtype != torch.bool or mask.ndim == 0:
+        _checks.not_a_mask(mask.dtype, mask.shape, num_classes, "mask.bool()")
+    _checks.width_of_mask(mask.shape[-1], num_classes)
+    return mask
+
+
+def _mask_from_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor:
+    _inputs.check_tensor(indices, "valid_classes")
+    if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool or indices.ndim == 0:
+        _checks.not_indices(indices.dtype, indices.shape)
+    indices = indices.long()  # a small dtype could not hold what it is compared with
+    outside = (indices < -1) | (indices >= num_classes)
+    if check and not torch.compiler.is_compiling() and _inputs.known_true(outside.any()):
+        raise ValueError(
+            f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
+            "fills up rows with fewer valid classes."
+        )
+    places = torch.where((indices < 0) | outside, num_classes, indices)  # one more class, which is then cut off
+    valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)
+    return valid.scatter(-1, places, True).narrow(-1, 0, num_classes)
+
+
+def _checked_temperature(temperature: float, dtype: torch.dtype) -> float:
+    _checks.number(temperature, "temperature")
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= temperature <= limits.max:
+        raise ValueError(
+            f"`temperature` is {temperature}, but a positive, finite number is needed, at least {limits.tiny:.2g}."
+        )
+    return float(temperature)
+
+
+def checked_temperatures(temperature: Tensor, scores: Tensor, *, check: bool) -> Tensor:
+    """Temperatures that broadcast to the batch shape of ``scores``, in their dtype."""
+    limits, batch = torch.finfo(scores.dtype), scores.shape[:-1]
+    if not _checks.broadcasts(temperature.shape, batch):
+        raise ValueError(
+            f"`temperature` has shape {tuple(temperature.shape)}, but a number, or one per row in the batch shape "
+            f"{tuple(batch)} is needed."
+        )
+    if check and not torch.compiler.is_compiling():
+        outside = (temperature >= limits.tiny).logical_and(temperature <= limits.max).logical_not()
+        if _inputs.known_true(outside.any()):
+            raise ValueError(
+                f"`temperature` holds {float(temperature[outside][0])}, but positive, finite numbers are needed."
+            )
+    return temperature.to(scores.dtype)

@@ -1,0 +1,221 @@
+"""One path at a time, O(depth): the nodes on the way to a class, and descents from the root.
+
+Balanced trees are walked by heap arithmetic, other trees by tables of parents and children. Scores come from a reader,
+so that a head for a million classes can make them where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from catnat.torch._plan import Plan, look_up
+from catnat.trees.tree import first_leaf
+
+
+class Reader(Protocol):
+    """Where the scores of nodes are read: rows, each with a score for every node."""
+
+    @property
+    def batch(self) -> torch.Size:
+        """The shape of the rows."""
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and the device of the scores."""
+
+    def at(self, nodes: Tensor) -> Tensor:
+        """The scores at ``nodes``, whose leading axes are the rows."""
+
+    def select(self, rows: Tensor) -> Reader:
+        """The same for some of the rows."""
+
+
+class ScoreReader(NamedTuple):
+    """Scores that are there, (..., K-1)."""
+
+    scores: Tensor
+
+    @property
+    def batch(self) -> torch.Size:
+        """The shape of the rows."""
+        return self.scores.shape[:-1]
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and the device of the scores."""
+        return self.scores
+
+    def at(self, nodes: Tensor) -> Tensor:
+        """The scores at ``nodes``, whose leading axes are the rows."""
+        if nodes.ndim == self.scores.ndim:
+            return self.scores.gather(-1, nodes)
+        return self.scores.gather(-1, nodes.flatten(self.scores.ndim - 1)).view(nodes.shape)
+
+    def select(self, rows: Tensor) -> ScoreReader:
+        """The same for some of the rows."""
+        return ScoreReader(self.scores[rows])
+
+
+def path_log_prob(plan: Plan, reader: Reader, classes: Tensor) -> Tensor:
+    """The log-probability of ``classes``, rows + (n,), reading their paths only."""
+    nodes, bits = path(plan, classes)
+    on_path, nodes = nodes >= 0, nodes.clamp(min=0)
+    no, yes = plan.branches.at(nodes).log_probs(reader.at(nodes), floored=True)
+    taken = torch.where(bits == 1, yes, no)
+    return torch.where(on_path, taken, torch.zeros_like(taken)).sum(-1)
+
+
+def path(plan: Plan, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node.
+
+    A class that the tree has not gets a node that no score has, for which torch raises.
+    """
+    tree = plan.tree
+    classes = classes.masked_fill((classes < 0) | (classes >= tree.num_classes), 2 * tree.num_classes)
+    if tree.kind == "balanced":
+        heap = classes + first_leaf(tree)
+        heap = heap - tree.num_classes * ((heap >= 2 * tree.num_classes) & (classes < tree.num_classes))
+        powers = 2 ** torch.arange(tree.depth, -1, -1, device=classes.device)
+        ladder = torch.div(heap.unsqueeze(-1), powers, rounding_mode="floor")
+        above, below = ladder.narrow(-1, 0, tree.depth), ladder.narrow(-1, 1, tree.depth)
+        return above - 1, below - 2 * above
+    tables = plan.tables()
+    ids = [classes + tree.num_nodes]
+    for _ in range(tree.depth):
+        ids.append(look_up(tables.parents, ids[-1]))
+    below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)
+    # Walks wait at the root, which is its own parent; that is a step without a node.
+    return torch.where(below == above, -1, above), look_up(tables.bits, below)
+
+
+# ---- descents ----
+
+
+class HeapWalk:
+    """Positions on a balanced tree are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
+
+    root = 1
+
+    def __init__(self, plan: Plan) -> None:
+        self.tree = plan.tree
+        self.complete = self.tree.num_classes == first_leaf(self.tree)
+
+    def node(self, at: Tensor) -> Tensor:
+        """The node to read; at a leaf any will do, since its branch changes nothing."""
+        return at - 1 if self.complete else at.clamp(max=self.tree.num_nodes) - 1
+
+    def step(self, at: Tensor, bits: Tensor) -> Tensor:
+        """The position below, on the side of the branch; a leaf stays where it is."""
+        below = torch.add(bits, at, alpha=2)
+        return below if self.complete else torch.where(self.at_leaf(at), at, below)
+
+    def at_leaf(self, at: Tensor) -> Tensor:
+        """Whether each position is a leaf."""
+        return at >= self.tree.num_classes
+
+    def classes(self, at: Tensor) -> Tensor:
+        """The classes of leaves."""
+        classes = at - first_leaf(self.tree)
+        return classes if self.complete else torch.where(classes < 0, classes + self.tree.num_classes, classes)
+
+
+class TableWalk:
+    """Positions on any other tree are ids: nodes, then leaves."""
+
+    root = 0
+
+    def __init__(self, plan: Plan) -> None:
+        self.num_nodes, self._children = plan.tree.num_nodes, plan.tables().children
+
+    def node(self, at: Tensor) -> Tensor:
+        """The node to read; at a leaf any will do, since its branch changes nothing."""
+        return at.clamp(max=self.num_nodes - 1)
+
+    def step(self, at: Tensor, bits: Tensor) -> Tensor:
+        """The position below, on the side of the branch; a leaf stays where it is."""
+        return look_up(self._children, torch.add(bits, at, alpha=2))
+
+    def at_leaf(self, at: Tensor) -> Tensor:
+        """Whether each position is a leaf."""
+        return at >= self.num_nodes
+
+    def classes(self, at: Tensor) -> Tensor:
+        """The classes of leaves."""
+        return at - self.num_nodes
+
+
+def walk_of(plan: Plan) -> HeapWalk | TableWalk:
+    """How to walk down the tree."""
+    return HeapWalk(plan) if plan.tree.kind == "balanced" else TableWalk(plan)
+
+
+def descend(plan: Plan, reader: Reader, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw ``count`` classes for every row, rows + (count,).
+
+    At each node the branch is yes if a uniform number is below a.
+    """
+    walk, like = walk_of(plan), reader.like
+    at = torch.full((*reader.batch, count), walk.root, device=like.device)
+    for _ in range(plan.tree.depth):
+        node = walk.node(at)
+        yes = plan.branches.at(node).yes_probs(reader.at(node))
+        at = walk.step(at, rand(at.shape, like, generator) < yes)
+    return walk.classes(at)
+
+
+def descend_without_replacement(plan: Plan, reader: Reader, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw ``count`` distinct classes in Plackett-Luce order, rows + (count,), splitting Gumbel maxima downwards.
+
+    The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
+    as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
+    The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
+    """
+    walk, like = walk_of(plan), reader.like
+    shape = (*reader.batch, 1)
+    at = torch.full(shape, walk.root, device=like.device)
+    log_prob = like.new_zeros(shape)
+    best = -log_exponential(log_prob, generator)
+    for _ in range(plan.tree.depth):
+        node = walk.node(at)
+        no, yes = plan.branches.at(node).log_probs(reader.at(node), floored=False)
+        wins = rand(at.shape, like, generator) < yes.exp()
+        winner, loser = log_prob + torch.where(wins, yes, no), log_prob + torch.where(wins, no, yes)
+        truncated = loser - torch.logaddexp(loser - best, log_exponential(log_prob, generator))
+        leaf = walk.at_leaf(at)
+        sides = [
+            (walk.step(at, wins), torch.where(leaf, log_prob, winner), best),
+            # A leaf has no other side: its copy must never be chosen.
+            (walk.step(at, wins.logical_not()), loser, torch.where(leaf, -torch.inf, truncated)),
+        ]
+        at, log_prob, best = (torch.cat(pair, -1) for pair in zip(*sides, strict=True))
+        best, chosen = best.topk(min(count, best.shape[-1]))
+        at, log_prob = at.gather(-1, chosen), log_prob.gather(-1, chosen)
+    return walk.classes(at)
+
+
+def draw_by_weight(weights: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw ``count`` indices of the last axis, rows + (count,), with probabilities proportional to ``weights``.
+
+    An index of weight 0 is never drawn: its sum is its neighbour's, and the first sum above a number is taken.
+    """
+    sums = weights.double().cumsum(-1)
+    uniform = rand((*sums.shape[:-1], count), sums, generator)
+    return torch.searchsorted(sums, uniform * sums.narrow(-1, -1, 1), right=True)
+
+
+def rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform numbers in [0, 1) with the dtype and device of ``like``."""
+    if generator is None:  # the compiler cannot take a generator, not even None
+        return torch.rand(shape, dtype=like.dtype, device=like.device)
+    return torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def log_exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Logarithms of exponential variables in the shape of ``like``, finite: Gumbel variables with their sign turned."""
+    # Uniform numbers are multiples of the dtype's eps / 2: one that came out as 0 lies, on average, half of that above.
+    limits = torch.finfo(like.dtype)
+    return torch.log1p(-rand(like.shape, like, generator)).neg().clamp(min=limits.eps / 4).log()
