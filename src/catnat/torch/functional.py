@@ -376,7 +376,7 @@ def cross_entropy(
     if reduction != "none":
         losses = losses.sum() if losses.ndim else losses
     if reduction == "mean":
-        losses = losses / torch.where(total == 0, 1, total)
+        losses = losses / (torch.where(total == 0, 1, total) if total.is_floating_point() else total.clamp(min=1))
     return _inputs.as_returned(losses, scores)
 
 
@@ -445,9 +445,9 @@ def _weights_of(classes: Tensor, counts: Tensor, weight: Tensor) -> Tensor:
 
 def _nll_loss(every: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
     """Torch's own, for classes on the last axis of any batch."""
-    rows, targets = every.reshape(-1, every.shape[-1]), classes.reshape(-1)
+    rows = every if every.ndim <= 2 else every.reshape(-1, every.shape[-1])
     try:
-        losses = F.nll_loss(rows, targets, weight, ignore_index=ignore_index, reduction=reduction)
+        losses = F.nll_loss(rows, classes.reshape(rows.shape[:-1]), weight, ignore_index=ignore_index, reduction=reduction)
     except (IndexError, RuntimeError) as error:
         _inputs.explain_classes(error, classes, every.shape[-1], ignore_index)
         raise
