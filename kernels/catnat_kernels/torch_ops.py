@@ -27,6 +27,18 @@ def _(grad, scores, constants, table, depth, activation, floored):  # type: igno
     return torch.empty_like(scores)
 
 
+# The same with autograd, for the compiler. In eager mode the caller records, at a fraction of the time of this rule.
+
+_SCHEMA = "(Tensor scores, Tensor constants, Tensor table, int classes, int depth, int activation, bool floored) -> Tensor"
+torch.library.define("catnat::differentiable_log_probs", _SCHEMA)
+torch.library.impl("catnat::differentiable_log_probs", "CPU", torch.ops.catnat.log_probs.default)
+
+
+@torch.library.register_fake("catnat::differentiable_log_probs")
+def _(scores, constants, table, classes, depth, activation, floored):  # type: ignore[no-untyped-def]
+    return scores.new_empty((scores.shape[0], classes))
+
+
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
     scores, constants, table, _, ctx.depth, ctx.activation, ctx.floored = inputs
     ctx.save_for_backward(scores, constants, table)
@@ -37,7 +49,7 @@ def _backward(ctx, grad):  # type: ignore[no-untyped-def]
     return torch.ops.catnat.log_probs_backward(grad.contiguous(), *ctx.saved_tensors, *rest), *(6 * [None])
 
 
-torch.library.register_autograd("catnat::log_probs", _backward, setup_context=_save)
+torch.library.register_autograd("catnat::differentiable_log_probs", _backward, setup_context=_save)
 
 
 @torch.library.register_fake("catnat::draw")

@@ -1,7 +1,8 @@
 """From scores to the log-probabilities of both branches of a node: the activations in torch.
 
 Each is an object that holds its constants, for all nodes of a tree or for some of them. ``log_probs`` is the
-definition, in operations that torch differentiates to any order; ``backward`` is its first derivative, for speed.
+definition, in operations that torch differentiates to any order. ``forward`` and ``backward`` are the same and its
+derivative for plain data, in place: half the time and memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from torch.nn import functional as F
 from catnat import activations
 from catnat.activations import SATURATED_LOGIT, Activation
 from catnat.trees.tree import Tree
+
+# Up to this many numbers fewer operations are faster, and above it those in place.
+_FEW = 1 << 14
 
 # The log-probabilities of no and of yes.
 Pair = tuple[Tensor, Tensor]
@@ -54,8 +58,12 @@ class Branches(abc.ABC):
         its exponential is 0.
         """
 
+    def forward(self, scores: Tensor, *, floored: bool) -> Pair:
+        """:meth:`log_probs` of plain data that nothing records."""
+        return self.log_probs(scores, floored=floored)
+
     def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
-        """The gradient of the scores, from the outputs of :meth:`log_probs` and their gradients."""
+        """The gradient of the scores, from the outputs of :meth:`forward` and their gradients."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -113,10 +121,12 @@ class LogitBranches(Branches):
 
     def _shifted(self, scores: Tensor) -> Tensor:
         """The offset is added, and the result clamped: finite, and so are its square and its sums."""
-        offset, limit = self._constants[0], largest_logit(scores.dtype)
-        if self._rows is not None or offset != 0:
-            scores = scores + offset
-        return scores.clamp(-limit, limit)
+        limit = largest_logit(scores.dtype)
+        return self._with_offset(scores).clamp(-limit, limit)
+
+    def _with_offset(self, scores: Tensor) -> Tensor:
+        offset = self._constants[0]
+        return scores if isinstance(offset, float) and offset == 0 else scores + offset
 
     def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
         logit = self._logit(scores)
@@ -141,6 +151,13 @@ class SigmoidBranches(LogitBranches):
 
     def _logit(self, scores: Tensor) -> Tensor:
         return self._shifted(scores)
+
+    def forward(self, scores: Tensor, *, floored: bool) -> Pair:
+        if scores.numel() <= _FEW:
+            return self.log_probs(scores, floored=floored)
+        logit, limit = self._with_offset(scores), largest_logit(scores.dtype)
+        shared = logit.abs().neg_().exp_().log1p_()  # the larger branch; the smaller one is the logit more
+        return logit.clamp(0, limit).add_(shared).neg_(), logit.clamp(-limit, 0).sub_(shared)
 
     def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
         return torch.addcmul(grad_yes, yes.exp(), grad_no + grad_yes, value=-1)
@@ -182,6 +199,21 @@ class NaturalBranches(Branches):
         if not floored:
             less = less.masked_fill(angle <= smallest, -SATURATED_LOGIT)
         return torch.where(near_upper, less, more), torch.where(near_upper, more, less)
+
+    def forward(self, scores: Tensor, *, floored: bool) -> Pair:
+        lower, lower_rest, upper, upper_rest = self._constants
+        above, below = (upper - scores).add_(upper_rest), (scores - lower).sub_(lower_rest)
+        smallest = smallest_angle(scores.dtype, floored)
+        odds = torch.minimum(above, below).mul_(math.pi / (2 * self.activation.width)).clamp_min_(smallest)
+        flat = None if floored else odds <= smallest
+        odds = odds.tan_().square_()  # of the less likely branch
+        logit = odds.log()
+        if flat is not None:
+            logit.masked_fill_(flat, -SATURATED_LOGIT)
+        logit.copysign_(below.sub_(above))
+        shared = odds.log1p_()
+        yes = logit.clamp(max=0).sub_(shared)
+        return logit.clamp_min_(0).add_(shared).neg_(), yes
 
     def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
         # With z the angle to the lower edge, the derivatives of the branches are -2 tan z and 2 cot z, times the rate.

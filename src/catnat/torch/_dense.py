@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from catnat.torch import _inputs
 from catnat.torch._plan import Plan
 from catnat.trees.tree import Tree, first_leaf
 
@@ -45,8 +44,8 @@ def leaf_sums(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
     if plan.tree.num_nodes == 0:
         return values.narrow(-1, 0, 0), values.narrow(-1, 0, 0)
     if plan.small and _products_are_exact(values):
-        on_no, on_yes = plan.to_leaves
-        return values @ on_no.T, values @ on_yes.T
+        no_below, yes_below = plan.from_leaves
+        return values @ no_below, values @ yes_below
     if plan.tree.kind == "balanced":
         return _leaf_sums_by_level(values, plan.tree)
     return _leaf_sums_by_jumping(plan, values)
@@ -83,11 +82,12 @@ def chosen_leaf(plan: Plan, branches: Tensor) -> Tensor:
 
 def _products_are_exact(values: Tensor) -> bool:
     """Whether a matrix product is computed in the dtype of ``values``: no TF32, bfloat16 or autocast."""
-    if torch.compiler.is_compiling() or _inputs.autocasts(values.device):
+    if torch.compiler.is_compiling():
         return False
     try:
-        return values.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # torch's answer where `torch.backends` allows less on one kind of device
+        exact = values.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
+        return exact and not torch.is_autocast_enabled(values.device.type)
+    except RuntimeError:  # a device without autocast, or one on which `torch.backends` allows less
         return False
 
 
@@ -143,7 +143,7 @@ def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
     sums = edges.index_select(-1, tables.edges)
     for ancestors in tables.jumps:
-        sums = sums + sums.index_select(-1, ancestors)
+        sums = sums.add_(sums.index_select(-1, ancestors))
     nodes, leaves = sums.tensor_split([plan.tree.num_nodes], -1)
     return leaves if to == "leaves" else nodes
 

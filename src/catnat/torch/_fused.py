@@ -83,8 +83,8 @@ class ByHand:
         self.plan = plan
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The definition."""
-        no, yes = self.plan.branches.log_probs(scores, floored=floored)
+        """The branches, then down the tree."""
+        no, yes = self.plan.branches.forward(scores, floored=floored)
         return _dense.path_sums(self.plan, no, yes, to="leaves"), (no, yes)
 
     def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
@@ -122,6 +122,14 @@ class Kernel:
             self.rows(scores), self._constants, self._table, classes, depth, self._code, floored
         )
         return leaves if scores.ndim == 2 else leaves.view(*scores.shape[:-1], classes), ()
+
+    def compiled(self, scores: Tensor, floored: bool) -> Tensor:
+        """The same as an operator with its own autograd."""
+        classes, depth = self._shape
+        leaves = torch.ops.catnat.differentiable_log_probs(
+            self.rows(scores), self._constants, self._table, classes, depth, self._code, floored
+        )
+        return leaves.view(*scores.shape[:-1], classes)
 
     def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
         """The same, backwards."""
@@ -256,4 +264,4 @@ class _PathLogProbs(torch.autograd.Function):
 def _compiled_log_probs(plan: Plan, scores: Tensor, floored: bool) -> Tensor:
     if torch.compiler.is_exporting() or not isinstance(plan.method, Kernel):
         return _dense.log_probs(plan, scores, floored=floored)
-    return plan.method.forward(scores, floored)[0]
+    return plan.method.compiled(scores, floored)

@@ -46,7 +46,8 @@ def apply_options(logs: Tensor, options: Options, log_of_zero: float) -> Tensor:
     valid, tau, unimix = options
     lowest = torch.finfo(logs.dtype).min
     if valid is not None:
-        logs = logs.masked_fill(~valid, lowest)
+        invalid = ~valid
+        logs = logs.masked_fill(invalid, lowest)
     has_temperature = isinstance(tau, Tensor) or tau != 1
     if has_temperature:
         logs = _with_temperature(logs, tau.unsqueeze(-1) if isinstance(tau, Tensor) else tau, log_of_zero)
@@ -55,7 +56,7 @@ def apply_options(logs: Tensor, options: Options, log_of_zero: float) -> Tensor:
     if unimix:
         count = logs.new_tensor(logs.shape[-1]) if valid is None else valid.sum(-1, keepdim=True).to(logs.dtype)
         logs = _dense.log_add(logs + math.log1p(-unimix), math.log(unimix) - count.log())
-    return logs if valid is None else logs.masked_fill(~valid, lowest)
+    return logs if valid is None else logs.masked_fill(invalid, lowest)
 
 
 def apply_temperature(logs: Tensor, temperature: float | Tensor) -> Tensor:

@@ -50,6 +50,7 @@ class Plan:
         walks: Whether to read paths, rather than compute all classes, where only some are needed.
         to_leaves: Whether a no, and whether a yes, at a node lies on the path to a class: 0/1, nodes x classes. Of
             small trees.
+        from_leaves: The transpose of ``to_leaves``, classes x nodes.
         to_nodes: The same for the paths to nodes.
         method: How the log-probabilities of all classes are computed for plain data; see ``_fused``.
     """
@@ -61,9 +62,11 @@ class Plan:
         self.branches = branches_of(tree, activation, device, dtype)
         self.small = 1 < tree.num_classes <= MOST_MATMUL_CLASSES
         self.walks = tree.num_classes > MOST_MATMUL_CLASSES and tree.depth <= MOST_WALKED_LEVELS
-        self.to_leaves = self.to_nodes = (torch.empty(0), torch.empty(0))
+        self.to_leaves = self.from_leaves = self.to_nodes = (torch.empty(0), torch.empty(0))
         if self.small:
             self.to_leaves, self.to_nodes = (self._matrices(to) for to in ("leaves", "nodes"))
+            no, yes = self.to_leaves
+            self.from_leaves = no.T.contiguous(), yes.T.contiguous()
 
     def _matrices(self, to: str) -> tuple[Tensor, Tensor]:
         no, yes = (torch.as_tensor(side, dtype=self.dtype, device=self.device) for side in path_branches(self.tree, to))
