@@ -243,5 +243,5 @@ class NaturalBranches(Branches):
 def smallest_angle(dtype: torch.dtype, floored: bool) -> float:
     """The angle below which a node is flat: where its probability is eps, or a second derivative would overflow."""
     if floored:
-        return math.asin(math.sqrt(torch.finfo(dtype).eps))
+        return math.atan(math.sqrt(torch.finfo(dtype).eps))
     return 1e-18 if dtype == torch.float32 else 1e-150
