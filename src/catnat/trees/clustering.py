@@ -170,8 +170,7 @@ def _halve(groups: _Groups, points: _Embeddings, masses: Floats | None, rng: np.
     if len(sizes) == 1:
         ranks = np.argsort(_along_main_direction(points, groups.order, directions[0]), kind="stable")
     else:
-        which = np.repeat(np.arange(len(sizes)), sizes)
-        ranks = np.lexsort((_along_main_directions(points[groups.order], starts, which, directions), which))
+        ranks = _ranks_in_groups(groups, points, directions)
     sums = np.arange(1.0, len(ranks) + 1) if masses is None else masses[groups.order[ranks]]
     if masses is not None:
         np.cumsum(sums, out=sums)
@@ -217,26 +216,48 @@ def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: V
     return np.concatenate([centred(i) @ direction for i in range(len(parts))])
 
 
-def _along_main_directions(rows: Vectors, starts: Ints, which: Ints, directions: Vectors) -> Vectors:
-    """The same for several groups at once."""
+def _ranks_in_groups(groups: _Groups, points: _Embeddings, directions: Vectors) -> Ints:
+    """Where the classes of several groups stand in ``groups.order``, each group sorted along its main direction.
 
-    def sums(values: Vectors) -> Vectors:
-        return np.add.reduceat(values, starts, axis=0, dtype=np.float32)
+    Groups of similar size are worked on as one array, filled up with rows of zeros.
+    """
+    ranks = np.empty(len(groups.order), dtype=np.int64)
+    widths = 1 << np.ceil(np.log2(groups.sizes)).astype(np.int64)
+    for width in np.unique(widths):
+        some = widths == width
+        starts, sizes = groups.starts[:-1][some, None], groups.sizes[some, None]
+        inside = np.arange(width) < sizes
+        rows = points[groups.order[starts + np.where(inside, np.arange(width), 0)]]
+        along = np.where(inside, _along_main_directions(rows, inside, directions[some]), np.inf)
+        places = starts + np.argsort(along, axis=1, kind="stable")
+        ranks[(starts + np.arange(width))[inside]] = places[inside]
+    return ranks
 
-    def along(directions: Vectors) -> Vectors:
-        return np.asarray(np.einsum("nd,nd->n", rows, directions[which]))
 
-    counts = np.diff(np.append(starts, len(rows)))[:, None].astype(np.float32)
-    rows = rows - (sums(rows) / counts)[which]
-    rows /= _scale(np.abs(rows).max())
+def _along_main_directions(rows: Vectors, inside: NDArray[np.bool_], directions: Vectors) -> Vectors:
+    """The same for several groups at once, (groups, rows, d), of which only the rows ``inside`` count."""
+    counted = inside.astype(np.float32)
+    rows -= _rows_times(counted / counted.sum(axis=1, keepdims=True), rows)[:, None]
+    rows *= counted[:, :, None]
+    rows /= _scale(np.maximum(rows.max(axis=(1, 2)), -rows.min(axis=(1, 2))))[:, None, None]
     for _ in range(_TURNS):
-        directions = _unit(sums(rows * along(directions)[:, None]), directions)
-    return along(directions)
+        directions = _unit(_rows_times(_along(rows, directions), rows), directions)
+    return _along(rows, directions)
 
 
-def _scale(largest: np.float32) -> np.float32:
+def _along(rows: Vectors, directions: Vectors) -> Vectors:
+    """The product of every row with the direction of its group."""
+    return np.asarray(np.matmul(rows, directions[:, :, None])[:, :, 0])
+
+
+def _rows_times(factors: Vectors, rows: Vectors) -> Vectors:
+    """The sum of every group's rows, each times its factor."""
+    return np.asarray(np.matmul(factors[:, None], rows)[:, 0])
+
+
+def _scale(largest: Vectors) -> Vectors:
     """What rows are divided by, so that no product overflows."""
-    return max(largest, np.finfo(np.float32).tiny)
+    return np.maximum(largest, np.finfo(np.float32).tiny)
 
 
 def _unit(turned: Vectors, directions: Vectors) -> Vectors:
