@@ -164,10 +164,7 @@ def test_growing_leaves_all_else_as_it_was(data):
         assert {k for k in no if k < size} == below[place]
         total = mass[[*no, *yes]].sum()
         for k in mine:
-            if fraction is None:
-                wanted = 1 / len(no | yes)
-            else:
-                wanted = np.broadcast_to(fraction, count)[k - size]
+            wanted = 1 / len(no | yes) if fraction is None else np.broadcast_to(fraction, count)[k - size]
             assert mass[k] / total == pytest.approx(wanted, rel=1e-9)
 
 

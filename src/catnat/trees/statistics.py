@@ -79,19 +79,19 @@ class ClassMeans:
         """
         classes = as_array(targets)
         self._check_targets(classes, ignore_index)
-        known = np.flatnonzero(classes.ravel() != ignore_index)
         rows = self._rows(features, classes.shape)
+        known = np.flatnonzero(classes.ravel() != ignore_index)
         classes = classes.ravel()[known].astype(np.int64)
-        if not is_sparse(rows) and not (np.abs(rows[known]) < _LARGEST).all():
+        parts = slices(len(known), max(1, _NUMBERS // self.num_features))
+        # A batch with something wrong in it is refused whole, so it is read before anything is added.
+        if not all((np.abs(_dense(rows[known[part]])) < _LARGEST).all() for part in parts):
             raise ValueError(
                 f"`features` holds NaN, or a number beyond {_LARGEST:.0e}: look at what made them, or scale them."
             )
         columns = np.arange(self.num_features)
-        for part in slices(len(known), max(1, _NUMBERS // self.num_features)):
-            some = rows[known[part]]
-            some = some.toarray() if is_sparse(some) else some
+        for part in parts:
             places = classes[part, None] * self.num_features + columns
-            np.add.at(self.sums.reshape(-1), places.ravel(), some.astype(np.float64).ravel())
+            np.add.at(self.sums.reshape(-1), places.ravel(), _dense(rows[known[part]]).ravel())
         np.add.at(self.counts, classes, 1.0)
 
     def _check_targets(self, classes: NDArray[Any], ignore_index: int) -> None:
@@ -106,12 +106,7 @@ class ClassMeans:
 
     def _rows(self, features: Any, batch: tuple[int, ...]) -> Any:
         """The features of all examples, (examples, d)."""
-        if is_sparse(features):
-            rows = features.tocsr()
-            if not (np.abs(rows.data) < _LARGEST).all():
-                raise ValueError("`features` holds NaN, or a number that is too large: look at what made them.")
-        else:
-            rows = as_array(features)
+        rows = features.tocsr() if is_sparse(features) else as_array(features)
         shape, count = tuple(rows.shape), int(np.prod(batch))
         if shape[: len(batch)] != batch or int(np.prod(shape[len(batch) :])) != self.num_features:
             raise ValueError(
@@ -278,6 +273,11 @@ class ClassMeans:
         return found
 
 
+def _dense(rows: Any) -> Floats:
+    """Some rows of a matrix that may be sparse, float64."""
+    return np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64)
+
+
 # ---- fixed random vectors --------------------------------------------------------------------------------------------
 
 
@@ -298,7 +298,7 @@ def random_features(tokens: Any, size: int = 32, seed: int = 0) -> Vectors:
     Example:
         >>> import catnat, numpy as np
         >>> text = np.array([3, 7, 3, 7, 5])
-        >>> means = catnat.ClassMeans(num_classes=8, num_features=64)
+        >>> means = catnat.ClassMeans(num_classes=8, num_features=2 * 32)
         >>> # the token before each, and the one before that
         >>> means.update(catnat.random_features(np.stack([text[1:-1], text[:-2]], 1)), text[2:])
     """
