@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,27 +190,28 @@ def _halve(groups: _Groups, points: _Embeddings, masses: Floats | None, rng: np.
 def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: Vectors) -> Vectors:
     """Where each row of one group stands along its main direction, by power iteration."""
     parts = points.parts(len(order))
+    total, largest, smallest = np.zeros(points.width), np.full(points.width, -np.inf), np.full(points.width, np.inf)
+    for part in parts:
+        rows = points[order[part]]
+        total += np.ones(len(rows), dtype=np.float32) @ rows
+        largest, smallest = np.maximum(largest, rows.max(axis=0)), np.minimum(smallest, rows.min(axis=0))
+    mean = (total / len(order)).astype(np.float32)
+    scale = _scale(np.maximum(largest - mean, mean - smallest).max().astype(np.float32))
 
     # One part is made once, several are made again in every pass over them.
     @functools.lru_cache(maxsize=1)
-    def rows(i: int) -> Vectors:
-        return points[order[parts[i]]]
-
-    @functools.lru_cache(maxsize=1)
     def centred(i: int) -> Vectors:
-        return np.asarray((rows(i) - mean) / scale)
-
-    def sum_over_parts(each: Callable[[int], NDArray[Any]]) -> Floats:
-        total = np.zeros((1, points.width))
-        for i in range(len(parts)):
-            total += each(i)
-        return total
+        rows = points[order[parts[i]]]
+        rows -= mean
+        rows /= scale
+        return rows
 
     def turned(direction: Vectors) -> Vectors:
-        return sum_over_parts(lambda i: (centred(i) @ direction)[None] @ centred(i)).astype(np.float32)
+        total = np.zeros((1, points.width))
+        for i in range(len(parts)):
+            total += (centred(i) @ direction)[None] @ centred(i)
+        return total.astype(np.float32)
 
-    mean = (sum_over_parts(lambda i: np.add.reduceat(rows(i), [0], axis=0)) / len(order)).astype(np.float32)
-    scale = _scale(max(np.abs(rows(i) - mean).max() for i in range(len(parts))))
     for _ in range(_TURNS):
         direction = _unit(turned(direction), direction[None])[0]
     return np.concatenate([centred(i) @ direction for i in range(len(parts))])
