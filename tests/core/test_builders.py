@@ -143,8 +143,8 @@ def test_trees_are_the_same_when_their_numbers_outgrow_a_dtype(size, monkeypatch
     rng = np.random.default_rng(0)
     weights, points = rng.pareto(1.0, size), rng.standard_normal((size, 3))
     trees = catnat.huffman(weights), catnat.from_embeddings(points)
-    for module in ("_builders", "_clustering"):
-        monkeypatch.setattr(f"catnat.{module}.narrow_ints", lambda count: np.int8 if count <= 2**7 else np.int64)
+    for module in ("builders", "clustering"):
+        monkeypatch.setattr(f"catnat.trees.{module}.narrow_ints", lambda count: np.int8 if count <= 2**7 else np.int64)
     assert (catnat.huffman(weights), catnat.from_embeddings(points)) == trees
 
 
