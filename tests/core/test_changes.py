@@ -78,6 +78,21 @@ def test_nodes_match_on_the_classes_that_both_trees_have(data):
     assert pairs(match) == matching_by_sets(new, old, old_class)
 
 
+@pytest.mark.parametrize(
+    "clusters",
+    [
+        [[0, [[2, 3], 4]], 1],  # a gap between the sides, as many classes as [[0, 1], [2, 3]] has
+        [[1, [[2, 3], 4]], 0],  # another beginning, as many classes
+        [[0, 1], [[2, 3], 4]],  # the same beginning, more classes
+    ],
+)
+def test_a_node_that_splits_at_the_same_place_need_not_match(clusters):
+    old, new = catnat.from_clusters([[[0, 1], [2, 3]], 4]), catnat.from_clusters(clusters)
+    match = catnat.matching_nodes(new, old)
+    assert pairs(match) == matching_by_sets(new, old, np.arange(5))
+    assert old.path(0)[0][1] not in match.old_nodes  # [[0, 1], [2, 3]]
+
+
 @pytest.mark.parametrize("name", cases.TREE_NAMES)
 def test_a_tree_matches_itself_and_its_mirror_image(name):
     tree = cases.tree_case(name).tree
