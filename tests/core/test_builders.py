@@ -409,6 +409,25 @@ def test_embeddings_are_cut_along_their_main_direction(arranged, reading):
     assert {frozenset(side) for side in sides(catnat.from_embeddings(points))} == wanted
 
 
+def test_embeddings_are_cut_along_the_main_direction_at_every_node():
+    """Groups of 3 to 100 classes, worked on together: where the first singular value stands out, it decides."""
+    rng = np.random.default_rng(4)
+    points = rng.standard_normal((101, 4)) * [1, 6, 36, 216] + 1000
+    tree, compared = catnat.from_embeddings(points), 0
+    for node in range(tree.num_nodes):
+        no, yes = sides(tree, node)
+        below = np.array(no + yes)
+        centred = points[below] - points[below].mean(0)
+        _, values, directions = np.linalg.svd(centred, full_matrices=False)
+        if len(below) < 3 or values[0] < 2.5 * values[1]:
+            continue
+        order = below[np.argsort(centred @ directions[0])]
+        cuts = {frozenset(order[: len(side)].tolist()) for side in (no, yes)}
+        assert cuts & {frozenset(no), frozenset(yes)}
+        compared += 1
+    assert compared > 20
+
+
 def test_embeddings_keep_clusters_together_however_rows_are_worked_on(monkeypatch):
     rng = np.random.default_rng(2)
     centres = rng.standard_normal((16, 8)) * 100
