@@ -428,6 +428,19 @@ def test_embeddings_are_cut_along_the_main_direction_at_every_node():
     assert compared > 20
 
 
+def test_rows_that_fill_up_a_group_of_embeddings_are_ignored():
+    rng = np.random.default_rng(5)
+    rows = (rng.standard_normal((6, 8, 3)) * [1, 4, 16] + 100).astype(np.float32)
+    inside = np.arange(8) < np.array([3, 4, 5, 6, 7, 8])[:, None]
+    rows[~inside] += [500, 0, 0]
+    found = clustering._along_main_directions(rows.copy(), inside, np.ones((6, 3), np.float32))
+    for group, each, along in zip(rows.astype(float), inside, found, strict=True):
+        centred = group[each] - group[each].mean(0)
+        wanted = centred @ np.linalg.svd(centred)[2][0]
+        cosine = along[each] @ wanted / np.linalg.norm(along[each]) / np.linalg.norm(wanted)
+        assert abs(cosine) > 1 - 1e-5
+
+
 def test_embeddings_keep_clusters_together_however_rows_are_worked_on(monkeypatch):
     rng = np.random.default_rng(2)
     centres = rng.standard_normal((16, 8)) * 100
