@@ -36,7 +36,7 @@ def from_embeddings(
 ) -> Tree:
     """The tree that halves the classes again and again, always along the main direction of their embeddings.
 
-    Classes with similar embeddings share most of their path. A million classes of 64 numbers take about a minute.
+    Classes with similar embeddings share most of their path. A million classes of 64 numbers take about half a minute.
 
     Embeddings are read in parts, so they may be a memory-mapped file (``np.load(file, mmap_mode="r")``) of any dtype.
     The tree holds 16 bytes a class, 24 with weights; building it takes about 16 more, and some 200 MB for the parts.
