@@ -15,8 +15,15 @@ from catnat.trees.builders import chain as chain
 from catnat.trees.builders import from_children as from_children
 from catnat.trees.builders import from_clusters as from_clusters
 from catnat.trees.builders import huffman as huffman
+from catnat.trees.changes import MatchingNodes as MatchingNodes
+from catnat.trees.changes import grow as grow
+from catnat.trees.changes import matching_nodes as matching_nodes
+from catnat.trees.changes import remove as remove
 from catnat.trees.clustering import from_embeddings as from_embeddings
 from catnat.trees.forest import Forest as Forest
+from catnat.trees.statistics import ClassMeans as ClassMeans
+from catnat.trees.statistics import random_features as random_features
+from catnat.trees.statistics import random_projection as random_projection
 from catnat.trees.taxonomy import Taxonomy as Taxonomy
 from catnat.trees.tree import Tree as Tree
 
@@ -25,8 +32,10 @@ __version__ = "0.2.0"
 __all__ = [
     "Activation",
     "Bins",
+    "ClassMeans",
     "EdgeWarning",
     "Forest",
+    "MatchingNodes",
     "Taxonomy",
     "Tree",
     "__version__",
@@ -35,8 +44,13 @@ __all__ = [
     "from_children",
     "from_clusters",
     "from_embeddings",
+    "grow",
     "huffman",
     "isotropic_scale",
+    "matching_nodes",
     "natural",
+    "random_features",
+    "random_projection",
+    "remove",
     "sigmoid",
 ]

@@ -143,8 +143,8 @@ def test_trees_are_the_same_when_their_numbers_outgrow_a_dtype(size, monkeypatch
     rng = np.random.default_rng(0)
     weights, points = rng.pareto(1.0, size), rng.standard_normal((size, 3))
     trees = catnat.huffman(weights), catnat.from_embeddings(points)
-    for module in ("_builders", "_clustering"):
-        monkeypatch.setattr(f"catnat.{module}.narrow_ints", lambda count: np.int8 if count <= 2**7 else np.int64)
+    for module in ("builders", "clustering"):
+        monkeypatch.setattr(f"catnat.trees.{module}.narrow_ints", lambda count: np.int8 if count <= 2**7 else np.int64)
     assert (catnat.huffman(weights), catnat.from_embeddings(points)) == trees
 
 
@@ -407,6 +407,38 @@ def test_embeddings_are_cut_along_their_main_direction(arranged, reading):
     order = np.argsort(along)
     wanted = {frozenset(order[:100].tolist()), frozenset(order[100:].tolist())}
     assert {frozenset(side) for side in sides(catnat.from_embeddings(points))} == wanted
+
+
+def test_embeddings_are_cut_along_the_main_direction_at_every_node():
+    """Groups of 3 to 100 classes, worked on together: where the first singular value stands out, it decides."""
+    rng = np.random.default_rng(4)
+    points = rng.standard_normal((101, 4)) * [1, 6, 36, 216] + 1000
+    tree, compared = catnat.from_embeddings(points), 0
+    for node in range(tree.num_nodes):
+        no, yes = sides(tree, node)
+        below = np.array(no + yes)
+        centred = points[below] - points[below].mean(0)
+        _, values, directions = np.linalg.svd(centred, full_matrices=False)
+        if len(below) < 3 or values[0] < 2.5 * values[1]:
+            continue
+        order = below[np.argsort(centred @ directions[0])]
+        cuts = {frozenset(order[: len(side)].tolist()) for side in (no, yes)}
+        assert cuts & {frozenset(no), frozenset(yes)}
+        compared += 1
+    assert compared > 20
+
+
+def test_rows_that_fill_up_a_group_of_embeddings_are_ignored():
+    rng = np.random.default_rng(5)
+    rows = (rng.standard_normal((6, 8, 3)) * [1, 4, 16] + 100).astype(np.float32)
+    inside = np.arange(8) < np.array([3, 4, 5, 6, 7, 8])[:, None]
+    rows[~inside] += [500, 0, 0]
+    found = clustering._along_main_directions(rows.copy(), inside, np.ones((6, 3), np.float32))
+    for group, each, along in zip(rows.astype(float), inside, found, strict=True):
+        centred = group[each] - group[each].mean(0)
+        wanted = centred @ np.linalg.svd(centred)[2][0]
+        cosine = along[each] @ wanted / np.linalg.norm(along[each]) / np.linalg.norm(wanted)
+        assert abs(cosine) > 1 - 1e-5
 
 
 def test_embeddings_keep_clusters_together_however_rows_are_worked_on(monkeypatch):

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from catnat.activations import Activation
 from catnat.coding._file import CodingError, Contents, pack, unpack
-from catnat.coding._model import Head, Model, Probabilities, as_array
+from catnat.coding._model import Head, Model, Probabilities
+from catnat.trees.arrays import as_array
 from catnat.trees.tree import Ints, Tree
 
 # A part of the format: within a block, the decisions of one level stand together.

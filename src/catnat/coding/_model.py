@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from catnat import _checks
 from catnat.activations import Activation, resolve
 from catnat.trees import saving
+from catnat.trees.arrays import as_array
 from catnat.trees.tree import Floats, Ints, Tree
 
 Probabilities = NDArray[np.uint16]
@@ -71,16 +72,6 @@ def quantize_scores(scores: Floats, activation: Activation, offset: Floats) -> P
         raise ValueError("`scores` holds NaN, but every decision needs a probability: look at what made the scores.")
     with np.errstate(over="ignore"):  # an infinite score is a certain branch
         return quantize(activation.probability(np.clip(values + offset, -1e100, 1e100)))
-
-
-def as_array(values: Any) -> NDArray[Any]:
-    """A NumPy array of what may be a tensor of PyTorch, on any device and in any dtype, or an array of JAX."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        if "bfloat16" in str(values.dtype):
-            values = values.float()
-    array = np.asarray(values)
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 class Head(Protocol):

@@ -254,7 +254,7 @@ def _huffman_rows(weights: NDArray[np.float64], done: Done = not_shown) -> NDArr
     return rows
 
 
-def _balanced_rows(size: int) -> list[tuple[int, int]]:
+def balanced_rows(size: int) -> list[tuple[int, int]]:
     """The rows of ``balanced(size)``, children before parents: row j is node size-2-j."""
     ids = balanced(size).child_ids[::-1]
     rows = np.where(ids >= size - 1, ids - (size - 1), 2 * size - 2 - ids)
@@ -284,7 +284,7 @@ def _joined_rows(groups: list[list[Any]], size: int, masses: NDArray[np.float64]
     for group in reversed(groups):
         members, weights = zip(*map(subtree, group), strict=True)
         count, first = len(members), len(rows)
-        pairs = _balanced_rows(count) if masses is None else _huffman_rows(np.array(weights)).tolist()
+        pairs = balanced_rows(count) if masses is None else _huffman_rows(np.array(weights)).tolist()
         for pair in pairs:
             no, yes = (members[i] if i < count else size + first + i - count for i in pair)
             rows.append((no, yes))

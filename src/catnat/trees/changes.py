@@ -1,0 +1,239 @@
+"""Trees that change: which nodes two of them have in common, more classes, fewer classes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from catnat.trees.builders import balanced_rows, from_children
+from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
+
+
+class MatchingNodes(NamedTuple):
+    """For every node of a new tree, the node of an old tree that tells the same classes apart."""
+
+    old_nodes: Ints
+    """The old node, or -1 where there is none, (K-1,)."""
+    swapped: NDArray[np.bool_]
+    """Whether the new node's yes side is the old node's no side, (K-1,)."""
+
+
+def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> MatchingNodes:
+    """Where the nodes of a new tree stood in an old one, so that what was learned for them can be kept.
+
+    Two nodes match if they have the same classes on their two sides, or the same with the sides swapped. Only classes
+    that both trees have are compared, and both sides need one of them. The result is exact, in time O(K) for trees of
+    little depth: the old tree's classes from left to right are numbered, so that the two sides of an old node are two
+    neighbouring intervals, and the gap between two neighbours in this row belongs to one node alone.
+
+    Args:
+        new: The new tree.
+        old: The old tree.
+        classes: The old tree's class that each class of the new tree is, or -1 for a class that it did not have. If not
+            given, class k is class k, and further ones are new.
+
+    Example:
+        >>> import catnat
+        >>> old = catnat.from_clusters([[0, 1], [2, 3]])
+        >>> new = catnat.from_clusters([[3, 2], [1, [0, 4]]])
+        >>> nodes, swapped = catnat.matching_nodes(new, old)
+        >>> nodes.tolist(), swapped.tolist()
+        ([0, 2, 1, -1], [True, True, True, False])
+    """
+    old_class = _old_classes(classes, new, old)
+    known = np.flatnonzero(old_class >= 0)
+    # The old tree's row of classes: where that of every id begins, and how many of it are also in the new tree.
+    common = np.zeros(old.num_classes, dtype=np.int64)
+    common[old_class[known]] = 1
+    counts = _sums_below(common, old)
+    starts = np.zeros_like(counts)
+    for level in old.levels:
+        no, yes = old.child_ids[level].T
+        starts[no] = starts[level]
+        starts[yes] = starts[level] + counts[no]
+    node_at_gap = np.full(len(known) + 1, -1)
+    splits = np.flatnonzero((counts[old.child_ids] > 0).all(axis=1))
+    node_at_gap[starts[old.child_ids[splits, 1]]] = splits
+    # The same row, seen from the new tree: below an id stand so many classes, from a first to a last place.
+    found = _sums_below((old_class >= 0).astype(np.int64), new)
+    first, last = np.full_like(found, len(known)), np.full_like(found, -1)
+    first[new.num_nodes + known] = last[new.num_nodes + known] = starts[old.num_nodes + old_class[known]]
+    for level in reversed(new.levels):
+        first[level] = first[new.child_ids[level]].min(axis=1)
+        last[level] = last[new.child_ids[level]].max(axis=1)
+    # A side is an interval if it has as many classes as places, and a node if both sides are, beside each other.
+    sides = new.child_ids
+    gap = first[sides].max(axis=1)
+    intervals = ((found[sides] > 0) & (last[sides] - first[sides] + 1 == found[sides])).all(axis=1)
+    touch = last[sides].min(axis=1) + 1 == gap
+    node = node_at_gap[np.where(intervals & touch, gap, 0)]
+    ids = np.maximum(node, 0)
+    same = (node >= 0) & (first[: new.num_nodes] == starts[ids]) & (found[: new.num_nodes] == counts[ids])
+    return MatchingNodes(np.where(same, node, -1), same & (first[sides[:, 0]] > first[sides[:, 1]]))
+
+
+def grow(tree: Tree, new_classes: int, beside: ArrayLike | None = None, *, fraction: ArrayLike | None = None) -> Tree:
+    """The tree with more classes, K, K + 1 and so on; the others keep their numbers.
+
+    New classes take their probability from the class or the node that they are put beside, and from there alone. The
+    prior's probabilities at the nodes that were there stay as they are. With their weights (:func:`matching_nodes`),
+    all other classes keep their probabilities under any model.
+
+    Args:
+        tree: The tree as it is.
+        new_classes: How many classes come.
+        beside: What each of them is put beside, one number for all or one for each: class k is k, and node j is K + j,
+            as in :attr:`Tree.children`. The root if not given. New classes beside the same place are joined by a
+            balanced tree.
+        fraction: What each new class takes of the probability that was at its place, one number for all or one for
+            each. If not given, zero scores divide it equally among the classes there, new and old.
+
+    Example:
+        >>> import catnat
+        >>> tree = catnat.grow(catnat.balanced(2), 1, beside=1)
+        >>> tree.prior.tolist()
+        [0.5, 0.25, 0.25]
+        >>> catnat.matching_nodes(tree, catnat.balanced(2)).old_nodes.tolist()
+        [0, -1]
+    """
+    count, size = operator.index(new_classes), tree.num_classes
+    if count < 1:
+        raise ValueError(f"`new_classes` is {new_classes}, but at least 1 is needed.")
+    root = size if size > 1 else 0
+    places = _one_each(root if beside is None else beside, "beside", count)
+    if places.dtype.kind not in "iu" or (places < 0).any() or (places > 2 * size - 2).any():
+        raise ValueError(
+            f"`beside` is {beside!r}, but integers are needed: a class, 0 .. {size - 1}, or a node j as K + j, "
+            f"{size} .. {2 * size - 2}."
+        )
+    grown = from_children(_grown_rows(tree, places))
+    shares = None if fraction is None else _fractions(_one_each(fraction, "fraction", count), places)
+    branches = np.stack(grown.prior_branches(), axis=1)
+    if shares is not None:
+        branches = _sums_below(np.concatenate([np.zeros(size), shares]), grown)[grown.child_ids]
+        beside_old = _sums_below((np.arange(size + count) < size).astype(np.int64), grown)[grown.child_ids[:, 0]] > 0
+        branches[beside_old, 0] = 1 - branches[beside_old, 1]
+        branches /= branches.sum(axis=1, keepdims=True)
+    nodes = matching_nodes(grown, tree).old_nodes
+    branches[nodes >= 0] = np.stack(tree.prior_branches(), axis=1)[nodes[nodes >= 0]]
+    return _with_branches(grown, branches)
+
+
+def remove(tree: Tree, classes: ArrayLike) -> Tree:
+    """The tree without some classes; the others move up, as entries do in ``numpy.delete``.
+
+    The probability of a class goes to its sibling, and if that is a node, to the classes below it in proportion. The
+    prior's probabilities at all nodes that are left stay as they are, and ``matching_nodes(new, old,
+    numpy.delete(numpy.arange(K), classes))`` says which these are.
+
+    Args:
+        tree: The tree as it is.
+        classes: The classes that go.
+
+    Example:
+        >>> import catnat
+        >>> catnat.remove(catnat.balanced(4), [0]).prior.tolist()
+        [0.5, 0.25, 0.25]
+    """
+    gone, size = np.unique(np.asarray(classes)), tree.num_classes
+    gone = gone if gone.size else gone.astype(np.int64)
+    if gone.dtype.kind not in "iu" or (gone < 0).any() or (gone >= size).any() or gone.size == size:
+        raise ValueError(f"`classes` is {classes!r}, but some of the classes 0 .. {size - 1} are needed, and not all.")
+    left = np.delete(np.arange(size), gone)
+    # What is left of every id: itself, or the only one of its children of which something is left, or nothing, -1.
+    rest = np.arange(2 * size - 1)
+    rest[tree.num_nodes + gone] = -1
+    for level in reversed(tree.levels):
+        below = rest[tree.child_ids[level]]
+        both = (below >= 0).all(axis=1)
+        rest[level] = np.where(both, rest[level], below.max(axis=1))
+    kept = np.flatnonzero(rest[: tree.num_nodes] == np.arange(tree.num_nodes))
+    entries = np.zeros_like(rest)
+    entries[kept] = len(left) + np.arange(len(kept))
+    entries[tree.num_nodes + left] = np.arange(len(left))
+    smaller = from_children(entries[rest[tree.child_ids[kept]]])
+    nodes = matching_nodes(smaller, tree, left).old_nodes
+    return _with_branches(smaller, np.stack(tree.prior_branches(), axis=1)[nodes])
+
+
+def _old_classes(classes: ArrayLike | None, new: Tree, old: Tree) -> Ints:
+    """The old class of every new one, or -1, checked."""
+    if classes is None:
+        every = np.arange(new.num_classes)
+        return np.where(every < old.num_classes, every, -1)
+    given = np.asarray(classes)
+    if given.shape != (new.num_classes,) or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"`classes` has shape {given.shape} and dtype {given.dtype}, but an old class or -1 is needed for each of "
+            f"the {new.num_classes} classes of the new tree, integers."
+        )
+    known = given[given != -1]
+    if (known < 0).any() or (known >= old.num_classes).any() or len(np.unique(known)) < len(known):
+        raise ValueError(
+            f"`classes` must have classes 0 .. {old.num_classes - 1} of the old tree, each at most once, or -1, but "
+            f"it has {len(known)} of which {len(np.unique(known))} are distinct, from {known.min()} to {known.max()}."
+        )
+    return given.astype(np.int64)
+
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def _sums_below(leaves: NDArray[Number], tree: Tree) -> NDArray[Number]:
+    """The sum of the leaves' numbers below every id."""
+    sums = np.concatenate([np.zeros(tree.num_nodes, dtype=leaves.dtype), leaves])
+    for level in reversed(tree.levels):
+        sums[level] = sums[tree.child_ids[level]].sum(axis=1)
+    return sums
+
+
+def _one_each(values: ArrayLike, name: str, count: int) -> NDArray[Any]:
+    """One number for all, or one for each."""
+    array = np.asarray(values)
+    if array.ndim > 1 or array.size not in (1, count):
+        raise ValueError(f"`{name}` has shape {array.shape}, but one number is needed, or {count}, one per new class.")
+    return np.broadcast_to(array, (count,))
+
+
+def _fractions(fractions: NDArray[Any], places: Ints) -> Floats:
+    """Fractions of the probability at some places, checked."""
+    totals = np.bincount(places, fractions)
+    if not ((fractions > 0) & (totals[places] < 1)).all():
+        raise ValueError(
+            f"`fraction` must be positive, and together below 1 for the new classes beside one place, but the smallest "
+            f"is {fractions.min()} and the largest sum {totals.max()}."
+        )
+    return fractions.astype(np.float64)
+
+
+def _grown_rows(tree: Tree, places: Ints) -> Ints:
+    """The rows, as :func:`from_children` takes them, of a tree with a new class beside each of these places."""
+    size = tree.num_classes
+    total = size + len(places)
+    rows: list[tuple[int, int]] = []  # behind those of the tree
+    entries = np.arange(2 * size - 1)  # what stands in the place of a class or a node
+    entries[size:] += len(places)
+
+    def add(no: int, yes: int) -> int:
+        rows.append((no, yes))
+        return total + tree.num_nodes + len(rows) - 1
+
+    for place in np.unique(places).tolist():
+        members = (size + np.flatnonzero(places == place)).tolist()
+        for no, yes in balanced_rows(len(members)):
+            members.append(add(members[no], members[yes]))
+        entries[place] = add(int(entries[place]), members[-1])
+    return np.concatenate([entries[tree.children], np.reshape(rows, (-1, 2))])
+
+
+def _with_branches(tree: Tree, branches: Floats) -> Tree:
+    """The tree with the prior that has these probabilities of no and yes at its nodes, (K-1, 2)."""
+    masses = np.ones(2 * tree.num_classes - 1)
+    for level in tree.levels:
+        masses[tree.child_ids[level]] = masses[level, None] * branches[level]
+    prior = np.maximum(masses[tree.num_nodes :], np.finfo(np.float64).tiny)
+    uniform = np.allclose(prior, 1 / tree.num_classes, rtol=1e-12, atol=0)
+    return tree if uniform else with_own_prior(tree, prior)
