@@ -286,7 +286,7 @@ def check_all(
         for label, function in functions.items():
             try:
                 assert_tame(function, scores, tree, activation)
-            except AssertionError as fault:  # noqa: PERF203 - all of them are wanted
+            except AssertionError as fault:
                 faults.append(f"{label}, {name}: {fault}")
     assert not faults, "\n".join(faults)
 

@@ -29,7 +29,7 @@ from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class Leaves(abc.ABC):

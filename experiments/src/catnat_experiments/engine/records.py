@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class Record:
             versions=dict(versions),
             commit=commit,
             seconds=round(seconds, 3),
-            finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
     def to_json(self) -> str:
