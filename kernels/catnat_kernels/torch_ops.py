@@ -29,8 +29,10 @@ def _(grad, scores, constants, table, depth, activation, floored):  # type: igno
 
 # The same with autograd, for the compiler. In eager mode the caller records, at a fraction of the time of this rule.
 
-_SCHEMA = "(Tensor scores, Tensor constants, Tensor table, int classes, int depth, int activation, bool floored) -> Tensor"
-torch.library.define("catnat::differentiable_log_probs", _SCHEMA)
+torch.library.define(
+    "catnat::differentiable_log_probs",
+    "(Tensor scores, Tensor constants, Tensor table, int classes, int depth, int activation, bool floored) -> Tensor",
+)
 torch.library.impl("catnat::differentiable_log_probs", "CPU", torch.ops.catnat.log_probs.default)
 
 
