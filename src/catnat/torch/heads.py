@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,7 +23,7 @@ from catnat.torch._plan import Plan, look_up
 from catnat.torch._topk import TopK
 from catnat.torch._walk import Reader
 from catnat.torch.distributions import Catnat
-from catnat.torch.layers import TreeLayer, draw_rows
+from catnat.torch.layers import RowLayer, TreeLayer, draw_rows
 from catnat.trees import saving
 from catnat.trees.tree import Tree
 
@@ -230,7 +232,7 @@ class PathHead(TreeLayer):
         return self.topk(input, 1).indices.squeeze(-1)
 
 
-class CatnatHead(PathHead):
+class CatnatHead(PathHead, RowLayer):
     r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a step
@@ -306,9 +308,10 @@ class CatnatHead(PathHead):
     def _reader(self, input: Tensor) -> RowReader:
         return RowReader(input, self.weight, self.bias, self.sparse)
 
-    def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
-        """The scores of all nodes, O(d K)."""
-        return F.linear(input, self.weight, self.bias)
+    def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
+        if self.class_weights is not None:
+            one = self.class_weights.new_ones(1)
+            self.class_weights = torch.cat([self.class_weights, one])[torch.as_tensor(old_classes)]
 
     def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """The log-probability of every class, O(d K)."""

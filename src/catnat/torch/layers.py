@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.activations import Activation, resolve
-from catnat.torch import functional
+from catnat.torch import _changes, functional
 from catnat.torch.distributions import Catnat
 from catnat.trees import saving
 from catnat.trees.builders import as_tree
+from catnat.trees.changes import grow, remove
 from catnat.trees.tree import Tree
 
-__all__ = ["CatnatLinear", "TreeLayer", "draw_rows"]
+__all__ = ["CatnatLinear", "RowLayer", "TreeLayer", "draw_rows"]
 
 # Scores of this size lie well inside the natural activation's band.
 INITIAL_SCORE = 0.5
@@ -64,7 +67,89 @@ class TreeLayer(nn.Module):
         return saving.no_fingerprint(self.tree, self.activation) if strict and weight is not None else None
 
 
-class CatnatLinear(TreeLayer):
+class RowLayer(TreeLayer):
+    """A layer with a row of weights for every node, whose tree can change while the rows are kept."""
+
+    in_features: int
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def retree(
+        self,
+        tree: Tree,
+        *,
+        features: Float[Tensor, "*batch features"] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        """Take another tree over the same classes: a better clustering, or a new taxonomy.
+
+        Nodes that separate the same classes in both trees keep their rows exactly, negated where their sides are
+        swapped, and their optimizer's state. The others get new rows.
+
+        Args:
+            tree: The new tree.
+            features: Inputs on which new rows are fitted to the layer's present distribution, by ridge regression, in
+                O(n K); a few times ``in_features`` of them are enough. Without them new rows are drawn anew.
+            optimizer: The optimizer of this layer's parameters, whose state moves with the rows.
+
+        Example:
+            >>> import torch, catnat
+            >>> from catnat.torch import CatnatHead
+            >>> head, x = CatnatHead(3, 4), torch.randn(2, 3)
+            >>> before = head.log_probs(x)
+            >>> head.retree(catnat.from_clusters([[3, 2], [1, 0]]))  # the same groups, sides swapped
+            >>> torch.allclose(head.log_probs(x), before)
+            True
+        """
+        if tree.num_classes != self.tree.num_classes:
+            raise ValueError(
+                f"`tree` has {tree.num_classes} classes and the layer {self.tree.num_classes}: use grow or remove."
+            )
+        if features is None:
+            weight = self.weight.new_empty(tree.num_nodes, self.in_features)
+            draw_rows(weight, None)
+            _changes.change_tree(self, tree, weight, None, optimizer)
+        else:
+            _changes.change_tree(self, tree, *_changes.fitted_rows(self, tree, features), optimizer)
+
+    def grow(
+        self,
+        new_classes: int,
+        beside: ArrayLike | None = None,
+        *,
+        fraction: ArrayLike | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        """Add classes K, K + 1 and so on; see :func:`catnat.grow`.
+
+        A new class takes its fraction of the probability at its place, for every input, until it is trained. Those of
+        all other classes stay exactly as they are. Call it between two steps: parameters change their shape.
+
+        Args:
+            new_classes: How many classes come.
+            beside: The class, or the node j as K + j, that each is put beside; the root if not given.
+            fraction: What each takes of the probability there; an equal part if not given.
+            optimizer: The optimizer of this layer's parameters, whose state moves with the rows.
+        """
+        count = self.tree.num_classes
+        _changes.change_tree(self, grow(self.tree, new_classes, beside, fraction=fraction), None, None, optimizer)
+        self._took_classes(np.append(np.arange(count), np.full(self.tree.num_classes - count, -1)))
+
+    def remove(self, classes: ArrayLike, *, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Remove classes, whose probability goes to their siblings; those above move up. See :func:`catnat.remove`."""
+        left = np.delete(np.arange(self.tree.num_classes), np.asarray(classes))
+        _changes.change_tree(self, remove(self.tree, classes), None, None, optimizer, left)
+        self._took_classes(left)
+
+    def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
+        """Adapt what the layer has for every class; ``old_classes`` says which each of them was, -1 for none."""
+
+    def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
+        """The scores of all nodes, K-1, O(d K)."""
+        return F.linear(input, self.weight, self.bias)
+
+
+class CatnatLinear(RowLayer):
     r"""Features to the log-probabilities of K classes, in the place of ``nn.Linear(in_features, K)``.
 
     The output is :func:`log_catnat` of :math:`W x + b`, where W has a row for every one of the K-1 nodes.
@@ -139,9 +224,8 @@ class CatnatLinear(TreeLayer):
         """The log-probability of every class, which are logits too."""
         return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
-    def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
-        """The scores of all nodes, K-1."""
-        return F.linear(input, self.weight, self.bias)
+    def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
+        self.out_features = len(old_classes)
 
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
         """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""

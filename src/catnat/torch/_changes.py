@@ -1,0 +1,124 @@
+"""A layer under another tree: rows of nodes that stay are kept, with the optimizer's state, others are fitted."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from catnat.activations import Activation
+from catnat.torch import functional
+from catnat.torch._inverse import scores_from_logits
+from catnat.trees.changes import matching_nodes
+from catnat.trees.tree import Tree
+
+# What an optimizer keeps of squares, which do not change sign with a row.
+_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_inf", "sum")
+# Log-probabilities that are computed at once, when new rows are fitted.
+_AT_ONCE = 1 << 24
+# Of the regression: a tenth of an example of a feature of size one.
+_RIDGE = 0.1
+
+
+def change_tree(
+    layer: Any,
+    tree: Tree,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    optimizer: Optimizer | None,
+    classes: ArrayLike | None = None,
+) -> None:
+    """Give ``layer`` another tree, and the rows that it had for the nodes that both trees have.
+
+    Args:
+        layer: With ``weight`` (K-1, d) and perhaps ``bias`` (K-1,), a row for every node of its tree.
+        tree: The new tree.
+        weight: Rows for nodes that the old tree has not; 0 if not given.
+        bias: The same of the bias.
+        optimizer: Whose state of the rows moves with them.
+        classes: The old class that every class is; see :func:`catnat.matching_nodes`.
+    """
+    nodes, swapped = matching_nodes(tree, layer.tree, classes)
+    if not _is_odd(layer.activation):
+        nodes = np.where(swapped, -1, nodes)
+    move = _Move(nodes, np.where(swapped, -1.0, 1.0))
+    shift = torch.as_tensor(_shift(move, tree, layer.tree, layer.activation)).to(layer.weight)
+    if layer.bias is None and shift.numel() and float(shift.abs().max()) > 1e-6:
+        raise ValueError(
+            "The new tree has another prior, which only a bias can make up for, and this layer has none. Give the tree "
+            "the prior of the old one, tree.with_prior(layer.tree.prior), or build the layer with bias=True."
+        )
+    _replace(layer.weight, move, 0.0, weight, optimizer)
+    if layer.bias is not None:
+        _replace(layer.bias, move, shift, bias, optimizer)
+    layer.tree = tree
+
+
+class _Move(NamedTuple):
+    """Where the rows of a new tree stood in the old one, -1 for nowhere, and their sign: -1 if sides are swapped."""
+
+    nodes: NDArray[np.int64]
+    sign: NDArray[np.float64]
+
+    def __call__(self, values: Tensor, *, signed: bool) -> Tensor:
+        """Values of the old nodes at the new ones, 0 where there was none."""
+        moved = values.new_zeros(len(self.nodes), *values.shape[1:])
+        kept = np.flatnonzero(self.nodes >= 0)
+        sign = torch.as_tensor(self.sign[kept] if signed else np.ones(len(kept))).to(values)
+        found = values[torch.as_tensor(self.nodes[kept], device=values.device)]
+        moved[torch.as_tensor(kept, device=values.device)] = found * sign.view(-1, *[1] * (values.ndim - 1))
+        return moved
+
+
+def _shift(move: _Move, new: Tree, old: Tree, activation: Activation) -> NDArray[np.float64]:
+    """What the bias changes by, so that the branch probabilities of kept nodes stay: priors have offsets."""
+    if not old.num_nodes or not new.num_nodes:
+        return np.zeros(new.num_nodes)
+    before = np.broadcast_to(activation.offset(old), old.num_nodes)[np.maximum(move.nodes, 0)]
+    after = np.broadcast_to(activation.offset(new), new.num_nodes)
+    return np.where(move.nodes < 0, 0.0, move.sign * before - after)
+
+
+@torch.no_grad()
+def _replace(
+    parameter: torch.nn.Parameter,
+    move: _Move,
+    shift: Tensor | float,
+    new: Tensor | None,
+    optimizer: Optimizer | None,
+) -> None:
+    shape, values = parameter.shape, move(parameter.data, signed=True) + shift
+    if new is not None:
+        fresh = torch.as_tensor(move.nodes < 0, device=values.device)
+        values[fresh] = new.to(values)[fresh]
+    parameter.data, parameter.grad = values, None
+    state = {} if optimizer is None else optimizer.state.get(parameter, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.shape == shape:
+            state[name] = move(value, signed=name not in _SQUARES)
+
+
+def _is_odd(activation: Activation) -> bool:
+    """Whether swapping the sides of a node is negating its score: a(-x) = 1 - a(x)."""
+    x = np.linspace(0, 8, 33)
+    return bool(np.allclose(activation.probability(x) + activation.probability(-x), 1, atol=1e-12))
+
+
+@torch.no_grad()
+def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of a new tree by ridge regression: on ``features`` they give the scores of the layer's own distribution."""
+    features = features.reshape(-1, layer.in_features)
+    scores_at_once = max(1, _AT_ONCE // max(1, tree.num_classes))
+    with_one = torch.cat([features, torch.ones_like(features[:, :1])], -1).double()
+    products = with_one.new_zeros(with_one.shape[1], tree.num_nodes)
+    for rows, known in zip(features.split(scores_at_once), with_one.split(scores_at_once), strict=True):
+        logits = functional.log_catnat(layer.scores(rows), layer.tree, layer.activation)
+        products += known.T @ scores_from_logits(logits, tree, layer.activation).double()
+    gram = with_one.T @ with_one
+    gram.diagonal().add_(_RIDGE)
+    found = torch.linalg.solve(gram, products).T.to(layer.weight.dtype)
+    return found[:, :-1].contiguous(), found[:, -1].contiguous()

@@ -1,0 +1,145 @@
+"""A layer whose tree changes: rows that are kept are kept exactly, with the optimizer's state."""
+
+import numpy as np
+import pytest
+import torch
+
+import catnat
+from catnat.torch import CatnatHead, CatnatLinear
+
+pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")  # of priors, made uneven on purpose
+
+TREES = {
+    "balanced": catnat.balanced(7),
+    "huffman": catnat.huffman([5, 1, 1, 9, 2, 3, 0.1]),
+    "clusters": catnat.from_clusters([[0, 5], [1, [2, 4]], [3, 6]]),
+}
+
+
+@pytest.fixture(params=["sigmoid", "natural"])
+def activation(request):
+    return request.param
+
+
+@pytest.fixture(params=sorted(TREES))
+def layer(request, activation):
+    layer = CatnatLinear(3, TREES[request.param], activation, dtype=torch.float64)
+    torch.nn.init.normal_(layer.bias, std=0.2)
+    return layer
+
+
+X = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def trained(layer, steps=3):
+    """An optimizer with moments of its own for every row."""
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        layer.loss(X, torch.arange(20) % layer.tree.num_classes).backward()
+        optimizer.step()
+    return optimizer
+
+
+def swapped(tree):
+    """The same tree with the sides of every second node swapped."""
+    children = tree.children.copy()
+    children[::2] = children[::2, ::-1]
+    return catnat.from_children(children, tree.prior)
+
+
+@pytest.mark.parametrize("change", [lambda tree: tree, swapped], ids=["unchanged", "swapped"])
+def test_the_same_groups_keep_every_probability(layer, change):
+    before = layer(X)
+    layer.retree(change(layer.tree))
+    torch.testing.assert_close(layer(X), before, rtol=1e-6, atol=1e-6)
+
+
+def test_another_prior_is_made_up_for_by_the_bias(layer):
+    before = layer(X)
+    layer.retree(layer.tree.with_prior(np.arange(1.0, 8)))
+    torch.testing.assert_close(layer(X), before, rtol=1e-6, atol=1e-6)
+
+
+def test_training_goes_on_as_if_nothing_had_changed(layer):
+    """Adam's moments move with the rows: a step after a swap is the step without it."""
+    twin = CatnatLinear(3, layer.tree, layer.activation, dtype=torch.float64)
+    twin.load_state_dict(layer.state_dict())
+    optimizers = trained(layer), trained(twin)
+    layer.retree(swapped(layer.tree), optimizer=optimizers[0])
+    for one, optimizer in zip((layer, twin), optimizers, strict=True):
+        optimizer.zero_grad()
+        one.loss(X, torch.arange(20) % 7).backward()
+        optimizer.step()
+    torch.testing.assert_close(layer(X), twin(X), rtol=1e-9, atol=1e-9)
+
+
+def test_new_rows_are_fitted_to_what_the_layer_says():
+    tree = catnat.from_clusters([[0, 3], [1, 5], [2, 4, 6]])
+    fitted, drawn = CatnatLinear(3, 7, dtype=torch.float64), CatnatLinear(3, 7, dtype=torch.float64)
+    drawn.load_state_dict(fitted.state_dict())
+    before = fitted(X).exp().detach()
+    fitted.retree(tree, features=X)
+    drawn.retree(tree)
+    errors = [(layer(X).exp() - before).abs().mean() for layer in (fitted, drawn)]
+    assert errors[0] < 0.02
+    assert errors[0] < errors[1] / 3
+
+
+def test_growing_leaves_the_other_classes_as_they_are(layer):
+    optimizer = trained(layer, steps=1)
+    with torch.no_grad():  # a graph would keep the old shape
+        before = layer(X).exp()
+    layer.grow(2, beside=[3, 0], fraction=[0.25, 0.1], optimizer=optimizer)
+    after = layer(X).exp().detach()
+    others = [1, 2, 4, 5, 6]
+    torch.testing.assert_close(after[:, others], before[:, others], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(after[:, 7], 0.25 * before[:, 3], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(after[:, 8], 0.1 * before[:, 0], rtol=1e-6, atol=1e-6)
+    assert layer.out_features == 9
+    layer.loss(X, torch.full((20,), 8)).backward()
+    optimizer.step()  # the state has the new shape
+
+
+def test_removing_gives_the_mass_to_the_sibling(layer):
+    before, tree = layer(X).exp().detach(), layer.tree
+    layer.remove([4])
+    parent = tree.path(4)[0][-1]
+    sibling = [k for k in range(7) if k != 4 and parent in tree.path(k)[0]]
+    wanted = before.clone()
+    wanted[:, sibling] *= 1 + before[:, [4]] / before[:, sibling].sum(-1, keepdim=True)
+    kept = [k for k in range(7) if k != 4]
+    torch.testing.assert_close(layer(X).exp(), wanted[:, kept], rtol=1e-6, atol=1e-6)
+
+
+def test_a_layer_without_bias_cannot_take_another_prior():
+    layer = CatnatLinear(3, 7, bias=False)
+    with pytest.raises(ValueError, match=r"with_prior\(layer\.tree\.prior\)"):
+        layer.retree(catnat.balanced(7).with_prior(np.arange(1.0, 8)))
+
+
+def test_a_tree_over_other_classes_is_refused():
+    with pytest.raises(ValueError, match="use grow or remove"):
+        CatnatLinear(3, 7).retree(catnat.balanced(8))
+
+
+def test_a_head_keeps_its_weights_of_classes_and_saves_its_tree(tmp_path):
+    pytest.importorskip("safetensors")
+    head = CatnatHead(3, 5, class_weights=torch.arange(1.0, 6), sparse=True)
+    head.grow(1, beside=2)
+    head.remove([0])
+    assert head.class_weights.tolist() == [2.0, 3.0, 4.0, 5.0, 1.0]
+    head.save(tmp_path)
+    again, x = CatnatHead.load(tmp_path), torch.randn(4, 3)
+    torch.testing.assert_close(again.log_probs(x), head.log_probs(x))
+    assert head.topk(x, 2).indices.tolist() == head.log_probs(x).topk(2).indices.tolist()
+    assert head.sample(x).max() < 5
+
+
+def test_a_checkpoint_of_another_order_is_refused():
+    layer = CatnatLinear(3, 7)
+    state = layer.state_dict()
+    layer.retree(catnat.from_clusters([[0, 3], [1, 5], [2, 4, 6]]))
+    with pytest.raises(RuntimeError, match="the tree"):
+        layer.load_state_dict(state)
+    CatnatLinear.from_state_dict(layer.state_dict())
