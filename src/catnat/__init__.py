@@ -16,7 +16,7 @@ from catnat.trees.builders import from_clusters as from_clusters
 from catnat.trees.builders import huffman as huffman
 from catnat.trees.clustering import from_embeddings as from_embeddings
 from catnat.trees.forest import Forest as Forest
-from catnat.trees.taxonomy import Taxonomy as Taxonomy
+from catnat.taxonomy.taxonomy import Taxonomy as Taxonomy
 from catnat.trees.tree import Tree as Tree
 
 __version__ = "0.2.0"

@@ -59,11 +59,11 @@ def test_group_probs_are_sums_over_members(table):
 
 def test_nested_dictionaries_and_lists():
     taxonomy = Taxonomy.from_nested(ANIMALS)
-    assert taxonomy.classes == ("lion", "lynx", "tiger", "fox", "wolf", "ant", "worm")
+    assert taxonomy.classes == ("ant", "fox", "lion", "lynx", "tiger", "wolf", "worm")
     assert taxonomy.groups == ("mammal", "insect", "cat", "dog")
-    assert taxonomy.ids["insect"] == taxonomy.ids["ant"] == taxonomy.tree.num_nodes + 5
+    assert taxonomy.ids["insect"] == taxonomy.ids["ant"] == taxonomy.tree.num_nodes + 0
     assert taxonomy.num_levels == 3
-    assert taxonomy.level(2) == ("cat", "cat", "cat", "dog", "dog", "ant", "worm")
+    assert taxonomy.level(2) == ("ant", "dog", "cat", "cat", "cat", "dog", "worm")
     check_ids(taxonomy)
 
 
@@ -88,12 +88,13 @@ def test_paths_of_strings_and_of_tuples_agree():
 def test_weights_join_by_huffman_and_are_the_prior():
     weights = {"lion": 5.0, "lynx": 1.0, "tiger": 1.0, "fox": 2.0, "wolf": 2.0, "ant": 9.0, "worm": 1.0}
     taxonomy = Taxonomy.from_nested(ANIMALS, weights)
-    np.testing.assert_allclose(taxonomy.tree.prior, np.array(list(weights.values())) / 21, rtol=1e-15)
+    in_order = [weights[name] for name in taxonomy.classes]
+    np.testing.assert_allclose(taxonomy.tree.prior, np.array(in_order) / 21, rtol=1e-15)
     # In the group of cats: the two light ones first, then the heavy one, as Huffman alone would do.
     cats = catnat.huffman([5, 1, 1])
-    below = [len(taxonomy.tree.path(k)[0]) - len(taxonomy.tree.path(0)[0]) for k in range(3)]
-    assert below == [len(cats.path(k)[0]) - 1 for k in range(3)]
-    assert taxonomy == Taxonomy.from_nested(ANIMALS, list(weights.values()))
+    depths = [len(taxonomy.tree.path(taxonomy.classes.index(name))[0]) for name in ("lion", "lynx", "tiger")]
+    assert [depth - depths[0] for depth in depths] == [len(cats.path(k)[0]) - 1 for k in range(3)]
+    assert taxonomy == Taxonomy.from_nested(ANIMALS, in_order)
     assert taxonomy != Taxonomy.from_nested(ANIMALS)
     pandas = pytest.importorskip("pandas")
     assert taxonomy == Taxonomy.from_nested(ANIMALS, pandas.Series(weights).sort_values())  # by name, not by place
