@@ -7,11 +7,10 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from taxonomies import ANIMALS, tables
 
 import catnat
 from catnat import Taxonomy
-
-ANIMALS = {"mammal": {"cat": ["lion", "lynx", "tiger"], "dog": ["fox", "wolf"]}, "insect": ["ant"], "worm": None}
 
 
 def leaves_below(tree, id_):
@@ -26,14 +25,6 @@ def check_ids(taxonomy):
         members = {k for k, one in enumerate(taxonomy.classes) if name in taxonomy.path(one)}
         assert leaves_below(taxonomy.tree, taxonomy.ids[name]) == members, name
         assert taxonomy.members(name) == tuple(taxonomy.classes[k] for k in sorted(members))
-
-
-@st.composite
-def tables(draw):
-    """Parents of ragged depth: every entry hangs below an earlier one or at the top, then all are shuffled."""
-    size = draw(st.integers(1, 25))
-    parents = [draw(st.one_of(st.none(), st.integers(0, i - 1))) if i else None for i in range(size)]
-    return draw(st.permutations(list(enumerate(parents))))
 
 
 @hypothesis.given(tables(), st.booleans())

@@ -117,8 +117,8 @@ def _accumulated(start: Floats, steps: Floats, values: Floats, total: float) -> 
 class BackOff:
     """Answers of a wanted accuracy: :func:`back_off` with its threshold chosen on held-out rows.
 
-    The threshold is the smallest whose answers to these rows reach the accuracy. That is an estimate: for a guarantee in
-    finite samples see :class:`ConformalSets` with ``max_labels=1``.
+    The threshold is the smallest whose answers to these rows reach the accuracy. That is an estimate: for a guarantee
+    in finite samples see :class:`ConformalSets` with ``max_labels=1``.
 
     Args:
         taxonomy: The taxonomy of the classes.

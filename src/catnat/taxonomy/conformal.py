@@ -1,8 +1,8 @@
 r"""Sets that contain the true class with a stated probability: split conformal prediction.
 
-Every row has a sequence of growing sets :math:`C_t`, from the most probable class to all classes, and the *score* of a
-row is the least t whose set contains its label. Let q be the :math:`\lceil (n+1)(1-\alpha) \\rceil`-th smallest score of
-n rows that the model was not trained on. If these rows and a new one are exchangeable, then
+Every row has a sequence of growing sets :math:`C_t`, from the most probable class to all classes. The *score* of a row
+is the least t whose set contains its label. Let q be the :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of n
+rows that the model was not trained on. If these rows and a new one are exchangeable, then
 
 .. math:: 1 - \alpha \le P(Y \in C_q(X)) \le 1 - \alpha + \frac{1}{n + 1},
 
@@ -88,8 +88,8 @@ class ConformalSets:
 
     Split conformal prediction: fit it on rows that the model was not trained on. If these rows and the new ones are
     exchangeable, a new row's set contains its class with probability at least ``coverage``, on average over rows. For
-    single groups the rate may be lower: see :func:`coverage_report`. Every set contains the most probable class, so a model
-    whose accuracy is above ``coverage`` has a higher rate.
+    single groups the rate may be lower: see :func:`coverage_report`. Every set contains the most probable class, so
+    the rate of a model with an accuracy above ``coverage`` is higher.
 
     Args:
         taxonomy: The taxonomy of the classes.
@@ -116,7 +116,7 @@ class ConformalSets:
         >>> list(ConformalSets(taxonomy, 0.8).fit(probs, y).predict(new))
         [('lion',), ('lion', 'lynx')]
         >>> list(ConformalSets(taxonomy, 0.8, max_labels=1).fit(probs, y).predict(new))
-        [('lion',), (None,)]
+        [('lion',), ('cat',)]
     """
 
     quantile_: float
@@ -135,8 +135,10 @@ class ConformalSets:
         _checks.number(coverage, "coverage")
         if not 0 < coverage < 1:
             raise ValueError(f"`coverage` is {coverage}, but a number between 0 and 1 is needed, such as 0.9.")
-        if max_labels is not None and not (isinstance(max_labels, (int, np.integer)) and max_labels >= 1):
-            raise ValueError(f"`max_labels` is {max_labels!r}, but None or an integer of at least 1 is needed.")
+        if max_labels is not None:
+            _checks.number(max_labels, "max_labels")
+            if max_labels < 1 or max_labels != int(max_labels):
+                raise ValueError(f"`max_labels` is {max_labels}, but None or an integer of at least 1 is needed.")
         _checks.one_of(method, "method", ("lac", "aps", "raps"))
         self.taxonomy = taxonomy
         self.coverage = coverage
@@ -180,7 +182,7 @@ class ConformalSets:
             return _Classes(self.taxonomy.lineage, self.method != "lac", penalty, self.free)
         if self.max_labels == 1:
             return _OneLabel(self.taxonomy.lineage)
-        return _FewLabels(self.taxonomy.lineage, int(self.max_labels))
+        return _FewLabels(self.taxonomy.lineage, self.max_labels)
 
 
 def conformal_quantile(scores: Floats, coverage: float) -> float:
@@ -208,7 +210,8 @@ class _Classes:
         before = rows > least
         if not self.is_cumulative:
             return np.where(before.any(axis=1), 1 - least[:, 0], 0.0)
-        return np.where(before, rows, 0.0).sum(axis=1) + self._penalties(before.sum(axis=1))
+        mass: Floats = np.where(before, rows, 0.0).sum(axis=1)
+        return mass + self._penalties(before.sum(axis=1))
 
     def _least_probable(self, rows: Floats, truth: Ints) -> Ints:
         """The label of each row; of a group the least probable class."""
@@ -255,7 +258,6 @@ class _OneLabel:
         while (small := (sums[np.arange(len(rows)), at] <= quantile) & (at < self.lineage.top)).any():
             at = np.where(small, self.lineage.parent[at], at)
         return at, np.ones(len(rows), dtype=np.int64)
-'''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,8 +306,8 @@ class _FewLabels:
         return found
 
     def _contain(self, labels: Ints, truth: Ints) -> Bools:
-        within: Bools = ((labels >= 0) & self.lineage.contains(labels, truth[:, None])).any(axis=1)
-        return within
+        within = (labels >= 0) & self.lineage.contains(labels, truth[:, None])
+        return np.asarray(within.any(axis=1))
 
     def _merged(self, labels: Ints) -> Ints:
         """Two of r + 1 labels replaced by the smallest group that contains them, and all that it contains left out."""

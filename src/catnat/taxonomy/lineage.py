@@ -81,19 +81,18 @@ class Lineage:
         """What to add, deepest first: the labels of a level, where each group's members start, and these groups."""
         steps = []
         for level in reversed(self.levels):
-            members = level[np.lexsort((self.size[level], self.start[level]))]
-            groups, starts = np.unique(self.start[self.parent[members]], return_index=True)
+            members = level[np.argsort(self.start[level])]
+            starts = np.flatnonzero(np.diff(self.parent[members], prepend=-1))
             steps.append((members, starts, self.parent[members][starts]))
         return steps
 
     # ---- relations ----
 
     def contains(self, upper: Ints, lower: Ints) -> Bools:
-        """Whether ``upper`` is ``lower`` or a group above it."""
+        """Whether all classes of ``lower`` are in ``upper``."""
         begins = self.start[upper] <= self.start[lower]
         ends = self.start[lower] + self.size[lower] <= self.start[upper] + self.size[upper]
-        found: Bools = begins & ends & (self.depth[upper] <= self.depth[lower])
-        return found
+        return np.asarray(begins & ends)
 
     def lowest_common(self, one: Ints, other: Ints) -> Ints:
         """The deepest label that contains both: one of the two, a group above them, or the top."""

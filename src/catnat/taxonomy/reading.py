@@ -172,7 +172,7 @@ def pairs_of_standard(standard: Mapping[str, Any]) -> Pairs:
     Digits go on from those of their group. Sections have letters, and are followed by what they contain.
     """
     section: str | None = None
-    parents: Parents = {}
+    parents: dict[str, str | None] = {}
     for code in standard:
         section = code if code.isalpha() else section
         above = [code[:n] for n in range(len(code) - 1, 0, -1) if code[:n] in standard]

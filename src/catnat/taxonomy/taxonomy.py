@@ -373,7 +373,8 @@ class Taxonomy:
                 lists[group].extend(inside)
             else:
                 lists[group].append(_in_pairs(inside, from_embeddings(means[0][members], means[1][members])))
-        return lists[-1]
+        top: list[Any] = lists[-1]
+        return top
 
     def _checked_weights(self, weights: Any) -> Floats | None:
         if weights is None:
