@@ -17,6 +17,7 @@ from catnat.taxonomy.metrics import LevelMetrics as LevelMetrics
 from catnat.taxonomy.metrics import hierarchical_scores as hierarchical_scores
 from catnat.taxonomy.metrics import lca_distance as lca_distance
 from catnat.taxonomy.metrics import level_metrics as level_metrics
+from catnat.taxonomy.metrics import log_loss as log_loss
 from catnat.taxonomy.plots import plot_back_off as plot_back_off
 from catnat.taxonomy.plots import plot_calibration as plot_calibration
 from catnat.taxonomy.plots import plot_probs as plot_probs
@@ -37,6 +38,7 @@ __all__ = [
     "hierarchical_scores",
     "lca_distance",
     "level_metrics",
+    "log_loss",
     "plot_back_off",
     "plot_calibration",
     "plot_probs",

@@ -88,6 +88,36 @@ def lca_distance(taxonomy: Taxonomy, y_true: Any, y_pred: Any, *, sample_weight:
     return float(np.average(steps, weights=row_weights(sample_weight, len(truth))))
 
 
+def log_loss(taxonomy: Taxonomy, y_true: Any, probs: Any, *, sample_weight: Any = None) -> float:
+    """Minus the mean log-probability of the labels, where a group counts with its own probability.
+
+    Args:
+        taxonomy: The taxonomy of the labels.
+        y_true: The labels of the rows: classes or groups.
+        probs: Class probabilities in the order of ``taxonomy.classes``, shape (n, K), or a frame with named columns.
+        sample_weight: The weight of every row.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import log_loss
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> log_loss(taxonomy, ["lion", "cat"], [[0.1, 0.5, 0.4, 0.0], [0.1, 0.5, 0.4, 0.0]])
+        0.399...
+    """
+    rows = probabilities.checked(taxonomy, probs)
+    truth = one_label_per_row(taxonomy, y_true, len(rows))
+    found = np.empty(len(rows))
+    for some in taxonomy.lineage.blocks(len(rows)):
+        sums = taxonomy.lineage.sums(np.asarray(rows[some], dtype=np.float64))
+        found[some] = _logs(np.take_along_axis(sums, truth[some, None], axis=1)[:, 0])
+    return -float(np.average(found, weights=row_weights(sample_weight, len(rows))))
+
+
+def _logs(probs: Floats) -> Floats:
+    """Logarithms, of what is less than rounding as if it were that."""
+    return np.log(np.maximum(probs, np.finfo(np.float64).eps))
+
+
 class LevelMetrics(NamedTuple):
     """How good probabilities are on one level; see :func:`level_metrics`."""
 
@@ -166,8 +196,7 @@ def _of_rows(sums: Floats, columns: Ints, target: Ints, k: int) -> Floats:
     of_target = np.take_along_axis(sums, target[:, None], axis=1)
     rank = (probs > of_target).sum(axis=1)
     right = columns[probs.argmax(axis=1)] == target
-    least = np.finfo(np.float64).eps
-    return np.stack([probs.max(axis=1), right, rank < k, np.log(np.maximum(of_target[:, 0], least))])
+    return np.stack([probs.max(axis=1), right, rank < k, _logs(of_target[:, 0])])
 
 
 def _of_level(level: int, measured: Floats, weights: Floats, bins: int) -> LevelMetrics:

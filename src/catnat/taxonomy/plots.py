@@ -78,7 +78,9 @@ def plot_probs(taxonomy: Taxonomy, probs: Any, *, marked: Sequence[Any] = (), ax
         is_class = number < taxonomy.num_classes
         left = lineage.depth[number] - 1
         width = taxonomy.num_levels - left if is_class else 1
-        _draw_bar(ax, name, values[number], (left, lineage.start[number]), (width, lineage.size[number]), name in marked)
+        _draw_bar(
+            ax, name, values[number], (left, lineage.start[number]), (width, lineage.size[number]), name in marked
+        )
     ax.set_xlim(-0.02, taxonomy.num_levels + 0.02)
     ax.set_ylim(taxonomy.num_classes + 0.02, -0.02)
     ax.set_axis_off()

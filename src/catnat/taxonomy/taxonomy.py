@@ -171,8 +171,8 @@ class Taxonomy:
         return cls(reading.pairs_of_standard(standard), weights)
 
     def joined(self, weights: Weights = None, embeddings: ArrayLike | None = None) -> Taxonomy:
-        """The same taxonomy with another :attr:`tree`: members joined by these weights or embeddings."""
-        return Taxonomy(self.parents, weights, embeddings=embeddings)
+        """The same taxonomy with a :attr:`tree` of these weights and embeddings; without weights it keeps its own."""
+        return Taxonomy(self.parents, self._weights if weights is None else weights, embeddings=embeddings)
 
     # ---- labels ----
 
