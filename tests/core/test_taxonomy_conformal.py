@@ -99,7 +99,7 @@ def test_sets_grow_with_the_quantile_and_contain_what_scores_say(table, kind, se
     labels = np.random.default_rng(seed).integers(len(taxonomy.labels), size=len(probs))
     y = taxonomy.names(labels).tolist()
     most = KINDS[kind].get("max_labels", taxonomy.num_classes)
-    scores = sets._family().scores(probs, labels)
+    scores = sets.scores(probs, y)
     classes = np.zeros((len(probs), taxonomy.num_classes), dtype=bool)
     for quantile in np.sort([0.0, *scores, 0.999, np.inf]):
         sets.quantile_ = float(quantile)
@@ -131,8 +131,7 @@ def test_scores_of_a_worked_example():
     probs = np.array([[0.5, 0.1, 0.3, 0.1]])
 
     def scores(**options):
-        family = ConformalSets(taxonomy, **options)._family()
-        return [float(family.scores(probs, taxonomy.index([name]))[0]) for name in taxonomy.labels]
+        return [float(ConformalSets(taxonomy, **options).scores(probs, [name])[0]) for name in taxonomy.labels]
 
     assert scores() == pytest.approx([0, 0.9, 0.7, 0.9, 0.9, 0.9])
     assert scores(method="aps") == pytest.approx([0, 0.8, 0.5, 0.8, 0.8, 0.8])

@@ -154,13 +154,15 @@ class ConformalSets:
             probs: Probabilities of rows that the model was not trained on, exchangeable with those to come.
             y: Their labels.
         """
+        self.quantile_ = conformal_quantile(self.scores(probs, y), self.coverage)
+        return self
+
+    def scores(self, probs: Any, y: Any) -> Floats:
+        """The score of every row: a set with the quantile q contains the label if the score is at most q."""
         rows = probabilities.checked(self.taxonomy, probs)
         truth = one_label_per_row(self.taxonomy, y, len(rows))
-        blocks = self.taxonomy.lineage.blocks(len(rows))
-        family = self._family()
-        scores = np.concatenate([np.zeros(0), *(family.scores(_float64(rows[some]), truth[some]) for some in blocks)])
-        self.quantile_ = conformal_quantile(scores, self.coverage)
-        return self
+        family, blocks = self._family(), self.taxonomy.lineage.blocks(len(rows))
+        return np.concatenate([np.zeros(0), *(family.scores(_float64(rows[some]), truth[some]) for some in blocks)])
 
     def predict(self, probs: Any) -> LabelSets:
         """The set of every row."""
