@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Beyond this the names would cover each other.
 _MOST_CLASSES = 64
+# The accuracy of a smaller fraction of rows is noise, and is left out.
+_LEAST = 0.01
 
 
 def plot_back_off(curves: BackOffCurve | Mapping[str, BackOffCurve], *, ax: Axes | None = None) -> Axes:
@@ -28,7 +30,7 @@ def plot_back_off(curves: BackOffCurve | Mapping[str, BackOffCurve], *, ax: Axes
     ax = _new_axes(5.0, 3.6) if ax is None else ax
     named = {"": curves} if isinstance(curves, BackOffCurve) else curves
     for name, curve in named.items():
-        enough = curve.answered >= 0.01  # the accuracy of a handful of rows is noise
+        enough = curve.answered >= _LEAST
         ax.plot(curve.information[enough], curve.accuracy[enough], label=name)
     ax.set_xlabel("information in the answers (1: all are classes)")
     ax.set_ylabel("accuracy of the answers")
@@ -47,7 +49,7 @@ def plot_calibration(levels: Sequence[LevelMetrics], *, ax: Axes | None = None) 
     ax = _new_axes(4.0, 4.0) if ax is None else ax
     ax.axline((0, 0), slope=1, color="gray", ls="--", lw=1)
     for each in levels:
-        filled = each.bin_weight > 0
+        filled = each.bin_weight >= _LEAST
         label = f"level {each.level}, error {each.calibration_error:.3f}"
         ax.plot(each.confidence[filled], each.bin_accuracy[filled], "o-", ms=4, label=label)
     ax.set_xlim(0, 1)
