@@ -82,7 +82,7 @@ autosummary_context = {
         "catnat.torch.Catnat": (":inherited-members: Categorical",),
         "catnat.torch.MultiCatnat": (":inherited-members: Distribution",),
         **dict.fromkeys(("catnat.jax.Catnat", "catnat.jax.MultiCatnat"), (":inherited-members:",)),
-        **dict.fromkeys(("catnat.sklearn.TreeClassifier", "catnat.sklearn.HeadClassifier"), SKLEARN),
+        "catnat.sklearn.TreeClassifier": SKLEARN,
         "catnat.integrations.numpyro.CatnatTransform": (":exclude-members: tree_flatten",),
     }
 }

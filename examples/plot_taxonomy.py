@@ -1,146 +1,116 @@
 """
-A taxonomy, and where a classifier backs off
-============================================
+Labels in a taxonomy, with any classifier
+=========================================
 
-Labels often stand in a taxonomy: products, diagnoses, species. :class:`catnat.Taxonomy` makes a tree of binary
-decisions in which every group is a node, and :class:`catnat.sklearn.TreeClassifier` fits one binary classifier at
-each. The probability of a group is then the probability of reaching its node, so all levels agree with each
-other, and a classifier that is unsure of the class can still be sure of the group.
+Labels often form a taxonomy: products, diagnoses, species. From a table with a column for every level and the
+probabilities of any classifier, :mod:`catnat.taxonomy` makes answers of a wanted accuracy, sets that contain the truth
+at a stated rate, and metrics of every level.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
 import catnat
-from catnat.sklearn import TreeClassifier
+from catnat.taxonomy import (
+    BackOff,
+    ConformalSets,
+    back_off_curve,
+    coverage_report,
+    hierarchical_scores,
+    level_metrics,
+    plot_back_off,
+    plot_calibration,
+    plot_probs,
+)
 
 plt.rcParams["figure.dpi"] = 150
 
 # %%
-# Animals
-# -------
-# Eight classes in four groups. The features are made up: a class is near the others of its group, and a group near
-# the others of its own.
+# The data
+# --------
+# Eight animals on three levels, the features are made up: a class is near the others of its group. "earthworm" has no
+# groups between the first level and itself, so its other cells are empty.
 
-taxonomy = catnat.Taxonomy.from_nested(
-    {
-        "mammal": {"cat": ["lion", "lynx", "tiger"], "dog": ["fox", "wolf"]},
-        "insect": {"beetle": ["ladybird", "stag beetle"]},
-        "earthworm": None,
-    }
-)
+paths = [
+    ("mammal", "cat", "lion"),
+    ("mammal", "cat", "lynx"),
+    ("mammal", "cat", "tiger"),
+    ("mammal", "dog", "fox"),
+    ("mammal", "dog", "wolf"),
+    ("insect", "beetle", "ladybird"),
+    ("insect", "beetle", "stag beetle"),
+    ("earthworm", None, None),
+]
 rng = np.random.default_rng(0)
-spread = {1: 8.0, 2: 3.0, 3: 1.2}  # of the entries of a level around their parent
-places = {None: np.zeros(4)}
-for name in [*taxonomy.groups, *taxonomy.classes]:
-    path = taxonomy.path(name)
-    places[name] = places[taxonomy.parents[name]] + spread[len(path)] * rng.normal(
-        size=4
-    )
-y = rng.choice(taxonomy.classes, size=800)
-X = np.stack([places[name] for name in y]) + rng.normal(size=(800, 4))
+places = {
+    name: rng.normal(size=4) * (4.0, 2.0, 1.0)[level]
+    for path in paths
+    for level, name in enumerate(path)
+    if name
+}
+rows = rng.integers(len(paths), size=4000)
+frame = pd.DataFrame([paths[i] for i in rows], columns=["level1", "level2", "level3"])
+X = np.stack([sum(places[name] for name in paths[i] if name) for i in rows])
+X += 1.2 * rng.normal(size=X.shape)
+train, held_out, test = slice(0, 300), slice(300, 2000), slice(2000, 4000)
 
 # %%
-# A fifth of the labels are groups: somebody wrote "cat" and no more. Such a row counts as the probability of its group.
+# Any classifier
+# --------------
+# It is trained on the deepest labels. ``align`` puts the columns of its probabilities into the taxonomy's order.
 
-known = [
-    rng.choice(taxonomy.path(name)) if i % 5 == 0 else name for i, name in enumerate(y)
-]
-classifier = TreeClassifier(LogisticRegression(), tree=taxonomy).fit(X, known)
-print(f"{classifier.score(X, y):.3f} of the classes are right")
+taxonomy = catnat.Taxonomy.from_frame(frame)
+y = taxonomy.labels_of(frame)
+model = LogisticRegression(max_iter=1000).fit(X[train], y[train])
+probs = taxonomy.align(model.predict_proba(X), model.classes_)
+print(taxonomy, f"accuracy of classes: {model.score(X[test], y[test]):.3f}")
+
+# %%
+# An answer at 95% accuracy
+# -------------------------
+# Held-out rows choose the threshold. Where no class is probable enough the answer is a group, or None.
+
+answers = BackOff(taxonomy, accuracy=0.95).fit(probs[held_out], y[held_out])
+found = answers.predict(probs[test])
+print(pd.Series(found).value_counts(dropna=False).to_string())
+given = [name is not None for name in found]
+print(hierarchical_scores(taxonomy, y[test][given], found[given]))
+
+# %%
+# A set at 90% coverage
+# ---------------------
+# Sets of classes, and sets of at most two labels. The guarantee is for all rows together: the report shows the groups.
+
+for most in (None, 2):
+    sets = ConformalSets(taxonomy, coverage=0.9, max_labels=most)
+    sets = sets.fit(probs[held_out], y[held_out]).predict(probs[test])
+    for each in coverage_report(sets, y[test]):
+        print(
+            f"{each.label or 'all':10} coverage {each.coverage:.3f}, "
+            f"{each.num_classes:.2f} classes in {each.num_labels:.2f} labels"
+        )
 
 # %%
 # A hard case
 # -----------
-# An animal between lion and lynx. No class is probable enough for 90% confidence, but "cat" is.
+# The row of which the model is least sure among those answered "cat". Bars show the probability of every class and
+# group, the red one is the answer.
 
-hard = (places["lion"] + places["lynx"]) / 2
-[answer] = classifier.predict_group(hard[None], confidence=0.9)
-print(f"at 90% confidence: {answer}")
-
-probs = dict(
-    zip(classifier.classes_, classifier.predict_proba(hard[None])[0], strict=True)
-)
-probs |= dict(
-    zip(classifier.groups_, classifier.group_proba(hard[None])[0], strict=True)
-)
-
-
-def draw(ax, name, top, height):
-    """An entry and all that is in it, as nested bars: from left to right the levels
-    of the taxonomy.
-    """
-    depth = len(taxonomy.path(name)) - 1
-    shade = plt.cm.Blues(0.15 + 0.7 * probs[name])
-    edge = (
-        {"edgecolor": "tab:red", "linewidth": 2.5, "zorder": 3}
-        if name == answer
-        else {"edgecolor": "white"}
-    )
-    width = 1 if name in taxonomy.groups else 3 - depth
-    ax.barh(top - height / 2, width, height, left=depth, color=shade, **edge)
-    text = (
-        f"{name}\n{probs[name]:.0%}"
-        if name in taxonomy.groups
-        else f"{name}  {probs[name]:.0%}"
-    )
-    colour = "white" if probs[name] > 0.6 else "black"
-    ax.text(
-        depth + 0.5,
-        top - height / 2,
-        text,
-        ha="center",
-        va="center",
-        fontsize=9,
-        color=colour,
-        zorder=4,
-    )
-    for below in (each for each, parent in taxonomy.parents.items() if parent == name):
-        size = len(taxonomy.members(below))
-        draw(ax, below, top, size)
-        top -= size
-
-
-fig, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-top = len(taxonomy.classes)
-for name in (name for name, parent in taxonomy.parents.items() if parent is None):
-    size = len(taxonomy.members(name))
-    draw(ax, name, top, size)
-    top -= size
-ax.set_title(
-    f"between a lion and a lynx: {answer!r} at 90% confidence (red)", fontsize=9
-)
-ax.set_axis_off()
-plt.show()
+cats = np.flatnonzero(found == "cat")
+hardest = cats[probs[test][cats].max(axis=1).argmin()]
+plot_probs(taxonomy, probs[test][hardest], marked=[found[hardest]])
 
 # %%
-# More confidence, less detail
-# ----------------------------
-# Over all rows: the more confidence is wanted, the further up the answers stand, and the more of them are right.
+# How much an answer tells
+# ------------------------
+# From right to left the threshold rises: answers get less specific and more accurate.
 
-levels = np.linspace(0.51, 0.999, 25)
-right, depth = [], []
-for confidence in levels:
-    answers = classifier.predict_group(X, confidence)
-    given = [
-        (answer, name)
-        for answer, name in zip(answers, y, strict=True)
-        if answer is not None
-    ]
-    right.append(np.mean([answer in taxonomy.path(name) for answer, name in given]))
-    depth.append(
-        np.mean(
-            [0 if answer is None else len(taxonomy.path(answer)) for answer in answers]
-        )
-    )
+plot_back_off(back_off_curve(taxonomy, probs[test], y[test]))
 
-fig, ax = plt.subplots(figsize=(5.2, 3.2), layout="constrained")
-ax.plot(levels, right, color="tab:blue")
-ax.plot(levels, levels, color="grey", linewidth=0.8, linestyle=":")
-ax.set(xlabel="confidence", ylabel="answers that are right")
-ax.yaxis.label.set_color("tab:blue")
-other = ax.twinx()
-other.plot(levels, depth, color="tab:orange")
-other.set_ylabel("mean level of the answer", color="tab:orange")
-plt.show()
+# %%
+# Can the probabilities be trusted?
+# ---------------------------------
+
+plot_calibration(level_metrics(taxonomy, y[test], probs[test]))

@@ -9,6 +9,7 @@ from catnat.activations import EdgeWarning as EdgeWarning
 from catnat.activations import isotropic_scale as isotropic_scale
 from catnat.activations import natural as natural
 from catnat.activations import sigmoid as sigmoid
+from catnat.taxonomy.taxonomy import Taxonomy as Taxonomy
 from catnat.trees.bins import Bins as Bins
 from catnat.trees.builders import balanced as balanced
 from catnat.trees.builders import chain as chain
@@ -24,7 +25,6 @@ from catnat.trees.forest import Forest as Forest
 from catnat.trees.statistics import ClassMeans as ClassMeans
 from catnat.trees.statistics import random_features as random_features
 from catnat.trees.statistics import random_projection as random_projection
-from catnat.trees.taxonomy import Taxonomy as Taxonomy
 from catnat.trees.tree import Tree as Tree
 
 __version__ = "0.2.0"

@@ -9,7 +9,6 @@ import pytest
 from scipy import sparse
 
 pytest.importorskip("sklearn")
-pytest.importorskip("torch")
 
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -17,7 +16,7 @@ from sklearn.datasets import load_iris, make_blobs
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import SkipTestWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -26,8 +25,9 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
 import catnat
-from catnat.sklearn import HeadClassifier, TreeClassifier
-from catnat.sklearn._tree_classifier import RowsOfNodes
+from catnat.sklearn import TreeClassifier, log_loss_scorer
+from catnat.sklearn._decisions import Decisions
+from catnat.sklearn._labels import Labels
 
 TAXONOMY = catnat.Taxonomy.from_nested(
     {"mammal": {"cat": ["lion", "lynx", "tiger"], "dog": ["fox", "wolf"]}, "insect": ["ant"], "worm": None}
@@ -67,32 +67,6 @@ def test_passes_check_estimator(estimator, tree):
     check(TreeClassifier(estimator, tree=tree))
 
 
-def test_head_passes_check_estimator():
-    # As scikit-learn says of its own SGDClassifier: batches of repeated rows are not those of weighted ones.
-    weighted = {f"check_sample_weight_equivalence_on_{kind}_data": "trained by batches" for kind in ("dense", "sparse")}
-    check(HeadClassifier(32, max_iter=20), expected_failed_checks=weighted)
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 64])
-def test_head_weighs_rows_whatever_the_batches(batch_size):
-    X, y = np.ones((64, 1), np.float32), np.arange(64) % 2
-    head = HeadClassifier(
-        4, tree="balanced", batch_size=batch_size, max_iter=4 * batch_size + 20, tol=-1, random_state=0
-    ).fit(X, y, np.where(y == 1, 9.0, 1.0))
-    np.testing.assert_allclose(head.predict_proba(X[:1])[0, 1], 0.9, atol=0.03)
-
-
-def test_head_weighs_the_rows_of_one_call_against_those_of_another():
-    X, y = np.ones((50, 1), np.float32), np.zeros(50, int)
-    probs = []
-    for weight in (1e-6, 1.0):
-        head = HeadClassifier(4, tree="balanced", learning_rate=0.1, random_state=0)
-        head.partial_fit(X, np.arange(50) % 2, classes=[0, 1])
-        before = head.predict_proba(X[:1])[0, 0]
-        probs.append(head.partial_fit(X, y, sample_weight=np.full(50, weight)).predict_proba(X[:1])[0, 0] - before)
-    assert probs[0] < 1e-4 < 0.05 < probs[1]
-
-
 def test_log_likelihood_takes_a_label_for_every_row():
     X, y = np.arange(6.0)[:, None], np.arange(6) % 3
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
@@ -105,8 +79,7 @@ def test_log_likelihood_takes_a_label_for_every_row():
 def product_of_branches(classifier, X):
     """Class probabilities by walking every path of the tree, one node after the other."""
     columns = []
-    for name in classifier.classes_:
-        k = classifier._labels.order[list(classifier.classes_).index(name)]
+    for k in range(len(classifier.classes_)):
         column = np.ones(len(X))
         for node, bit in zip(*classifier.tree_.path(k), strict=True):
             column *= classifier.estimators_[node].predict_proba(X)[:, bit]
@@ -131,30 +104,30 @@ def test_a_node_is_fitted_on_the_rows_below_it(tree):
     X, y = animals()
     weights = np.random.default_rng(1).uniform(0.5, 2, len(y))
     classifier = TreeClassifier(fast(), tree=tree).fit(X, y, weights)
-    index = {name: k for k, name in zip(classifier._labels.order, classifier.classes_, strict=True)}
-    paths = [dict(zip(*map(np.ndarray.tolist, classifier.tree_.path(index[name])), strict=True)) for name in y]
+    index = np.searchsorted(classifier.classes_, y)
+    paths = [dict(zip(*map(np.ndarray.tolist, classifier.tree_.path(k)), strict=True)) for k in index]
     for node, fitted in enumerate(classifier.estimators_):
         rows = [i for i, path in enumerate(paths) if node in path]
         expected = fast().fit(X[rows], [paths[i][node] for i in rows], weights[rows])
         np.testing.assert_allclose(fitted.coef_, expected.coef_, rtol=1e-12)
 
 
-def test_rows_of_nodes_leave_out_labels_at_or_above_the_node():
-    tree, ids = TAXONOMY.tree, np.array([TAXONOMY.ids[name] for name in TAXONOMY.parents])
-    rows = RowsOfNodes.sorted_by(ids, tree)
-    parents, bits = tree.parents, tree.bits
-    for node in range(tree.num_nodes):
-        expected = {}
-        for row, below in enumerate(ids):
-            while below != 0:
-                if parents[below] == node:
-                    expected[row] = int(bits[below])
-                below = parents[below]
-        found, branch = rows.at(node)
+@pytest.mark.parametrize("members", ["given", "multiclass"])
+def test_rows_of_nodes_leave_out_labels_at_or_above_the_node(members):
+    y = np.array(TAXONOMY.labels)
+    labels = Labels.of_taxonomy(TAXONOMY, members, None, y, None)
+    numbers, parent = labels.index(y), labels.lineage.parent
+    for each, (found, branch) in zip(
+        labels.members, Decisions(labels.lineage, labels.members).rows(numbers), strict=True
+    ):
+        node, expected = parent[each[0]], {}
+        for row, below in enumerate(numbers):
+            while below != labels.lineage.top:
+                if parent[below] == node:
+                    expected[row] = each.tolist().index(below)
+                below = parent[below]
         assert dict(zip(found.tolist(), branch.tolist(), strict=True)) == expected
         assert (np.diff(found) > 0).all()
-        no = sum(1 for bit in expected.values() if bit == 0)
-        assert rows.masses(np.ones(len(ids)))[node].tolist() == [no, len(expected) - no]
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
@@ -176,7 +149,7 @@ def test_predictions_by_blocks_are_the_same(monkeypatch):
         return classifier.predict(X), classifier.top_k(X, 2)[1], classifier.predict_group(X), classifier.group_proba(X)
 
     at_once = predictions()
-    monkeypatch.setattr("catnat.sklearn._prediction._NUMBERS", 100)
+    monkeypatch.setattr("catnat.sklearn._tree_classifier._NUMBERS", 100)
     for whole, blocks in zip(at_once, predictions(), strict=True):
         np.testing.assert_array_equal(whole, blocks)
 
@@ -229,12 +202,12 @@ def test_partial_labels_help_the_nodes_above_and_leave_those_below_alone():
     X, y = animals()
     less = np.where(np.isin(y, ["lion", "lynx", "tiger"]) & (np.arange(len(y)) % 2 == 0), "cat", y)
     kept = less != "cat"
-    partial, dropped = (TreeClassifier(fast(), tree=TAXONOMY) for _ in range(2))
+    partial, dropped = (TreeClassifier(fast(), tree=TAXONOMY, members="given") for _ in range(2))
     partial.fit(X, less)
     dropped.fit(X[kept], y[kept])
     cat = TAXONOMY.ids["cat"]
     np.testing.assert_allclose(partial.estimators_[cat].coef_, dropped.estimators_[cat].coef_, rtol=1e-12)
-    full = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
+    full = TreeClassifier(fast(), tree=TAXONOMY, members="given").fit(X, y)
     np.testing.assert_allclose(partial.estimators_[0].coef_, full.estimators_[0].coef_, rtol=1e-12)
 
 
@@ -253,6 +226,92 @@ def test_a_node_with_one_branch_in_the_data_keeps_the_prior():
     np.testing.assert_allclose(groups[:, dog] / groups[:, mammal], (2 / 5) / (cats + 1), rtol=1e-9)
     fox, wolf = (logs[:, list(classifier.classes_).index(name)] for name in ("fox", "wolf"))
     np.testing.assert_allclose(fox, wolf, rtol=1e-12)
+
+
+def test_members_by_one_multiclass_classifier_are_those_of_each_group():
+    X, y = animals()
+    classifier = TreeClassifier(fast(), tree=TAXONOMY, members="multiclass").fit(X, y)
+    known = dict(zip(TAXONOMY.groups, classifier.estimators_[1:], strict=True))
+    assert known["insect"] is None
+    mammals = np.isin(y, TAXONOMY.members("mammal"))
+    in_cats = np.isin(y, TAXONOMY.members("cat"))
+    first = fast().fit(X, [TAXONOMY.path(name)[0] for name in y])
+    second = fast().fit(X[mammals], np.where(in_cats, "cat", "dog")[mammals])
+    third = fast().fit(X[in_cats], y[in_cats])
+    expected = first.predict_proba(X)[:, 1] * second.predict_proba(X)[:, 0] * third.predict_proba(X)[:, 1]
+    assert first.classes_[1] == "mammal"
+    np.testing.assert_allclose(classifier.predict_proba(X)[:, list(NAMES).index("lynx")], expected, rtol=1e-4)
+    few = TreeClassifier(fast(), tree=TAXONOMY, members="multiclass").fit(X[y != "lynx"], y[y != "lynx"])
+    probs = few.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1, atol=1e-12)
+    of_cats = few.group_proba(X)[:, list(few.groups_).index("cat")]
+    count = np.isin(y, ["lion", "tiger"]).sum()
+    np.testing.assert_allclose(probs[:, list(NAMES).index("lynx")] / of_cats, 1 / 3 / (count + 1), rtol=1e-9)
+
+
+def test_a_taxonomy_and_its_tree_are_the_same_whatever_the_order_of_listing():
+    X, y = animals()
+    listed = catnat.Taxonomy(list(TAXONOMY.parents.items())[::-1])
+    by_tree = TreeClassifier(fast(), tree=listed.tree).fit(X, y).predict_proba(X)
+    by_taxonomy = TreeClassifier(fast(), tree=listed, members="given").fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(by_tree, by_taxonomy, rtol=1e-12)
+
+
+def test_members_are_joined_by_their_centroids():
+    """In one group of 40 classes on a line, listed at random, neighbours share most of their paths."""
+    rng = np.random.default_rng(0)
+    place = rng.permutation(40)
+    y = np.repeat(np.arange(40), 20)
+    X = place[y, None] + 0.3 * rng.normal(size=(len(y), 1))
+    taxonomy = catnat.Taxonomy.from_nested({"all": list(range(40))})
+    by_centroids, as_given = (
+        TreeClassifier(fast(), tree=taxonomy, members=m).fit(X, y) for m in ("centroids", "given")
+    )
+    assert by_centroids.score(X, y) > 0.85 > 0.3 > as_given.score(X, y)
+
+
+def test_rows_labelled_with_a_group_are_right_if_the_class_is_in_it():
+    X, y = animals()
+    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
+    found = classifier.predict(X)
+    tops = [TAXONOMY.path(name)[0] for name in y]
+    assert classifier.score(X, tops) == np.mean(
+        [TAXONOMY.path(name)[0] == top for name, top in zip(found, tops, strict=True)]
+    )
+    assert classifier.score(X, tops) > classifier.score(X, y)
+    weights = np.arange(len(y))
+    assert classifier.score(X, y, weights) == pytest.approx(np.average(found == y, weights=weights))
+
+
+def test_cross_validation_with_groups_and_classes_that_a_fold_lacks():
+    X, y = animals()
+    y = with_groups(y)
+    y[np.flatnonzero(y == "lynx")[1:]] = "cat"
+    model = make_pipeline(StandardScaler(), TreeClassifier(fast(), tree=TAXONOMY))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of the one lynx
+        accuracy = cross_val_score(model, X, y, cv=3)
+        losses = cross_val_score(model, X, y, cv=3, scoring=log_loss_scorer(TAXONOMY))
+    assert (accuracy > 0.5).all()
+    assert ((losses > -1.3) & (losses < 0)).all()
+    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
+    assert log_loss_scorer(TAXONOMY)(classifier, X, y) == pytest.approx(classifier.log_likelihood(X, y).mean())
+
+
+def test_an_answer_at_the_top_level_at_least():
+    X, y = animals()
+    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
+    assert None in classifier.predict_group(X, 0.99)
+    answers = classifier.predict_group(X, 0.99, least_level=1)
+    assert set(answers) <= set(TAXONOMY.labels)
+
+
+def test_a_calibrator_that_takes_groups_for_classes_is_found_out():
+    X, y = animals()
+    labels = np.where(np.arange(len(y)) % 2 == 0, y, [TAXONOMY.path(name)[0] for name in y])
+    calibrated = CalibratedClassifierCV(fast(), cv=2).fit(X, labels)
+    with pytest.raises(ValueError, match="is a group of this taxonomy"):
+        TAXONOMY.align(calibrated.predict_proba(X), calibrated.classes_)
 
 
 # ---- what scikit-learn's users bring ----
@@ -327,99 +386,6 @@ def test_boosters_as_they_are(library):
     np.testing.assert_array_equal(joblib.load(file).predict_proba(X), classifier.predict_proba(X))
 
 
-# ---- heads ----
-
-
-def head(**options):
-    return HeadClassifier(**{"embedding_size": 16, "max_iter": 10, "batch_size": 16, "random_state": 0, **options})
-
-
-def test_head_says_one_distribution_in_all_its_methods():
-    X, y = animals()
-    classifier = head(tree=TAXONOMY).fit(X, y)
-    probs = classifier.predict_proba(X)
-    np.testing.assert_allclose(probs.sum(1), 1, rtol=0, atol=1e-12)
-    groups = dict(zip(classifier.groups_, classifier.group_proba(X).T, strict=True))
-    for group, found in groups.items():
-        members = np.isin(classifier.classes_, TAXONOMY.members(group))
-        np.testing.assert_allclose(found, probs[:, members].sum(1), rtol=1e-12)
-    labels, values = classifier.top_k(X, 3)
-    np.testing.assert_allclose(values, np.sort(probs, 1)[:, :-4:-1], rtol=1e-14)
-    assert (labels[:, 0] == classifier.predict(X)).all()
-    assert (classifier.classes_[probs.argmax(1)] == labels[:, 0]).all()
-    assert classifier.score(X, y) > 0.6
-    assert classifier.loss_curve_[-1] < 0.8 * classifier.loss_curve_[0]
-
-
-def test_head_trains_on_the_likelihood_of_partial_labels():
-    X, y = animals()
-    y = with_groups(y, every=2)
-    classifier = head(tree=TAXONOMY).fit(X, y)
-    probs = classifier.predict_proba(X)
-    sums = [row[np.isin(classifier.classes_, TAXONOMY.members(name))].sum() for row, name in zip(probs, y, strict=True)]
-    ids = classifier._labels.ids(y)
-    np.testing.assert_allclose(classifier._network.log_prob(X.astype(np.float32), ids), np.log(sums), atol=1e-4)
-    np.testing.assert_allclose(classifier.log_likelihood(X, y), np.log(sums), rtol=1e-9, atol=1e-12)
-    assert classifier.score(X, animals()[1]) > 0.6
-    groups_alone = head(tree=TAXONOMY).fit(X, [TAXONOMY.path(name)[0] for name in animals()[1]])
-    assert groups_alone.loss_curve_[-1] < 0.7 * groups_alone.loss_curve_[0]
-
-
-def test_head_on_sparse_rows_is_that_on_dense_ones():
-    X, y = animals()
-    dense = np.maximum(X, 0).astype(np.float32)
-    rows = sparse.csr_matrix(dense)
-    by_array, by_rows = (head(tree="huffman").fit(each, y) for each in (dense, rows))
-    np.testing.assert_allclose(by_rows.predict_proba(rows), by_array.predict_proba(dense), atol=1e-3)
-
-
-def test_partial_fit_continues():
-    X, y = animals()
-    whole = head(max_iter=1).fit(X, y)
-    parts = head()
-    for _ in range(10):
-        parts.partial_fit(X, y, classes=NAMES)
-    assert parts.n_iter_ == 10
-    assert parts.loss_curve_[0] == pytest.approx(whole.loss_curve_[0], rel=0.2)
-    assert parts.loss_curve_[-1] < 0.7 * parts.loss_curve_[0]
-    few = head().partial_fit(X[y == "ant"], y[y == "ant"], classes=NAMES)
-    assert np.isfinite(few.partial_fit(X, y).predict_log_proba(X)).all()
-    with pytest.raises(ValueError, match="needs `classes`"):
-        head().partial_fit(X, y)
-
-
-def test_early_stopping_keeps_the_best_weights():
-    X, _ = animals()
-    noise = NAMES[np.random.default_rng(0).integers(len(NAMES), size=len(X))]  # nothing to learn: it overfits
-    classifier = head(early_stopping=True, max_iter=30, learning_rate=1.0, validation_fraction=0.5).fit(X, noise)
-    assert classifier.n_iter_ == len(classifier.validation_curve_) < 30
-    held_out = classifier.validation_curve_
-    again = head(early_stopping=True, max_iter=int(np.argmin(held_out)) + 1, learning_rate=1.0, validation_fraction=0.5)
-    np.testing.assert_allclose(again.fit(X, noise).predict_proba(X), classifier.predict_proba(X), rtol=1e-5)
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, 1.5])
-def test_some_rows_are_held_out_and_some_are_not(fraction):
-    with pytest.raises(ValueError, match=f"`validation_fraction` is {fraction}"):
-        head(early_stopping=True, validation_fraction=fraction).fit(*animals())
-    head(max_iter=1, validation_fraction=fraction).fit(*animals())  # nothing is held out
-
-
-def test_head_shows_its_progress(capsys):
-    pytest.importorskip("tqdm")
-    head(max_iter=2, verbose=True).fit(*animals())
-    assert "pass 2, loss" in capsys.readouterr().err
-
-
-def test_head_survives_files_and_search():
-    X, y = animals()
-    search = GridSearchCV(head(), {"learning_rate": [0.01, 0.1]}, cv=2).fit(X, y)
-    file = io.BytesIO()
-    joblib.dump(search.best_estimator_, file)
-    file.seek(0)
-    np.testing.assert_array_equal(joblib.load(file).predict_proba(X), search.predict_proba(X))
-
-
 # ---- errors ----
 
 
@@ -429,29 +395,15 @@ def test_head_survives_files_and_search():
         ({"tree": "oak"}, ValueError, "`tree` is 'oak', but one of"),
         ({"tree": 3}, TypeError, "`tree` is 3, but one of"),
         ({"tree": catnat.balanced(5)}, ValueError, "5 classes, but `y` has 7"),
-        ({"tree": catnat.Taxonomy.from_paths(["a", "b"])}, ValueError, "`y` has the label"),
-        ({"tree": catnat.Taxonomy({"a": None, 1: None})}, ValueError, "not all of one type"),
+        ({"tree": catnat.Taxonomy.from_paths(["a", "b"])}, ValueError, "neither a class nor a group"),
+        ({"tree": catnat.Taxonomy.from_paths([("a",), ("b",)])}, ValueError, "no labels for scikit-learn"),
+        ({"tree": TAXONOMY, "members": "some"}, ValueError, "`members` is 'some'"),
         ({"estimator": LinearSVC()}, TypeError, "has no predict_proba"),
     ],
 )
 def test_wrong_arguments(options, error, text):
     with pytest.raises(error, match=text):
         TreeClassifier(**options).fit(*animals())
-
-
-@pytest.mark.parametrize("name", ["embedding_size", "batch_size", "max_iter"])
-def test_sizes_of_a_head_are_positive_integers(name):
-    for value, error in ((0, ValueError), (1.5, TypeError)):
-        with pytest.raises(error, match=name):
-            HeadClassifier(**{name: value}).fit(*animals())
-
-
-def test_classes_stay_those_of_the_first_call():
-    X, y = animals()
-    head = HeadClassifier(4, random_state=0).partial_fit(X, y, classes=NAMES)
-    assert head.partial_fit(X, y, classes=NAMES[::-1]).classes_.tolist() == sorted(NAMES)
-    with pytest.raises(ValueError, match="first call of partial_fit"):
-        head.partial_fit(X, y, classes=NAMES[:3])
 
 
 def test_wrong_calls():
@@ -465,8 +417,10 @@ def test_wrong_calls():
         classifier.predict_group(X)
     with pytest.raises(AttributeError, match="Only a taxonomy has groups"):
         classifier.group_proba(X)
-    with pytest.raises(ValueError, match=r"`confidence` is 0\.5"):
-        classifier.predict_group(X, 0.5)
+    with pytest.raises(ValueError, match=r"`threshold` is 1\.5"):
+        TreeClassifier(fast(), tree=TAXONOMY).fit(X, y).predict_group(X, 1.5)
+    with pytest.raises(AttributeError, match="no tree of binary decisions"):
+        TreeClassifier(fast(), tree=TAXONOMY, members="multiclass").fit(X, y).tree_  # noqa: B018
     with pytest.raises(ValueError, match="label 'whale'"):
         classifier.log_likelihood(X[:1], ["whale"])
     with pytest.raises(ValueError, match="does not take it"):

@@ -1,7 +1,7 @@
-"""Classifiers for scikit-learn whose probabilities come from a tree of binary decisions, such as a taxonomy.
+"""A classifier for scikit-learn whose probabilities come from a tree of decisions, such as a taxonomy.
 
-:class:`TreeClassifier` fits a copy of any binary classifier at every node; :class:`HeadClassifier` trains
-``catnat.torch.CatnatHead`` and needs PyTorch.
+:class:`TreeClassifier` fits a copy of any classifier at every node. For the probabilities of other models see
+:mod:`catnat.taxonomy`.
 """
 
 try:
@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise ImportError('catnat.sklearn needs scikit-learn: pip install "catnat[sklearn]".') from error
 
-from catnat.sklearn._head_classifier import HeadClassifier as HeadClassifier
+from catnat.sklearn._scorer import log_loss_scorer as log_loss_scorer
 from catnat.sklearn._tree_classifier import TreeClassifier as TreeClassifier
 
-__all__ = ["HeadClassifier", "TreeClassifier"]
+__all__ = ["TreeClassifier", "log_loss_scorer"]

@@ -1,8 +1,9 @@
-"""Labels as places in a tree: what a user calls a class or a group, and where it stands."""
+"""What a classifier on a tree decides between: classes, the nodes above them, and the tree made from data."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,67 +13,90 @@ from sklearn.random_projection import SparseRandomProjection
 from sklearn.utils.multiclass import check_classification_targets
 
 from catnat import Taxonomy, Tree, balanced, from_embeddings, huffman
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from catnat.taxonomy.lineage import Floats, Ints, Lineage
 
 KINDS = ("centroids", "huffman", "balanced")
+MEMBERS = ("centroids", "given", "multiclass")
 # Wider features are projected at random to this many numbers, which keeps their distances.
 _WIDTH = 256
 
 
-class Labels(NamedTuple):
-    """The classes in the order of ``classes_``, which is sorted, and the tree over them."""
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The classes, sorted, and the nodes at which a classifier decides between members."""
 
     classes: NDArray[Any]
-    tree: Tree
-    order: Ints  # the tree's class that stands for each
+    lineage: Lineage
+    members: list[Ints]
+    """What each node decides between: first the top, then the groups of the lineage."""
+    prior: Floats
+    """The probabilities of the classes without data."""
+    tree: Tree | None
+    """The tree whose nodes these are, if decisions are binary."""
     taxonomy: Taxonomy | None
 
     @classmethod
-    def from_taxonomy(cls, taxonomy: Taxonomy) -> Labels:
-        """All classes of a taxonomy, whether the data have them or not."""
+    def of_tree(cls, classes: NDArray[Any], tree: Tree, taxonomy: Taxonomy | None = None) -> Labels:
+        """The nodes of a tree of binary decisions."""
+        size, nodes = tree.num_classes, tree.num_nodes
+        if size == 1:
+            return cls(classes, Lineage([1, 1], 1), [np.zeros(1, dtype=np.int64)], tree.prior, tree, taxonomy)
+        number = np.concatenate([[2 * size - 2], np.arange(size, 2 * size - 2), np.arange(size)])  # the root is last
+        parents = tree.parents[[*range(nodes, 2 * size - 1), *range(1, nodes), 0]]
+        lineage = Lineage(number[np.maximum(parents, 0)], size)
+        return cls(classes, lineage, list(number[tree.child_ids]), tree.prior, tree, taxonomy)
+
+    @classmethod
+    def of_taxonomy(cls, taxonomy: Taxonomy, members: str, X: Any, y: NDArray[Any], weights: Floats | None) -> Labels:
+        """The groups of a taxonomy, or binary decisions between their members."""
         names = np.array(taxonomy.classes)
         if names.ndim != 1 or names.tolist() != list(taxonomy.classes):
             raise ValueError(
-                "The classes of the taxonomy are not all of one type that NumPy can sort, such as strings or integers: "
-                f"the first are {taxonomy.classes[:3]}. Give them names of one type."
+                "The classes of the taxonomy are no labels for scikit-learn, which are strings or integers: the first "
+                f"are {taxonomy.classes[:3]}. Give them names of one of these types."
             )
-        order = np.argsort(names)
-        return cls(names[order], taxonomy.tree, order, taxonomy)
+        if members == "multiclass":
+            lineage = taxonomy.lineage
+            by_parent = np.argsort(lineage.parent[:-1], kind="stable")
+            parts = np.split(by_parent, np.flatnonzero(np.diff(lineage.parent[by_parent])) + 1)
+            return cls(names, lineage, [parts[-1], *parts[:-1]], taxonomy.tree.prior, None, taxonomy)
+        if members == "centroids":
+            index = taxonomy.index(y)
+            at = np.flatnonzero(index < taxonomy.num_classes)
+            masses = np.ones(len(index)) if weights is None else weights
+            rows = _numbers(X)
+            if rows is not None and at.size:
+                vectors = _class_vectors(_memberships(index[at], masses[at], len(names)), rows[at], masses[at])
+                taxonomy = taxonomy.joined(embeddings=vectors)
+        return cls.of_tree(names, taxonomy.tree, taxonomy)
 
-    def ids(self, y: NDArray[Any]) -> Ints:
-        """The id in the tree of every label: a leaf, or the node of a group."""
+    def index(self, y: NDArray[Any]) -> Ints:
+        """The number in the lineage of every label: a class, or the node of a group."""
         if self.taxonomy is None:
-            place = np.minimum(np.searchsorted(self.classes, y), len(self.classes) - 1)
-            known = self.classes[place] == y
-            ids = self.tree.num_nodes + place
-        else:
-            ids = np.array([self.taxonomy.ids.get(label, -1) for label in y.tolist()], dtype=np.int64)
-            known = ids >= 0
-        if not known.all():
-            raise ValueError(
-                f"`y` has the label {y[~known].tolist()[0]!r}, which is not among the {len(self.classes)} classes "
-                f"{'and groups of the taxonomy' if self.taxonomy else 'that were given first'}."
-            )
-        return ids
-
-    @property
-    def leaves(self) -> Ints:
-        """The ids of the classes."""
-        return self.tree.num_nodes + self.order
+            found = np.minimum(np.searchsorted(self.classes, y), len(self.classes) - 1)
+            wrong = np.flatnonzero(self.classes[found] != y)
+            if wrong.size:
+                raise ValueError(
+                    f"`y` has the label {y[wrong].tolist()[0]!r}, which is not among the classes of the fit."
+                )
+            return found
+        numbers = self.taxonomy.index(y)
+        if self.tree is None:
+            return numbers
+        size = len(self.classes)
+        ids = np.array([self.taxonomy.ids[name] for name in self.taxonomy.labels])[numbers]
+        return np.where(ids >= size - 1, ids - (size - 1), np.where(ids == 0, self.lineage.top, size + ids - 1))
 
 
-def labels_for(tree: Any, X: Any, y: NDArray[Any], weights: Floats | None, classes: Any = None) -> Labels:
-    """The labels and their tree, from what the user calls ``tree``; the classes are those of ``y`` unless given."""
+def labels_for(tree: Any, members: str, X: Any, y: NDArray[Any], weights: Floats | None) -> Labels:
+    """The labels and their tree, from what the user calls ``tree``."""
+    if members not in MEMBERS:
+        raise ValueError(f"`members` is {members!r}, but must be one of {', '.join(map(repr, MEMBERS))}.")
     if isinstance(tree, Taxonomy):
-        return Labels.from_taxonomy(tree)
+        return Labels.of_taxonomy(tree, members, X, y, weights)
     check_classification_targets(y)
-    classes = np.unique(y if classes is None else classes)
-    built = tree
-    if isinstance(tree, str):
-        index = Labels(classes, balanced(len(classes)), np.arange(len(classes)), None).ids(y) - (len(classes) - 1)
-        built = _tree_of_kind(tree, X, index, weights, len(classes))
+    classes, index = np.unique(y, return_inverse=True)
+    built = _tree_of_kind(tree, X, index, weights, len(classes)) if isinstance(tree, str) else tree
     if not isinstance(built, Tree):
         raise TypeError(f"`tree` is {tree!r}, but one of {KINDS}, a catnat.Tree or a catnat.Taxonomy is needed.")
     if built.num_classes != len(classes):
@@ -80,7 +104,7 @@ def labels_for(tree: Any, X: Any, y: NDArray[Any], weights: Floats | None, class
             f"`tree` has {built.num_classes} classes, but `y` has {len(classes)}. A tree needs a leaf for every "
             "class of the data, in sorted order; a catnat.Taxonomy may have classes that the data lack."
         )
-    return Labels(classes, built, np.arange(len(classes)), None)
+    return Labels.of_tree(classes, built)
 
 
 def _tree_of_kind(kind: str, X: Any, index: Ints, weights: Floats | None, size: int) -> Tree:
@@ -89,13 +113,14 @@ def _tree_of_kind(kind: str, X: Any, index: Ints, weights: Floats | None, size: 
     if kind == "balanced":
         return balanced(size)
     masses = np.ones(len(index)) if weights is None else weights
-    members = sparse.csr_matrix((masses, (index, np.arange(len(index)))), shape=(size, len(index)))
+    members = _memberships(index, masses, size)
     counts = np.asarray(members.sum(axis=1)).ravel()
-    counts[counts == 0] = 1.0  # classes that come with a later batch
-    features = _numbers(X) if kind == "centroids" else None
-    if features is None:
-        return huffman(counts)
-    return from_embeddings(_class_vectors(members, features, masses), counts)
+    rows = _numbers(X) if kind == "centroids" else None
+    return huffman(counts) if rows is None else from_embeddings(_class_vectors(members, rows, masses), counts)
+
+
+def _memberships(index: Ints, masses: Floats, size: int) -> Any:
+    return sparse.csr_matrix((masses, (index, np.arange(len(index)))), shape=(size, len(index)))
 
 
 def _numbers(X: Any) -> Any:
@@ -121,16 +146,3 @@ def _class_vectors(members: Any, X: Any, weights: Floats) -> NDArray[Any]:
     if vectors.shape[1] > _WIDTH:
         vectors = SparseRandomProjection(_WIDTH, random_state=0).fit_transform(vectors)
     return np.asarray(vectors.toarray() if sparse.issparse(vectors) else vectors)
-
-
-def pre_order(tree: Tree) -> tuple[Ints, Ints]:
-    """The number of every id in pre-order, and that of the first id after everything below it."""
-    sizes = np.ones(tree.num_nodes + tree.num_classes, dtype=np.int64)
-    for level in reversed(tree.levels):
-        sizes[level] += sizes[tree.child_ids[level]].sum(axis=1)
-    number = np.zeros_like(sizes)
-    for level in tree.levels:
-        no, yes = tree.child_ids[level].T
-        number[no] = number[level] + 1
-        number[yes] = number[no] + sizes[no]
-    return number, number + sizes

@@ -1,53 +1,63 @@
-"""A binary classifier at every node of a tree, each fitted on the rows that reach it."""
+"""A classifier at every node of a tree, each fitted on the rows that reach it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import numbers
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import _safe_indexing, check_scalar, get_tags
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
+    check_is_fitted,
     column_or_1d,
     has_fit_parameter,
     validate_data,
 )
 
 from catnat import Taxonomy, Tree
-from catnat.sklearn._labels import Floats, Ints, labels_for, pre_order
-from catnat.sklearn._prediction import TreePredictor, log_reach
+from catnat.sklearn._decisions import Decisions, LocalModel
+from catnat.sklearn._labels import labels_for
+from catnat.taxonomy import back_off
+from catnat.taxonomy.lineage import Floats
 
-_LEAST = np.finfo(np.float64).eps  # no branch is less probable: a node that is certain may still be wrong
+# Numbers that a prediction holds at once, unless all of them are its result.
+_NUMBERS = 1 << 24
 
 
-class TreeClassifier(TreePredictor):
-    r"""One binary classifier per node of a tree over the classes.
+class TreeClassifier(ClassifierMixin, BaseEstimator):
+    r"""One classifier per node of a tree over the classes.
 
     A class's probability is the product of the branch probabilities on its path, so the log-likelihood is a sum over
-    nodes, and every node is fitted alone: a clone of ``estimator``, on the rows whose class lies below. A row takes
-    part in about :math:`\log_2 K` fits, where multiclass boosting grows K trees for all rows in every round.
+    nodes. Every node is fitted alone: a clone of ``estimator``, on the rows whose class lies below. A row takes part in
+    about :math:`\log_2 K` fits, where multiclass boosting grows K trees for all rows in every round.
 
     Args:
-        estimator: A binary classifier with ``predict_proba``; ``HistGradientBoostingClassifier()`` if not given.
-            Those of LightGBM and XGBoost will do.
+        estimator: A classifier with ``predict_proba``; ``HistGradientBoostingClassifier()`` if not given. Those of
+            LightGBM and XGBoost will do.
         tree: ``"centroids"``: classes with similar means of the standardized features are told apart late
             (:func:`catnat.from_embeddings`, with counts); sparse features are not standardized. ``"huffman"``: by
             counts alone. ``"balanced"``: sorted classes, for an order that means something. Or a :class:`catnat.Tree`
             over the sorted classes. Or a :class:`catnat.Taxonomy`, whose classes are then those of the classifier, and
             whose groups may be labels.
+        members: How a taxonomy's group is divided among its members. ``"centroids"``: by binary decisions that tell
+            members with similar means apart late. ``"given"``: by those of ``taxonomy.tree``. ``"multiclass"``: by one
+            multiclass ``estimator`` for each group, which is best for linear models.
         n_jobs: How many nodes are fitted at once, as in scikit-learn.
 
     A row labelled with a group of the taxonomy counts as the probability of that group: it takes part in the nodes
-    above it. A node where all rows take one branch has no classifier: its probabilities are the fractions of the rows
-    and of one more, which is divided as the tree's prior says.
+    above it. Members of a node without any rows get probabilities by counting, with one more row, which is divided as
+    the tree's prior says.
 
     Attributes:
-        estimators_: The classifier of every node, None where there is none.
+        estimators_: The classifier of every node, None where there is none. Nodes are those of ``tree_``; of
+            ``members="multiclass"`` the top and then ``groups_``.
         n_features_in_: The number of features.
 
     Example:
@@ -64,10 +74,16 @@ class TreeClassifier(TreePredictor):
     """
 
     def __init__(
-        self, estimator: Any = None, *, tree: str | Tree | Taxonomy = "centroids", n_jobs: int | None = None
+        self,
+        estimator: Any = None,
+        *,
+        tree: str | Tree | Taxonomy = "centroids",
+        members: str = "centroids",
+        n_jobs: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.tree = tree
+        self.members = members
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TreeClassifier:
@@ -86,18 +102,15 @@ class TreeClassifier(TreePredictor):
         if weights is not None and not weights.all():
             kept = np.flatnonzero(weights)
             X, y, weights = _safe_indexing(X, kept), y[kept], weights[kept]
-        self._labels = labels_for(self.tree, X, y, weights)
-        ids = self._labels.ids(y)
-        rows = RowsOfNodes.sorted_by(ids, self.tree_)
-        sides = rows.masses(np.ones(len(ids)) if weights is None else weights)
-        self._constant = _smoothed(sides, self.tree_)
-        self._fitted = np.flatnonzero(sides.all(axis=1))
-        found = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_node)(clone(self._estimator()), X, *rows.at(int(node)), weights) for node in self._fitted
+        self._labels = labels_for(self.tree, self.members, X, y, weights)
+        self._decisions = Decisions(self._labels.lineage, self._labels.members)
+        masses = self._labels.lineage.sums(self._labels.prior[None])[0]
+        rows = self._decisions.rows(self._labels.index(y))
+        self._models: list[LocalModel] = Parallel(n_jobs=self.n_jobs)(
+            delayed(LocalModel.fit)(clone(self._estimator()), X, *some, masses[members], weights)
+            for some, members in zip(rows, self._decisions.members, strict=True)
         )
-        self.estimators_: list[Any] = [None] * self.tree_.num_nodes
-        for node, fitted in zip(self._fitted, found, strict=True):
-            self.estimators_[node] = fitted
+        self.estimators_ = [model.estimator for model in self._models]
         return self
 
     def _estimator(self) -> Any:
@@ -113,70 +126,148 @@ class TreeClassifier(TreePredictor):
         if weights is not None and not has_fit_parameter(estimator, "sample_weight"):
             raise ValueError(f"`sample_weight` is given, but {type(estimator).__name__}.fit does not take it.")
 
-    def _log_reach(self, X: Any) -> Floats:
-        rows = X.shape[0]
-        branches = np.empty((2, self.tree_.num_nodes, rows))
-        branches[:] = self._constant[..., None]
-        found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(
-            delayed(_branch_log_probs)(self.estimators_[node], X) for node in self._fitted
+    # ---- fitted attributes ----
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes, sorted: the columns of ``predict_proba``."""
+        return self._labels.classes
+
+    @property
+    def tree_(self) -> Tree:
+        """The tree of binary decisions."""
+        check_is_fitted(self)
+        if self._labels.tree is None:
+            raise AttributeError('With members="multiclass" there is no tree of binary decisions: see groups_.')
+        return self._labels.tree
+
+    @property
+    def taxonomy_(self) -> Taxonomy:
+        """The taxonomy, whose tree is ``tree_``."""
+        check_is_fitted(self)
+        if self._labels.taxonomy is None:
+            raise AttributeError("Only a taxonomy has groups: fit with tree=catnat.Taxonomy(...).")
+        return self._labels.taxonomy
+
+    @property
+    def groups_(self) -> tuple[Any, ...]:
+        """The groups of the taxonomy: the columns of ``group_proba``."""
+        return self.taxonomy_.groups
+
+    # ---- classes ----
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """The log-probability of every class, shape (n_samples, n_classes); always finite."""
+        return np.ascontiguousarray(self._log_leaves(self._checked(X)).T)
+
+    def predict_proba(self, X: Any) -> Floats:
+        """The probability of every class, shape (n_samples, n_classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of every row."""
+        best = self._by_rows(X, lambda leaves: leaves.argmax(0))
+        return self.classes_[best]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy of :meth:`predict`, where a row labelled with a group is right if the class is in that group."""
+        check_is_fitted(self)
+        y = column_or_1d(y)
+        if self._labels.taxonomy is None:
+            return float(super().score(X, y, sample_weight))
+        taxonomy = self._labels.taxonomy
+        right = taxonomy.lineage.contains(taxonomy.index(y), taxonomy.index(self.predict(X)))
+        return float(np.average(right, weights=sample_weight))
+
+    def top_k(self, X: Any, k: int) -> tuple[NDArray[Any], Floats]:
+        """The ``k`` most probable classes of every row, the best first, and their probabilities.
+
+        Args:
+            X: The rows.
+            k: How many classes, at most all of them.
+
+        Returns:
+            Two arrays of shape (n_samples, k).
+        """
+        check_is_fitted(self)
+        check_scalar(k, "k", numbers.Integral)
+        if not 1 <= k <= len(self.classes_):
+            raise ValueError(f"`k` is {k}, but 1 .. {len(self.classes_)} classes can be found.")
+
+        def best(leaves: Floats) -> Floats:
+            leaves = leaves.T
+            some = np.argpartition(leaves, -k, axis=1)[:, -k:]
+            order = np.argsort(-np.take_along_axis(leaves, some, 1), axis=1, kind="stable")
+            found = np.take_along_axis(some, order, 1)
+            return np.stack([found, np.take_along_axis(leaves, found, 1)], axis=2)
+
+        places, values = np.moveaxis(self._by_rows(X, best), 2, 0)
+        return self.classes_[places.astype(np.int64)], np.exp(values)
+
+    # ---- groups ----
+
+    def group_proba(self, X: Any) -> Floats:
+        """The probability of every group of the taxonomy, shape (n_samples, n_groups), in the order of ``groups_``."""
+        taxonomy = self.taxonomy_
+        return self._by_rows(X, lambda leaves: taxonomy.label_probs(np.exp(leaves.T))[:, taxonomy.num_classes :])
+
+    def predict_group(self, X: Any, confidence: float = 0.9, *, least_level: int = 0) -> NDArray[Any]:
+        """The most specific class or group of every row that is at least this probable.
+
+        Args:
+            X: The rows.
+            confidence: The least probability.
+            least_level: Where nothing is that probable, the answer is the most probable label of this level. With 0 it
+                is None. See :class:`catnat.taxonomy.BackOff` for a confidence that gives a wanted accuracy.
+        """
+        taxonomy = self.taxonomy_
+        return self._by_rows(
+            X, lambda leaves: back_off(taxonomy, np.exp(leaves.T), confidence, least_level=least_level)
         )
-        for node, both in zip(self._fitted, found, strict=True):
-            branches[:, node] = both
-        return log_reach(branches[0], branches[1], self.tree_)
+
+    def log_likelihood(self, X: Any, y: Any) -> Floats:
+        """The log-probability of every row's label, which may be a group of the taxonomy."""
+        check_is_fitted(self)
+        check_consistent_length(X, y)
+        numbers = self._labels.index(column_or_1d(y))
+        return self._log_reach(self._checked(X))[numbers, np.arange(len(numbers))]
+
+    # ---- rows ----
+
+    def _log_reach(self, X: Any) -> Floats:
+        """The log-probability of every label, (labels, rows), of checked rows."""
+        found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
+        return self._decisions.log_reach(found, X.shape[0])
+
+    def _log_leaves(self, X: Any) -> Floats:
+        return self._log_reach(X)[: len(self.classes_)]
+
+    def _by_rows(self, X: Any, of: Callable[[Floats], Any]) -> NDArray[Any]:
+        """``of`` the log-probabilities of the classes, (K, rows), for some rows at a time."""
+        X = self._checked(X)
+        return np.concatenate([of(self._log_leaves(rows)) for rows in self._blocks(X)])
+
+    def _blocks(self, X: Any) -> Iterator[Any]:
+        size = max(1, _NUMBERS // (2 * len(self.classes_)))
+        for start in range(0, max(1, X.shape[0]), size):  # of no rows one block: the estimators say what they need
+            yield _safe_indexing(X, slice(start, start + size))
+
+    def _checked(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, **self._checks(X))
+
+    def _checks(self, X: Any) -> dict[str, Any]:
+        """How to check rows: a DataFrame is left to the estimators, so that its columns keep names and types."""
+        tags = self.__sklearn_tags__().input_tags
+        finite: Any = "allow-nan" if tags.allow_nan else True
+        return {
+            "accept_sparse": "csr" if tags.sparse else False,
+            "ensure_all_finite": finite,
+            "skip_check_array": hasattr(X, "iloc"),
+        }
 
     def __sklearn_tags__(self) -> Any:
         tags, inner = super().__sklearn_tags__(), get_tags(self._estimator())
         tags.input_tags.sparse = inner.input_tags.sparse
         tags.input_tags.allow_nan = inner.input_tags.allow_nan
         return tags
-
-
-class RowsOfNodes(NamedTuple):
-    """Which rows reach which node.
-
-    Ids are numbered in pre-order, where everything below a node follows it without a gap. So rows sorted by the number
-    of their label are a slice for every node: first those on its no side, then those on its yes side.
-    """
-
-    order: Ints  # the rows, sorted
-    bounds: Ints  # (nodes, 3): where a node's rows start, where its yes side starts, where they end
-
-    @classmethod
-    def sorted_by(cls, ids: Ints, tree: Tree) -> RowsOfNodes:
-        """The rows with these labels."""
-        number, end = pre_order(tree)
-        order = np.argsort(number[ids], kind="stable")
-        # A row whose label is the node itself does not reach its decision: it starts behind it.
-        numbers = np.stack([number[: tree.num_nodes] + 1, number[tree.child_ids[:, 1]], end[: tree.num_nodes]], axis=1)
-        return cls(order, np.searchsorted(number[ids][order], numbers))
-
-    def at(self, node: int) -> tuple[Ints, Ints]:
-        """The rows that reach a node, in the order of the data, and which branch they take."""
-        start, middle, stop = self.bounds[node]
-        branch = np.repeat([0, 1], [middle - start, stop - middle])
-        back = np.argsort(self.order[start:stop])
-        return self.order[start:stop][back], branch[back]
-
-    def masses(self, weights: Floats) -> Floats:
-        """The weight of the rows on both sides of every node, (nodes, 2)."""
-        sums = np.concatenate([[0.0], np.cumsum(weights[self.order])])
-        sides: Floats = np.diff(sums[self.bounds], axis=1)
-        return np.where(np.diff(self.bounds, axis=1) > 0, sides, 0.0)
-
-
-def _smoothed(sides: Floats, tree: Tree) -> Floats:
-    """The log-probabilities of both branches of every node by counting, (2, nodes), one row added as the prior says."""
-    prior = np.stack(tree.prior_branches(), axis=1)
-    smoothed = (sides + prior) / (sides.sum(axis=1, keepdims=True) + 1)
-    return np.log(np.maximum(smoothed, _LEAST)).T
-
-
-def _fit_node(estimator: Any, X: Any, rows: Ints, branch: Ints, weights: Floats | None) -> Any:
-    options = {} if weights is None else {"sample_weight": weights[rows]}
-    return estimator.fit(_safe_indexing(X, rows), branch, **options)
-
-
-def _branch_log_probs(estimator: Any, X: Any) -> NDArray[np.float64]:
-    probs = np.maximum(np.asarray(estimator.predict_proba(X), dtype=np.float64).T, _LEAST)
-    logs: NDArray[np.float64] = np.log(probs / probs.sum(axis=0))
-    return logs

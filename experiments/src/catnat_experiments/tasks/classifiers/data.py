@@ -80,7 +80,7 @@ def _categories(texts: int, rng: np.random.Generator) -> Data:
     parts = np.split(order, [len(order) // 2, 3 * len(order) // 4])
     rows = [[*described, *(included[i] for i in parts[0])], *([included[i] for i in part] for part in parts[1:])]
     text = make_pipeline(
-        HashingVectorizer(n_features=2**14, ngram_range=(1, 2), norm=None, alternate_sign=False),
+        HashingVectorizer(n_features=2**12, ngram_range=(1, 2), norm=None, alternate_sign=False),
         TfidfTransformer(sublinear_tf=True),
     )
     text.fit([text for text, _ in rows[0]])

@@ -1,4 +1,4 @@
-"""One run: fit a method, and what its probabilities are worth, at every level of the taxonomy if there is one."""
+"""One run: fit a method, and what its probabilities are worth; with a taxonomy, what its tools make of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ import time
 import warnings
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-import catnat
+from catnat.taxonomy import BackOff, ConformalSets, Taxonomy, back_off_curve, coverage_report, level_metrics
+from catnat.taxonomy.conformal import conformal_quantile
 from catnat_experiments.engine.types import Config, Outcome
-from catnat_experiments.tasks.classifiers.data import Data, load
+from catnat_experiments.tasks.classifiers.data import load
 from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
 
 Floats = NDArray[np.float64]
 LEAST = np.finfo(np.float64).eps
 """The least probability that a log loss takes, as in scikit-learn."""
-BINS = 10
-CONFIDENCE = 0.9
+ACCURACY = 0.95
+"""Of answers that back off."""
+COVERAGE = 0.9
+"""Of conformal sets."""
+SPLITS = 200
+"""Of the rows that were held out, at random: half to calibrate, half to judge."""
+KINDS: dict[str, int | None] = {"classes": None, "one": 1, "three": 3}
+"""Conformal sets of classes, of one label, of at most three labels."""
+INFORMATION = np.linspace(0.05, 1, 20)
+"""Where the curves of back-off are compared."""
 
 
 def evaluate(run: Config) -> Outcome:
     """Fit and judge; probabilities of the validation rows, and of the test rows."""
-    torch.set_num_threads(1)
     data = load(str(run["data"]), int(run["seed"]))
     make = {**METHODS, **TEXT_METHODS}[str(run["parameterization"])]
     model = make(float(run["first"]), float(run["second"]), int(run["seed"]), data)
+    probs: dict[str, Floats] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of solvers that stop at their limit, and LightGBM's of names
         began = time.process_time()
@@ -34,30 +42,22 @@ def evaluate(run: Config) -> Outcome:
         metrics = {"fit_seconds": time.process_time() - began}
         for split in ("validation", "test"):
             began = time.process_time()
-            probs = np.asarray(model.predict_proba(data.X[split]), dtype=np.float64)
+            probs[split] = np.asarray(model.predict_proba(data.X[split]), dtype=np.float64)
             metrics[f"{split}_seconds"] = time.process_time() - began
-            found, history = judge(probs, model.classes_, data, split)
-            metrics |= {f"{split}_{name}": value for name, value in found.items()}
+    if data.taxonomy is None:
+        for split, found in probs.items():
+            metrics |= _named(split, _scores(found, np.searchsorted(model.classes_, data.y[split])))
+        return Outcome(metrics, {})
+    aligned = {split: data.taxonomy.align(found, model.classes_) for split, found in probs.items()}
+    for split, found in aligned.items():
+        metrics |= _named(split, of_levels(data.taxonomy, found, data.y[split]))
+    found, history = of_answers(data.taxonomy, aligned, data.y)
+    metrics |= _named("test", found | of_sets(data.taxonomy, aligned, data.y, int(run["seed"])))
     return Outcome(metrics, history)
 
 
-def judge(
-    probs: Floats, classes: NDArray[np.generic], data: Data, split: str
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Log loss and accuracy, and those of every level; the history has the points of its reliability curves."""
-    y = data.y[split]
-    metrics = _scores(probs, np.searchsorted(classes, y))
-    history: dict[str, list[float]] = {}
-    if data.taxonomy is None:
-        return metrics, history
-    for level in range(1, data.taxonomy.num_levels + 1):
-        names, sums, truth = _at_level(probs, classes, y, data.taxonomy, level)
-        index = np.searchsorted(names, truth)
-        metrics |= {f"{name}_{level}": value for name, value in _scores(sums, index).items()}
-        confident, right = reliability(sums, index)
-        metrics[f"calibration_error_{level}"] = calibration_error(sums, index)
-        history |= {f"confidence_{level}": confident, f"accuracy_{level}": right}
-    return metrics | back_off(probs, classes, y, data.taxonomy), history
+def _named(split: str, metrics: dict[str, float]) -> dict[str, float]:
+    return {f"{split}_{name}": value for name, value in metrics.items()}
 
 
 def _scores(probs: Floats, truth: NDArray[np.int64]) -> dict[str, float]:
@@ -65,41 +65,52 @@ def _scores(probs: Floats, truth: NDArray[np.int64]) -> dict[str, float]:
     return {"log_loss": -float(np.log(right).mean()), "accuracy": float((probs.argmax(1) == truth).mean())}
 
 
-def _at_level(
-    probs: Floats, classes: NDArray[np.generic], y: NDArray[np.generic], taxonomy: catnat.Taxonomy, level: int
-) -> tuple[NDArray[np.generic], Floats, NDArray[np.generic]]:
-    """The groups of a level, their probabilities, and the true ones."""
-    above = dict(zip(taxonomy.classes, taxonomy.level(level), strict=True))
-    names, index = np.unique([str(above[name]) for name in classes.tolist()], return_inverse=True)
-    sums = np.zeros((len(probs), len(names)))
-    np.add.at(sums.T, index, probs.T)
-    return names, sums, np.array([above[name] for name in y.tolist()])
+def of_levels(taxonomy: Taxonomy, probs: Floats, y: NDArray[np.generic]) -> dict[str, float]:
+    """Log loss, accuracy and calibration error of every level; those of the classes without a number too."""
+    metrics = {}
+    for each in level_metrics(taxonomy, y, probs):
+        for name in ("log_loss", "accuracy", "calibration_error"):
+            metrics[name] = metrics[f"{name}_{each.level}"] = getattr(each, name)
+    return metrics
 
 
-def back_off(
-    probs: Floats, classes: NDArray[np.generic], y: NDArray[np.generic], taxonomy: catnat.Taxonomy
-) -> dict[str, float]:
-    """How deep a prediction goes that is confident, from 0 for none, and how often it is right."""
-    depth, right = np.zeros(len(y)), np.ones(len(y), dtype=bool)
-    for level in range(1, taxonomy.num_levels + 1):
-        names, sums, truth = _at_level(probs, classes, y, taxonomy, level)
-        confident = sums.max(1) >= CONFIDENCE
-        depth[confident] = level
-        right[confident] = (names[sums.argmax(1)] == truth)[confident]
-    return {
-        "back_off_accuracy": float(right[depth > 0].mean()) if depth.any() else np.nan,
-        "back_off_depth": float(depth.mean()),
+def of_answers(
+    taxonomy: Taxonomy, probs: dict[str, Floats], y: dict[str, NDArray[np.generic]]
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Answers of a wanted accuracy, by a threshold from the validation rows, and the accuracy at equal information."""
+    answers = BackOff(taxonomy, ACCURACY).fit(probs["validation"], y["validation"])
+    curve = back_off_curve(taxonomy, probs["test"], y["test"])
+    at = min(int(np.searchsorted(curve.threshold, answers.threshold_)), len(curve.threshold) - 1)
+    judged = np.isfinite(curve.accuracy)
+    accuracy = np.interp(INFORMATION, curve.information[judged][::-1], curve.accuracy[judged][::-1])
+    metrics = {
+        "back_off_accuracy": float(curve.accuracy[at]),
+        "back_off_information": float(curve.information[at]),
+        "back_off_answered": float(curve.answered[at]),
+        **{f"accuracy_at_{INFORMATION[i]:.1f}": float(accuracy[i]) for i in (9, 13, 17)},
     }
+    return metrics, {"information": INFORMATION.tolist(), "accuracy": accuracy.tolist()}
 
 
-def reliability(probs: Floats, truth: NDArray[np.int64]) -> tuple[list[float], list[float]]:
-    """Mean confidence and accuracy of the most probable class in bins of equal numbers of rows."""
-    confident, right = probs.max(1), probs.argmax(1) == truth
-    bins = np.array_split(np.argsort(confident, kind="stable"), min(BINS, len(truth)))
-    return [float(confident[rows].mean()) for rows in bins], [float(right[rows].mean()) for rows in bins]
+def of_sets(
+    taxonomy: Taxonomy, probs: dict[str, Floats], y: dict[str, NDArray[np.generic]], seed: int
+) -> dict[str, float]:
+    """Coverage over random splits of all rows held out, and sizes of the sets calibrated by the validation rows."""
+    rng, metrics = np.random.default_rng(seed), {}
+    both, truth = (np.concatenate([each["validation"], each["test"]]) for each in (probs, y))
+    orders = [rng.permutation(len(truth)) for _ in range(SPLITS)]
+    for name, most in KINDS.items():
+        sets = ConformalSets(taxonomy, COVERAGE, max_labels=most)
+        scores = sets.scores(both, truth)
+        metrics[f"coverage_{name}"] = float(np.mean([_coverage(scores[order]) for order in orders]))
+        found = sets.fit(probs["validation"], y["validation"]).predict(probs["test"])
+        everything, *chapters = coverage_report(found, y["test"])
+        metrics[f"set_classes_{name}"] = everything.num_classes
+        metrics[f"single_class_{name}"] = float((found.num_classes == 1).mean())
+        metrics[f"least_coverage_{name}"] = min(each.coverage for each in chapters if each.rows >= 50)
+    return metrics
 
 
-def calibration_error(probs: Floats, truth: NDArray[np.int64]) -> float:
-    """The mean difference between confidence and accuracy over these bins."""
-    confident, right = map(np.array, reliability(probs, truth))
-    return float(np.abs(confident - right).mean())
+def _coverage(scores: Floats) -> float:
+    half = len(scores) // 2
+    return float((scores[half:] <= conformal_quantile(scores[:half], COVERAGE)).mean())

@@ -1,4 +1,4 @@
-"""The figures of the classifiers: what a log loss costs, and how often a prediction is right, by how sure it was."""
+"""The figures of the classifiers: what a log loss costs, and what answers in a taxonomy are worth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from catnat_experiments.report import plots
@@ -14,7 +13,6 @@ from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
 
 ALL = (*METHODS, *TEXT_METHODS)
-LEVELS = {1: "chapter", 2: "block", 3: "category"}
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
@@ -25,7 +23,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     drawn = [price(final, directory / "price.png")]
     with_taxonomy = final[final["config.parameterization"].isin(TEXT_METHODS)]
     if len(with_taxonomy):
-        drawn.append(reliability(with_taxonomy, directory / "reliability.png"))
+        drawn.append(back_off(with_taxonomy, directory / "back_off.png"))
     return drawn
 
 
@@ -51,22 +49,20 @@ def price(runs: pd.DataFrame, path: Path) -> Path:
     return plots.save(figure, path)
 
 
-def reliability(runs: pd.DataFrame, path: Path) -> Path:
-    """A panel for each level; below the diagonal a classifier is too sure of itself, above it not sure enough."""
-    figure, panels = plots.grid(len(LEVELS), 2.6, sharex=True, sharey=True)
+def back_off(runs: pd.DataFrame, path: Path) -> Path:
+    """A panel for each base learner: the accuracy of answers over the information in them, means over seeds."""
     of = dict(iter(runs.groupby("config.parameterization")))
-    for axes, (level, name) in zip(panels, LEVELS.items(), strict=True):
-        axes.axline((0, 0), slope=1, color="gray", ls="--", lw=1)
-        for method in (method for method in TEXT_METHODS if method in of):
-            _line(axes, of[method], level, method)
-        axes.set_title(name, fontsize="medium")
-        axes.set_xlabel("stated probability")
-    panels[0].set_ylabel("fraction that is right")
+    learners = list(dict.fromkeys(method.split(",")[0] for method in TEXT_METHODS if method in of))
+    figure, panels = plots.grid(len(learners), 3.0, sharex=True, sharey=True)
+    for axes, learner in zip(panels, learners, strict=True):
+        for method in (method for method in TEXT_METHODS if method in of and method.startswith(learner)):
+            information, accuracy = (np.mean(of[method][f"history.{what}"].tolist(), axis=0) for what in _CURVE)
+            axes.plot(information, accuracy, lw=1.4, color=colour(method, ALL), label=method)
+        axes.set_title(learner, fontsize="medium")
+        axes.set_xlabel("information in the answers")
+    panels[0].set_ylabel("accuracy of the answers")
     plots.legend_outside(figure)
     return plots.save(figure, path)
 
 
-def _line(axes: Axes, runs: pd.DataFrame, level: int, method: str) -> None:
-    """Means over seeds of tenths of the test rows, from the least sure to the surest."""
-    stated, right = (np.mean(runs[f"history.{what}_{level}"].tolist(), axis=0) for what in ("confidence", "accuracy"))
-    axes.plot(stated, right, "o-", ms=3, lw=1.2, color=colour(method, ALL), label=method)
+_CURVE = ("information", "accuracy")

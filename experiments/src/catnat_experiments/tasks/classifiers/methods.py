@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn import functional as F
 
 import catnat
 from catnat_experiments.common.dials import dial
@@ -19,17 +17,21 @@ with extra("classifiers"):
     from hiclass import LocalClassifierPerParentNode
     from lightgbm import LGBMClassifier
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.decomposition import TruncatedSVD
     from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
     from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
     from xgboost import XGBClassifier
 
-    from catnat.sklearn import HeadClassifier, TreeClassifier
+    from catnat.sklearn import TreeClassifier
 
 ROUNDS = 50
 """Of every booster, as in xgboost#2926."""
-PASSES = 10
-"""Of every linear model that is trained by batches."""
+TEXT_ROUNDS = 10
+"""Of boosters on texts: a multiclass one grows 1,900 trees in each."""
+TEXT_FEATURES = 64
+"""What is left of a text's features for boosters."""
 Make = Callable[[float, float, int, Any], Any]
 """A classifier from two dials, a seed and the data, of which it may take the taxonomy and the classes."""
 
@@ -88,74 +90,45 @@ def _tree(kind: str) -> Make:
     return make
 
 
-# ---- linear models of text ----
+# ---- texts with a taxonomy: the same base learner flat, at the nodes of a tree, and in HiClass ----
 
 
 def _logistic(first: float, seed: int) -> Any:
-    return LogisticRegression(C=dial(first, 1, 1000), max_iter=200, random_state=seed)
+    return LogisticRegression(C=dial(first, 10, 1000), max_iter=100, random_state=seed)
 
 
-def _linear_tree(first: float, second: float, seed: int, data: Data) -> Any:
-    return TreeClassifier(_logistic(first, seed), tree=data.groups())
+def _flat_logistic(first: float, second: float, seed: int, data: Data) -> Any:
+    return _logistic(first, seed)
 
 
-def _head(kind: str) -> Make:
+def _logistic_tree(members: str) -> Make:
     def make(first: float, second: float, seed: int, data: Data) -> Any:
-        return HeadClassifier(
-            round(dial(second, 32, 256)),
-            tree=data.groups() if kind == "taxonomy" else kind,
-            learning_rate=dial(first, 0.02, 1.0),
-            max_iter=PASSES,
-            random_state=seed,
-        )
+        return TreeClassifier(_logistic(first, seed), tree=data.groups(), members=members)
 
     return make
 
 
-def _softmax(first: float, second: float, seed: int, data: Data) -> Any:
-    return Softmax(round(dial(second, 32, 256)), dial(first, 0.02, 1.0), seed, data.groups())
+def _booster_of_texts(first: float, second: float, seed: int, data: Data) -> Any:
+    booster = _lightgbm(first, second, seed, data)
+    return booster.set_params(n_estimators=TEXT_ROUNDS, learning_rate=dial(first, 0.1, 0.9), min_child_samples=3)
+
+
+def _reduced(model: Any, seed: int, data: Data) -> Any:
+    features = min(TEXT_FEATURES, data.X["train"].shape[1] - 1)
+    return make_pipeline(TruncatedSVD(features, random_state=seed), model)
+
+
+def _flat_booster(first: float, second: float, seed: int, data: Data) -> Any:
+    return _reduced(_booster_of_texts(first, second, seed, data), seed, data)
+
+
+def _booster_of_groups(first: float, second: float, seed: int, data: Data) -> Any:
+    booster = _booster_of_texts(first, second, seed, data)
+    return _reduced(TreeClassifier(booster, tree=data.groups(), members="multiclass"), seed, data)
 
 
 def _hiclass(first: float, second: float, seed: int, data: Data) -> Any:
     return HiClass(_logistic(first, seed), data.groups())
-
-
-class Softmax(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """The network of ``HeadClassifier`` with a softmax over all classes in place of its head."""
-
-    def __init__(self, width: int, rate: float, seed: int, taxonomy: catnat.Taxonomy) -> None:
-        self.width, self.rate, self.seed, self.taxonomy = width, rate, seed, taxonomy
-
-    def fit(self, X: Any, y: NDArray[Any]) -> Softmax:  # noqa: N803
-        """Adagrad on batches of 256 rows."""
-        torch.manual_seed(self.seed)
-        self.classes_ = np.unique(list(map(str, self.taxonomy.classes)))
-        norm = float(np.sqrt(X.multiply(X).sum(1).mean()))
-        self.embedding = torch.nn.Parameter(torch.randn(X.shape[1], self.width) / norm)
-        self.last = torch.nn.Linear(self.width, len(self.classes_))
-        optimizer = torch.optim.Adagrad([self.embedding, *self.last.parameters()], lr=self.rate)
-        index, rng = np.searchsorted(self.classes_, y), np.random.default_rng(self.seed)
-        for _ in range(PASSES):
-            for rows in np.array_split(rng.permutation(len(y)), int(np.ceil(len(y) / 256))):
-                loss = F.cross_entropy(self._scores(X[rows]), torch.from_numpy(index[rows]))
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
-                    optimizer.step()
-        return self
-
-    @torch.no_grad()
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Of all classes."""
-        probs: NDArray[np.float64] = self._scores(X).double().softmax(-1).numpy()
-        return probs
-
-    def _scores(self, X: Any) -> torch.Tensor:  # noqa: N803
-        columns, starts = (torch.from_numpy(each.astype(np.int64)) for each in (X.indices, X.indptr[:-1]))
-        values = torch.from_numpy(X.data).float()
-        embedded = F.embedding_bag(columns, self.embedding, starts, mode="sum", sparse=True, per_sample_weights=values)
-        scores: torch.Tensor = self.last(embedded)
-        return scores
 
 
 _SEPARATOR = "::HiClass::Separator::"
@@ -209,10 +182,11 @@ METHODS: dict[str, Make] = {
 }
 """For numbers."""
 TEXT_METHODS: dict[str, Make] = {
-    "softmax": _softmax,
-    "HiClass": _hiclass,
-    "logistic tree, taxonomy": _linear_tree,
-    "head, taxonomy": _head("taxonomy"),
-    "head, centroids": _head("centroids"),
+    "logistic, groups": _logistic_tree("multiclass"),
+    "logistic, tree": _logistic_tree("centroids"),
+    "logistic, HiClass": _hiclass,
+    "LightGBM, groups": _booster_of_groups,
+    "logistic, flat": _flat_logistic,
+    "LightGBM, flat": _flat_booster,
 }
 """For text with a taxonomy."""

@@ -1,0 +1,227 @@
+"""Answers at the level where a model is sure enough: a class, the group above it, or none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catnat import _checks
+from catnat.taxonomy import probabilities
+from catnat.taxonomy.lineage import Floats, Ints
+from catnat.taxonomy.taxonomy import Taxonomy
+
+
+def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_level: int = 0) -> NDArray[np.object_]:
+    """The most specific label of every row whose probability is at least ``threshold``.
+
+    Specific means few classes. Of equally specific labels it is the most probable one.
+
+    Args:
+        taxonomy: The taxonomy of the classes.
+        probs: Class probabilities in the order of ``taxonomy.classes``, shape (n, K), or a frame with named columns.
+        threshold: The least probability. Above 0.5 the labels that reach it are on one path.
+        least_level: Where no label reaches the threshold, the answer is the most probable label of this level. With 0
+            it is None.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import back_off
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> probs = [[0.0, 0.95, 0.05, 0.0], [0.02, 0.5, 0.48, 0.0], [0.4, 0.1, 0.3, 0.2]]
+        >>> taxonomy.classes
+        ('fox', 'lion', 'lynx', 'wolf')
+        >>> back_off(taxonomy, probs).tolist()
+        ['lion', 'cat', None]
+        >>> back_off(taxonomy, probs, least_level=1).tolist()
+        ['lion', 'cat', 'dog']
+    """
+    _check_threshold(threshold)
+    candidates = _Candidates(taxonomy, least_level)
+    rows = probabilities.checked(taxonomy, probs)
+    found = np.empty(len(rows), dtype=np.int64)
+    for some in taxonomy.lineage.blocks(len(rows)):
+        values, labels = candidates.find(rows[some])
+        first = (values >= threshold).argmax(axis=1)
+        found[some] = labels[np.arange(len(labels)), first]
+    return taxonomy.names(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class BackOffCurve:
+    """What a threshold buys, for every threshold at which an answer changes; see :func:`back_off_curve`."""
+
+    threshold: Floats
+    """The thresholds, ascending."""
+    accuracy: Floats
+    """The fraction of right answers among the answers given."""
+    answered: Floats
+    """The fraction of rows with an answer other than None."""
+    information: Floats
+    """The mean of 1 - log(classes in the answer) / log K over all rows: 1 for classes, 0 for None."""
+
+
+def back_off_curve(
+    taxonomy: Taxonomy, probs: Any, y: Any, *, least_level: int = 0, sample_weight: Any = None
+) -> BackOffCurve:
+    """Accuracy, answered rows and information of :func:`back_off` at all thresholds.
+
+    An answer is right if it is the row's label or a group above it. A row that is labelled with a group is left out of
+    the accuracy where the answer is inside that group, because nobody can tell.
+
+    Args:
+        taxonomy: The taxonomy of the classes.
+        probs: As for :func:`back_off`.
+        y: The label of every row.
+        least_level: As for :func:`back_off`.
+        sample_weight: The weight of every row.
+    """
+    lineage, candidates = taxonomy.lineage, _Candidates(taxonomy, least_level)
+    rows = probabilities.checked(taxonomy, probs)
+    truth = one_label_per_row(taxonomy, y, len(rows))
+    weights = row_weights(sample_weight, len(rows))
+    information = 1 - np.log(lineage.size) / max(np.log(taxonomy.num_classes), np.finfo(float).tiny)
+    start, steps, values = np.zeros(4), [], []
+    for some in lineage.blocks(len(rows)):
+        best, labels = candidates.find(rows[some])
+        known = truth[some, None]
+        right = lineage.contains(labels, known)
+        answered = labels < lineage.top
+        judged = answered & (right | ~lineage.contains(known, labels))
+        measured = (
+            np.stack([right & judged, judged, answered, information[labels]], axis=-1) * weights[some, None, None]
+        )
+        row, column = np.nonzero(best > np.maximum.accumulate(np.c_[np.full(len(best), -1.0), best], 1)[:, :-1])
+        measured = measured[row, column]
+        is_first = column == 0
+        start += measured[is_first].sum(axis=0)
+        steps.append((measured[1:] - measured[:-1])[~is_first[1:]])  # once the threshold exceeds the value before
+        values.append(best[row, column][:-1][~is_first[1:]])
+    return _accumulated(start, np.concatenate(steps), np.concatenate(values), weights.sum())
+
+
+def _accumulated(start: Floats, steps: Floats, values: Floats, total: float) -> BackOffCurve:
+    """The measures at every threshold, from those at 0 and what changes behind each value."""
+    threshold, index = np.unique(values, return_inverse=True)
+    changes = np.zeros((len(threshold) + 1, 4))
+    np.add.at(changes, index + 1, steps)
+    right, judged, answered, information = (start + np.cumsum(changes, axis=0)).T
+    accuracy = np.divide(right, judged, out=np.full_like(right, np.nan), where=judged > 1e-9 * total)
+    reachable = slice(len(threshold) + (threshold[-1] < 1))  # a threshold above 1 is not
+    columns = (np.append(threshold, 1.0), accuracy, answered / total, information / total)
+    return BackOffCurve(*(column[reachable] for column in columns))
+
+
+class BackOff:
+    """Answers of a wanted accuracy: :func:`back_off` with its threshold chosen on held-out rows.
+
+    The threshold is the smallest whose answers to these rows reach the accuracy. That is an estimate: for a guarantee
+    in finite samples see :class:`ConformalSets` with ``max_labels=1``.
+
+    Args:
+        taxonomy: The taxonomy of the classes.
+        accuracy: The wanted fraction of right answers among those given.
+        least_level: As for :func:`back_off`: 1 for an answer on the top level at least.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import BackOff
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> held_out = [[0.0, 0.9, 0.1, 0.0], [0.0, 0.6, 0.4, 0.0], [0.0, 0.55, 0.45, 0.0]]
+        >>> answers = BackOff(taxonomy, accuracy=0.95).fit(held_out, ["lion", "lynx", "lion"])
+        >>> answers.threshold_
+        0.9
+        >>> answers.predict([[0.1, 0.8, 0.1, 0.0]]).tolist()
+        ['cat']
+    """
+
+    threshold_: float
+    """The least probability of an answer, chosen by :meth:`fit`."""
+
+    def __init__(self, taxonomy: Taxonomy, accuracy: float = 0.95, *, least_level: int = 0) -> None:
+        _check_threshold(accuracy, "accuracy")
+        self.taxonomy = taxonomy
+        self.accuracy = accuracy
+        self.least_level = least_level
+
+    def fit(self, probs: Any, y: Any, sample_weight: Any = None) -> BackOff:
+        """Choose the threshold.
+
+        Args:
+            probs: Probabilities of rows that the model was not trained on.
+            y: Their labels.
+            sample_weight: Their weights.
+        """
+        curve = back_off_curve(self.taxonomy, probs, y, least_level=self.least_level, sample_weight=sample_weight)
+        enough = np.flatnonzero(curve.accuracy >= self.accuracy)
+        if not enough.size:
+            raise ValueError(
+                f"No threshold reaches an `accuracy` of {self.accuracy}: the best of these rows is "
+                f"{np.nanmax(curve.accuracy, initial=0.0):.3f}. Ask for less, allow None with least_level=0, or "
+                "calibrate the model."
+            )
+        self.threshold_ = float(curve.threshold[enough[0]])
+        return self
+
+    def predict(self, probs: Any) -> NDArray[np.object_]:
+        """The answer for every row: a class, a group, or None."""
+        if not hasattr(self, "threshold_"):
+            raise ValueError("This BackOff has no threshold yet: call fit(probs, y) with held-out rows first.")
+        return back_off(self.taxonomy, probs, self.threshold_, least_level=self.least_level)
+
+
+class _Candidates:
+    """The labels that can be a row's answer, the most specific first: one for every number of classes."""
+
+    def __init__(self, taxonomy: Taxonomy, least_level: int) -> None:
+        if not 0 <= least_level <= taxonomy.num_levels:
+            raise ValueError(
+                f"`least_level` is {least_level}, but 0 (None is an answer) .. {taxonomy.num_levels} are possible."
+            )
+        self._lineage = lineage = taxonomy.lineage
+        groups = np.arange(taxonomy.num_classes, lineage.top)
+        groups = groups[lineage.depth[groups] >= least_level]
+        # Of groups with the same classes the deeper one comes first.
+        self._groups = groups[np.lexsort((-lineage.depth[groups], lineage.size[groups]))]
+        kinds = np.stack([lineage.size[self._groups], lineage.depth[self._groups]])
+        self._starts = np.flatnonzero(np.any(kinds[:, 1:] != kinds[:, :-1], axis=0)) + 1
+        self._starts = np.concatenate([np.zeros(min(1, len(self._groups)), dtype=np.int64), self._starts])
+        self._last = np.array([lineage.top])
+        if least_level:
+            self._last = np.unique(lineage.at_depth(np.arange(taxonomy.num_classes), least_level))
+
+    def find(self, rows: NDArray[Any]) -> tuple[Floats, Ints]:
+        """Probabilities and labels, (n, kinds); those of the last, which is always possible, are infinite."""
+        sums = self._lineage.sums(np.asarray(rows, dtype=np.float64))
+        columns = [np.arange(self._lineage.num_classes), *np.split(self._groups, self._starts[1:]), self._last]
+        labels = np.stack([each[sums[:, each].argmax(axis=1)] for each in columns if len(each)], axis=1)
+        values = np.take_along_axis(sums, labels, axis=1)
+        values[:, -1] = np.inf
+        return values, labels
+
+
+def one_label_per_row(taxonomy: Taxonomy, y: Any, rows: int) -> Ints:
+    """The numbers of labels, one for every row of probabilities."""
+    truth = taxonomy.index(y)
+    if len(truth) != rows:
+        raise ValueError(f"`y` has {len(truth)} labels, but `probs` has {rows} rows: give one label per row.")
+    return truth
+
+
+def row_weights(sample_weight: Any, rows: int) -> Floats:
+    """Checked weights of rows; 1 if not given."""
+    weights = np.ones(rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        raise ValueError(
+            f"`sample_weight` has shape {weights.shape}, but {rows} finite weights that are at least 0, and not all "
+            "0, are needed."
+        )
+    return weights
+
+
+def _check_threshold(value: float, name: str = "threshold") -> None:
+    _checks.number(value, name)
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{name}` is {value}, but a number from 0 to 1 is needed.")

