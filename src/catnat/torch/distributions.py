@@ -184,7 +184,8 @@ class Catnat(td.Categorical):
             if self.options is not None:
                 zero = -math.inf if floored else self.plan.branches.log_of_zero
                 kept = _options.apply_options(kept, self.options, zero)
-            if not torch.is_inference_mode_enabled():
+            # What is made in inference mode no training could use; the compiler does not know that mode.
+            if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 self._kept[floored] = kept
         return kept
 
