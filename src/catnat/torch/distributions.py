@@ -206,11 +206,15 @@ class Catnat(td.Categorical):
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy in nats."""
+        return _inputs.as_returned(self._entropy(), self.scores)
+
+    def _entropy(self) -> Tensor:
+        """In the dtype to compute in."""
         exact = self.log_probs(floored=False)
         valid = self.mask
         # A masked class has a number as its logarithm with which any gradient may be multiplied.
         logs = exact if valid is None else exact.masked_fill(~valid, 0)
-        return _inputs.as_returned(-(exact.exp() * logs).sum(-1), self.scores)
+        return -(exact.exp() * logs).sum(-1)
 
     # ---- one class ----
 
@@ -693,7 +697,7 @@ class MultiCatnat(td.Distribution):
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy of all variables together, in nats."""
-        return torch.stack([part.entropy().sum(-1) for part in self.parts]).sum(0)
+        return _inputs.as_returned(torch.stack([part._entropy().sum(-1) for part in self.parts]).sum(0), self.scores)
 
     def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
         """The diagonal of the Fisher matrix of all scores; see :meth:`Catnat.fisher_diagonal`."""
