@@ -129,24 +129,6 @@ def test_gradcheck_and_gradgradcheck_of_large_trees(name):
             assert gradgradcheck(function, scores, fast_mode=True, atol=1e-4)
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "natural", ct.natural(boundary="reflect")], ids=str)
-def test_large_inputs_have_the_derivatives_of_their_parts(activation):
-    """From 2^14 scores on, other operations share what the two branches have in common."""
-    tree = catnat.balanced(128)
-    scores, direction, weights = (torch.randn(150, k, generator=rows.seeded(k)).double() for k in (127, 127, 128))
-
-    def derivatives(some: slice) -> list[Tensor]:
-        function = lambda s: ct.log_catnat(s, tree, activation)  # noqa: E731
-        leaf = scores[some].clone().requires_grad_()
-        (gradient,) = torch.autograd.grad((function(leaf) * weights[some]).sum(), leaf, create_graph=True)
-        (second,) = torch.autograd.grad((gradient * direction[some]).sum(), leaf)
-        return [*jvp(function, (scores[some],), (direction[some],)), gradient.detach(), second]
-
-    parts = [derivatives(slice(start, start + 50)) for start in (0, 50, 100)]
-    for large, *small in zip(derivatives(slice(None)), *parts, strict=True):
-        torch.testing.assert_close(large, torch.cat(small), rtol=1e-12, atol=1e-12)
-
-
 def scaled(scores: Tensor) -> Tensor:
     return (scores / scores.abs().clamp(min=1e-9).max()).detach().requires_grad_()
 
@@ -281,18 +263,6 @@ def test_hessians_agree(tree):
             rows.assert_close(hessian(function)(scores), wanted, 1e-8, 1e-10)
             rows.assert_close(jacrev(jacrev(function))(scores), wanted, 1e-8, 1e-10)
             rows.assert_close(jacfwd(jacfwd(function))(scores), wanted, 1e-8, 1e-10)
-
-
-@pytest.mark.parametrize("activation", KINDS.values(), ids=KINDS.keys())
-def test_forward_modes_nest_where_large_inputs_have_functions_of_their_own(activation):
-    scores = rows.inside(catnat.balanced(4), activation, margin=0.2)
-
-    def function(s):
-        return ct.log_catnat(s.expand(20_000, -1), None, activation)[0, 0]
-
-    wanted = hessian(function)(scores)
-    assert (wanted.diagonal() != 0).any()
-    rows.assert_close(jacfwd(jacfwd(function))(scores), wanted, 1e-8, 1e-10)
 
 
 def test_forward_modes_nest_through_half_precision():

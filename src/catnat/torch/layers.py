@@ -139,6 +139,11 @@ class CatnatLinear(TreeLayer):
         """The log-probability of every class, which are logits too."""
         return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
+    def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+        """What the call returns, under the name that a head has for it."""
+        found: Tensor = self(input)
+        return found
+
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
         """The scores of all nodes, K-1."""
         return F.linear(input, self.weight, self.bias)
