@@ -40,8 +40,7 @@ class TreeCase:
 
     def model(self, activation: ActivationCase) -> oracle.Model:
         if activation not in self._models:
-            reference = oracle.Model(self.root, self.weights, activation.reference, activation.scaling)
-            self._models[activation] = reference
+            self._models[activation] = oracle.Model(self.root, self.weights, activation.reference)
         return self._models[activation]
 
 
@@ -114,20 +113,15 @@ def tree_case(name: str) -> TreeCase:
 
 @dataclasses.dataclass(frozen=True)
 class ActivationCase:
-    """An activation by its description (each backend builds its own from it) beside the oracle's."""
+    """An activation of the library beside the oracle's."""
 
     name: str
-    kind: str  # "sigmoid", "natural" or "cauchit", the user's own
+    activation: catnat.Activation
     reference: oracle.Activation
-    scaling: str = "paper"
 
     @property
     def natural(self) -> bool:
         return isinstance(self.reference, oracle.Natural)
-
-    @property
-    def clamps(self) -> bool:
-        return isinstance(self.reference, oracle.Natural) and not self.reference.reflect
 
     @property
     def width(self) -> float:
@@ -135,25 +129,30 @@ class ActivationCase:
         return self.reference.width
 
 
-def _natural(name: str, width: float = 2 * math.pi, *, reflect: bool = False, scaling: str = "paper") -> ActivationCase:
-    return ActivationCase(name, "natural", oracle.Natural(width, reflect), scaling)
+@dataclasses.dataclass(frozen=True)
+class Cauchit(catnat.Activation):
+    """A user's own activation, written against the documented protocol and nothing else."""
+
+    def logit(self, x: Any, xp: Any) -> Any:
+        # arctan2 measures each side from its own end, so neither underflows; the clip keeps the slope from overflowing.
+        x, one = xp.clip(x, -1e15, 1e15), xp.ones_like(x)
+        return xp.log(xp.arctan2(one, -x)) - xp.log(xp.arctan2(one, x))
+
+    def inverse(self, p: np.ndarray) -> np.ndarray:
+        return np.tan(math.pi * (p - 0.5))
 
 
 ACTIVATIONS = {
     row.name: row
     for row in (
-        ActivationCase("sigmoid", "sigmoid", oracle.Sigmoid()),
-        ActivationCase("sigmoid-isotropic", "sigmoid", oracle.Sigmoid(), "isotropic"),
-        _natural("natural"),
-        _natural("natural-reflect", reflect=True),
-        _natural("natural-isotropic", scaling="isotropic"),
-        _natural("natural-reflect-isotropic", reflect=True, scaling="isotropic"),
-        _natural("natural-width-3", 3.0),
-        _natural("natural-width-10-reflect-isotropic", 10.0, reflect=True, scaling="isotropic"),
-        ActivationCase("own-cauchit", "cauchit", oracle.Cauchit()),
+        ActivationCase("sigmoid", catnat.sigmoid(), oracle.Sigmoid()),
+        ActivationCase("natural", catnat.natural(), oracle.Natural()),
+        ActivationCase("natural-width-3", catnat.natural(width=3.0), oracle.Natural(3.0)),
+        ActivationCase("own-cauchit", Cauchit(), oracle.Cauchit()),
     )
 }
-SIGMOID, NATURAL, REFLECT = (ACTIVATIONS[name] for name in ("sigmoid", "natural", "natural-reflect"))
+SIGMOID, NATURAL = ACTIVATIONS["sigmoid"], ACTIVATIONS["natural"]
+NATURALS = {name: row for name, row in ACTIVATIONS.items() if row.natural}
 
 
 # ---- options of a distribution: masks, temperature, unimix ----
@@ -161,40 +160,34 @@ SIGMOID, NATURAL, REFLECT = (ACTIVATIONS[name] for name in ("sigmoid", "natural"
 
 @dataclasses.dataclass(frozen=True)
 class OptionsCase:
-    """How to treat a mask, and what else to do to the probabilities."""
+    """What is done to the probabilities of the valid classes."""
 
     name: str
-    mask_mode: str = "prune"
     temperature: float = 1.0
     unimix: float = 0.0
 
     @property
-    def is_tree(self) -> bool:
-        """Whether what is left is a tree, on which nothing more is done."""
-        return self.mask_mode == "prune" and self.temperature == 1 and self.unimix == 0
-
-    @property
     def arguments(self) -> dict[str, Any]:
         """What a distribution takes beside its mask."""
-        return {"mask_mode": self.mask_mode, "temperature": self.temperature, "unimix": self.unimix}
+        return {"temperature": self.temperature, "unimix": self.unimix}
 
-    def reference(self, model: oracle.Model, valid: Any) -> oracle.Distribution:
-        return oracle.Distribution(model, tuple(map(bool, valid)), self.mask_mode, self.temperature, self.unimix)
+    def reference(self, model: oracle.Model, valid: Any = None) -> oracle.Distribution:
+        """The oracle's; every class is valid if no mask is given."""
+        every = np.ones(model.num_classes, bool) if valid is None else valid
+        return oracle.Distribution(model, tuple(map(bool, every)), self.temperature, self.unimix)
 
 
 OPTIONS = {
     row.name: row
     for row in (
-        OptionsCase("prune"),
-        OptionsCase("renormalize", "renormalize"),
-        OptionsCase("prune-unimix", unimix=0.2),
-        OptionsCase("prune-T1.7", temperature=1.7),
-        OptionsCase("prune-T0.4-unimix", temperature=0.4, unimix=0.05),
-        OptionsCase("renormalize-unimix", "renormalize", unimix=0.3),
-        OptionsCase("renormalize-T3-unimix", "renormalize", 3.0, 0.1),
+        OptionsCase("mask"),
+        OptionsCase("unimix", unimix=0.2),
+        OptionsCase("T1.7", temperature=1.7),
+        OptionsCase("T0.4-unimix", temperature=0.4, unimix=0.05),
+        OptionsCase("T3-unimix", 3.0, 0.1),
     )
 }
-PRUNE, RENORMALIZE = OPTIONS["prune"], OPTIONS["renormalize"]
+MASK = OPTIONS["mask"]
 
 
 def masks(num_classes: int, rows: int, seed: int = 0) -> np.ndarray:
@@ -237,10 +230,6 @@ def tree_cases(draw: st.DrawFn, min_classes: int = 1, max_classes: int = 12) -> 
 
 def activation_cases() -> st.SearchStrategy[ActivationCase]:
     return st.sampled_from(list(ACTIVATIONS.values()))
-
-
-def options_cases() -> st.SearchStrategy[OptionsCase]:
-    return st.sampled_from(list(OPTIONS.values()))
 
 
 def valid_classes(num_classes: int, rows: int = 3) -> st.SearchStrategy[np.ndarray]:

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 STEP = 1e-30  # a complex step has no cancellation, so it may be as small as we like
-I_REF = 0.25  # isotropic scaling makes the Fisher matrix at zero scores this multiple of the identity
 
 
 # ---- Trees: a leaf is its class (an int), an inner node is a Node ----
@@ -192,7 +191,6 @@ class Sigmoid:
 @dataclasses.dataclass(frozen=True)
 class Natural:
     width: float = 2 * math.pi
-    reflect: bool = False
 
     def _width(self, m: Any) -> Any:
         # The default means 2 pi itself, not the float64 next to it: fifty digits can tell them apart.
@@ -200,7 +198,7 @@ class Natural:
 
     def yes(self, x: Any, m: Any = np) -> Any:
         angle = m.pi * x / self._width(m)
-        if not self.reflect and abs(angle.real) >= m.pi / 2:
+        if abs(angle.real) >= m.pi / 2:
             return (1 if angle.real > 0 else 0) + 0 * x
         return (1 + m.sin(angle)) / 2
 
@@ -234,7 +232,6 @@ class Model:
     root: Root
     weights: tuple[Any, ...]
     activation: Activation
-    scaling: str = "paper"
     m: Any = np
 
     @property
@@ -262,22 +259,9 @@ class Model:
         """What centring adds to a score: a(offset_i) = f_i."""
         return [self.activation.score(f, self.m) for f in self.fractions]
 
-    @functools.cached_property
-    def scales(self) -> list[Any]:
-        """c_i: 1, or what makes the Fisher entry at zero scores equal to I_REF."""
-        if self.scaling == "paper":
-            return [1.0] * len(self.nodes)
-        total = self._weight(self.root)
-        scales = []
-        for node, f, offset in zip(self.nodes, self.fractions, self.offsets, strict=True):
-            slope = self.activation.yes(offset + 1j * STEP).imag / STEP
-            scales.append(math.sqrt(I_REF / (self._weight(node) / total * slope**2 / (f * (1 - f)))))
-        return scales
-
     def yes(self, scores: Any) -> list[Any]:
         """a_i: the probability of yes at every node."""
-        centred = zip(scores, self.scales, self.offsets, strict=True)
-        return [self.activation.yes(c * s + offset, self.m) for s, c, offset in centred]
+        return [self.activation.yes(s + offset, self.m) for s, offset in zip(scores, self.offsets, strict=True)]
 
     def probs(self, scores: Any) -> np.ndarray:
         """p_k: the product of the branch probabilities on the path to class k."""
@@ -307,56 +291,28 @@ class Model:
     def edges(self) -> tuple[np.ndarray, np.ndarray]:
         """The scores at which a natural node is certainly no and certainly yes."""
         ends = np.array([[self.activation.score(0.0)], [self.activation.score(1.0)]])
-        low, high = (ends - np.array(self.offsets)) / np.array(self.scales)
+        low, high = ends - np.array(self.offsets)
         return low, high
 
     def inside(self, rng: np.random.Generator, shape: tuple[int, ...] = (), margin: float = 0.05) -> np.ndarray:
         """Scores whose yes-probabilities are uniform on [margin, 1 - margin]: inside the band of any activation."""
         yes = rng.uniform(margin, 1 - margin, (*shape, len(self.nodes)))
-        x = self.activation.score(yes)
-        return (x - np.array(self.offsets)) / np.array(self.scales)
+        return np.asarray(self.activation.score(yes) - np.array(self.offsets))
 
     def anywhere(self, rng: np.random.Generator, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Scores that leave the natural band about one time in three."""
-        return rng.normal(0, 3, (*shape, len(self.nodes))) / np.array(self.scales)
+        return rng.normal(0, 3, (*shape, len(self.nodes)))
 
 
 # ---- What masks, temperatures and unimix make of it ----
 
 
-def prune(node: Root, valid: Sequence[bool]) -> Root | None:
-    """Drop the masked leaves; a node of which one side is gone is replaced by its other side."""
-    if not isinstance(node, Node):
-        return node if valid[node] else None
-    no, yes = prune(node.no, valid), prune(node.yes, valid)
-    if no is None or yes is None:
-        return yes if no is None else no
-    return Node(node.index, no, yes)
-
-
-def renumber(root: Root) -> Root:
-    """Number the nodes and the classes of a pruned tree from 0, in the order they had."""
-    nodes, classes = [node.index for node in inner_nodes(root)], sorted(leaves(root))
-
-    def build(node: Root) -> Root:
-        if isinstance(node, Node):
-            return Node(nodes.index(node.index), build(node.no), build(node.yes))
-        return classes.index(node)
-
-    return build(root)
-
-
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """A model, of which only the ``valid`` classes are left, then p^(1/T) / Z, then mixed with the uniform one.
-
-    With ``mask_mode="prune"`` the valid classes are those of a smaller tree, with its own prior, whose nodes keep
-    their scores. With ``"renormalize"`` they have the conditional probabilities.
-    """
+    """A model conditioned on its ``valid`` classes, then p^(1/T) / Z, then mixed with the uniform distribution."""
 
     model: Model
     valid: tuple[bool, ...]
-    mask_mode: str = "prune"
     temperature: float = 1.0
     unimix: float = 0.0
 
@@ -365,31 +321,15 @@ class Distribution:
         return [k for k in range(self.model.num_classes) if self.valid[k]]
 
     @functools.cached_property
-    def _pruned(self) -> Root:
-        pruned = prune(self.model.root, self.valid)
-        assert pruned is not None, "no class is left"
-        return pruned
-
-    @functools.cached_property
     def active(self) -> list[int]:
-        """The nodes that the probabilities depend on."""
-        root = self.model.root if self.mask_mode == "renormalize" else self._pruned
-        return [node.index for node in inner_nodes(root)]
-
-    @functools.cached_property
-    def left(self) -> Model:
-        """The tree that is left."""
-        weights = tuple(self.model.weights[k] for k in self.classes)
-        return dataclasses.replace(self.model, root=renumber(self._pruned), weights=weights)
+        """The nodes that the probabilities depend on: those with a valid class below them."""
+        return [node.index for node in self.model.nodes if any(self.valid[k] for k in leaves(node))]
 
     def probs(self, scores: Any) -> np.ndarray:
         scores = np.asarray(scores)
-        p = np.zeros(self.model.num_classes, dtype=np.result_type(scores.dtype, np.float64))
-        if self.mask_mode == "prune":
-            p[self.classes] = self.left.probs(scores[self.active])
-        else:
-            every = self.model.probs(scores)
-            p[self.classes] = every[self.classes] / sum(every[k] for k in self.classes)
+        every = self.model.probs(scores)
+        p = np.zeros(self.model.num_classes, np.result_type(scores.dtype, np.float64))
+        p[self.classes] = every[self.classes] / sum(every[k] for k in self.classes)
         if self.temperature != 1:
             powers = np.array([p[k] ** (1 / self.temperature) for k in self.classes])
             p[self.classes] = powers / sum(powers)
@@ -413,9 +353,8 @@ class Distribution:
 
     def inside(self, rng: np.random.Generator, shape: tuple[int, ...] = (), margin: float = 0.05) -> np.ndarray:
         """Scores as in ``Model.inside`` at active nodes, and of any size elsewhere."""
-        left = self.left if self.mask_mode == "prune" else self.model
         scores = rng.normal(0, 10, (*shape, len(self.model.nodes)))
-        scores[..., self.active] = left.inside(rng, shape, margin)
+        scores[..., self.active] = self.model.inside(rng, shape, margin)[..., self.active]
         return scores
 
 

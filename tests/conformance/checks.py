@@ -1,7 +1,7 @@
 """The checks, one function each: a backend against the oracle, for any tree and activation.
 
-A check raises AssertionError when what it states does not hold. The test files feed checks the rows of ``cases``, and
-``test_suite_can_fail`` feeds them broken backends, which every check must notice.
+A check raises AssertionError when what it states does not hold. The test files feed checks the rows of ``cases``;
+``tests/mutants`` has bugs that they must notice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import oracle
-from cases import PRUNE, ActivationCase, OptionsCase, TreeCase
+from cases import MASK, ActivationCase, OptionsCase, TreeCase
 from scipy import stats
 
 import catnat
@@ -134,18 +134,17 @@ def off_diagonal(matrix: np.ndarray) -> float:
 
 
 def fisher_entries(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """The stated entries: P(i) a'^2 / (a (1 - a)), which is P(i) a (1 - a) c^2 or P(i) (pi/A)^2 c^2."""
+    """The stated entries: P(i) a'^2 / (a (1 - a)), which is P(i) a (1 - a) or P(i) (pi/A)^2."""
     model = case.model(activation)
     scores = model.inside(generator(6), (2, 3))
-    reach, squares = rows(model.reach, scores), np.array(model.scales) ** 2
-    yes = rows(model.yes, scores)
+    reach, yes = rows(model.reach, scores), rows(model.yes, scores)
     slope = rows(lambda s: np.diag(oracle.jacobian(model.yes, s)), scores)
     got = backend.fisher_diagonal(scores, case.tree, activation)
     close(got, reach * slope**2 / (yes * (1 - yes)), rtol=1e-10)
-    if activation.kind == "sigmoid":
-        close(got, reach * yes * (1 - yes) * squares, rtol=1e-10)
+    if activation.name == "sigmoid":
+        close(got, reach * yes * (1 - yes), rtol=1e-10)
     if activation.natural:
-        close(got, reach * (math.pi / activation.width) ** 2 * squares, rtol=1e-10)
+        close(got, reach * (math.pi / activation.width) ** 2, rtol=1e-10)
 
 
 def fisher_of_nu_depends_on_ancestors_only(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
@@ -160,14 +159,12 @@ def fisher_of_nu_depends_on_ancestors_only(backend: Any, case: TreeCase, activat
     np.testing.assert_array_equal(changed, wanted.reshape(changed.shape))
 
 
-def isotropic_fisher_at_zero(backend: Any, case: TreeCase, activation: ActivationCase, rtol: float = 1e-10) -> None:
-    """The Fisher matrix at zero scores is a quarter of the identity, for every tree and prior."""
-    zero = np.zeros(case.num_nodes)
-    close(backend.fisher_diagonal(zero, case.tree, activation), np.full(case.num_nodes, 0.25), rtol=rtol)
-    p = backend.catnat(zero, case.tree, activation)
-    gradients = backend.class_jacobian(zero, case.tree, activation)
-    fisher = np.einsum("k,ki,kj->ij", p, gradients, gradients)
-    close(fisher, np.eye(case.num_nodes) / 4, atol=rtol)
+def isotropic_fisher_at_zero(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
+    """With the factors of ``isotropic_scale`` the Fisher matrix at zero scores is a quarter of the identity."""
+    zero, scale = np.zeros(case.num_nodes), catnat.isotropic_scale(case.tree, activation.activation)
+    rtol = 1e-6 if activation.name.startswith("own") else 1e-10  # its slope is a difference
+    fisher = scale**2 * backend.fisher_diagonal(zero, case.tree, activation)
+    close(fisher, np.full(case.num_nodes, 0.25), rtol=rtol)
 
 
 def scores_have_mean_zero(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
@@ -184,7 +181,7 @@ def fisher_is_the_curvature_of_kl(backend: Any, case: TreeCase, activation: Acti
     model, rng = case.model(activation), generator(9)
     scores = model.inside(rng, margin=0.2)
     diagonal = backend.fisher_diagonal(scores, case.tree, activation)
-    direction = rng.normal(size=case.num_nodes) / np.array(model.scales)
+    direction = rng.normal(size=case.num_nodes)
 
     def rest(size: float) -> float:
         step = size * direction
@@ -252,7 +249,7 @@ def gradients(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
 
 
 def outside_the_band_nothing_moves(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """Clamp: exact zeros, zero gradient and zero Fisher entry beyond the edges; ``saturated`` says where."""
+    """Exact zeros, zero gradient and zero Fisher entry beyond the edges; ``saturated`` says where."""
     model, rng = case.model(activation), generator(14)
     low, high = model.edges()
     out, side = rng.random((2, case.num_nodes)) < 0.5
@@ -268,7 +265,7 @@ def outside_the_band_nothing_moves(backend: Any, case: TreeCase, activation: Act
         assert (gradient[out] == 0).all()
     fisher = backend.fisher_diagonal(scores, case.tree, activation)
     assert (fisher[out] == 0).all()
-    entries = model.reach(scores) * (math.pi / activation.width * np.array(model.scales)) ** 2
+    entries = model.reach(scores) * (math.pi / activation.width) ** 2
     close(fisher, np.where(out, 0, entries), rtol=1e-10, atol=1e-13)
 
 
@@ -347,7 +344,7 @@ def fisher_rao_is_locally_the_fisher_metric(backend: Any, case: TreeCase, activa
     """d(s, s + step)^2 = step^T G step + O(step^3), also for a step whose arccos would be rounding error."""
     model, rng = case.model(activation), generator(44)
     scores = model.inside(rng, margin=0.2)
-    direction = rng.normal(size=case.num_nodes) / np.array(model.scales)
+    direction = rng.normal(size=case.num_nodes)
     square = (direction**2 * backend.fisher_diagonal(scores, case.tree, activation)).sum()
     for size, rtol in ((1e-3, 1e-2), (1e-5, 1e-4), (1e-9, 1e-5)):
         got = backend.fisher_rao_distance(scores, scores + size * direction, case.tree, activation)
@@ -355,11 +352,11 @@ def fisher_rao_is_locally_the_fisher_metric(backend: Any, case: TreeCase, activa
 
 
 def fisher_rao_along_the_root_is_an_angle(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """Natural activation: moving the root's score from s to t moves sqrt(p) by the angle c |s - t| pi / (2 A)."""
+    """Natural activation: moving the root's score from s to t moves sqrt(p) by the angle |s - t| pi / (2 A)."""
     model = case.model(activation)
     scores, other = model.inside(generator(45), (2,), margin=0.0)
     other[1:] = scores[1:]
-    wanted = model.scales[0] * abs(scores[0] - other[0]) * math.pi / activation.width
+    wanted = abs(scores[0] - other[0]) * math.pi / activation.width
     close(backend.fisher_rao_distance(scores, other, case.tree, activation), wanted, rtol=1e-11)
 
 
@@ -505,154 +502,79 @@ def mode_is_the_argmax(backend: Any, case: TreeCase, activation: ActivationCase)
     close(got, rows(model.probs, scores).argmax(-1))
 
 
-# ---- distributions ----
+# ---- distributions: masks, temperatures, mixtures ----
 
-
-def distribution_facts(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    model = case.model(activation)
-    scores = model.inside(generator(21), (2, 3))
-    p = rows(model.probs, scores)
-    facts = backend.distribution(scores, case.tree, activation)
-    best = np.eye(case.num_classes)[p.argmax(-1)]
-    wanted = {
-        "probs": p,
-        "logits": np.log(p),
-        "entropy": rows(model.entropy, scores),
-        "mode": p.argmax(-1),
-        "one_hot_probs": p,
-        "one_hot_mean": p,
-        "one_hot_variance": p * (1 - p),
-        "one_hot_entropy": rows(model.entropy, scores),
-        "one_hot_mode": best,
-    }
-    for name, value in wanted.items():
-        close(facts[name], value, rtol=1e-11, atol=1e-13)
-
-
-def distribution_draws(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    model = case.model(activation)
-    scores = model.inside(generator(22))
-    log_p = model.log_probs(scores)
-    drawn = backend.distribution_sample(scores, case.tree, activation, (4000, 2), seed=16)
-    classes, class_log_probs, hot, hot_log_probs = drawn
-    assert classes.shape == (4000, 2)
-    assert hot.shape == (4000, 2, case.num_classes)
-    assert (np.sort(hot, -1)[..., :-1] == 0).all()
-    assert (hot.sum(-1) == 1).all()
-    for draws, log_probs in ((classes, class_log_probs), (hot.argmax(-1), hot_log_probs)):
-        close(log_probs, log_p[draws], rtol=1e-11, atol=1e-13)
-        chi_square(np.bincount(draws.ravel(), minlength=case.num_classes), np.exp(log_p))
-
-
-def straight_through(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """Forward a one-hot draw with the right frequencies, backward the gradient of the probabilities."""
-    model, rng = case.model(activation), generator(23)
-    scores = model.inside(rng)
-    cotangent = rng.normal(size=(6000, case.num_classes))
-    draw, gradient = backend.straight_through(np.tile(scores, (6000, 1)), case.tree, activation, cotangent, seed=17)
-    assert draw.shape == (6000, case.num_classes)
-    close(np.sort(draw, -1)[:, :-1], np.zeros((6000, case.num_classes - 1)), atol=1e-15)
-    close(draw.max(-1), np.ones(6000), atol=1e-15)
-    chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), model.probs(scores))
-    close(gradient, cotangent @ oracle.jacobian(model.probs, scores), rtol=1e-9, atol=1e-11)
-
-
-def relaxed(backend: Any, case: TreeCase, activation: ActivationCase) -> None:
-    """A draw y is softmax((log p + Gumbel) / T): on the simplex, with argmax frequencies p and that map's gradient."""
-    model, rng, temperature = case.model(activation), generator(24), 0.7
-    scores = model.inside(rng, margin=0.2)
-    batch = np.tile(scores, (6000, 1))
-    cotangent = rng.normal(size=(6000, case.num_classes))
-    draw, gradient = backend.relaxed(temperature, batch, case.tree, activation, cotangent, seed=18)
-    assert draw.shape == (6000, case.num_classes)
-    assert (draw >= 0).all()
-    close(draw.sum(-1), np.ones(6000), atol=1e-12)
-    chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), model.probs(scores))
-    # dy = (diag(y) - y y^T) d(log p) / T, whatever the noise was.
-    pulled = draw * (cotangent - (draw * cotangent).sum(-1, keepdims=True)) / temperature
-    close(gradient, pulled @ oracle.jacobian(model.log_probs, scores), rtol=1e-8, atol=1e-10)
-    # Its density, anywhere on the simplex.
-    value = rng.dirichlet(np.ones(case.num_classes), 5)
-    got = backend.relaxed_log_prob(temperature, batch[:5], value, case.tree, activation)
-    log_p = model.log_probs(scores)
-    close(got, [oracle.concrete_log_density(log_p, temperature, v) for v in value], rtol=1e-9, atol=1e-9)
-
-
-# ---- masks, temperatures, mixtures ----
-
-# The masks of a check are boolean rows (n, K), True for valid classes, each with scores of its own.
+# Masks are boolean rows (n, K), True for valid classes, each with scores of its own; without masks all are valid.
 
 
 def references_and_scores(
-    case: TreeCase, activation: ActivationCase, options: OptionsCase, masks: np.ndarray, seed: int, margin: float = 0.05
+    case: TreeCase,
+    activation: ActivationCase,
+    options: OptionsCase,
+    masks: np.ndarray | None,
+    seed: int,
+    margin: float = 0.05,
 ) -> tuple[list[oracle.Distribution], np.ndarray]:
-    """The reference of every mask, and scores inside the bands of its active nodes."""
-    rng = generator(seed)
-    references = [options.reference(case.model(activation), valid) for valid in masks]
+    """The reference of every mask, or three without one, and scores inside the bands of its active nodes."""
+    rng, model = generator(seed), case.model(activation)
+    references = [options.reference(model, valid) for valid in ([None] * 3 if masks is None else masks)]
     return references, np.stack([reference.inside(rng, margin=margin) for reference in references])
 
 
-def masked_distribution(
-    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, masks: np.ndarray
+def distribution_facts(
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, masks: np.ndarray | None
 ) -> None:
-    """The valid classes have the pruned tree's probabilities, or the conditional ones, with temperature and unimix."""
+    """The valid classes have the conditional probabilities, then temperature and unimix; one-hot vectors the same."""
     references, scores = references_and_scores(case, activation, options, masks, 50)
-    p = np.stack([reference.probs(row) for reference, row in zip(references, scores, strict=True)])
-    facts = backend.masked(scores, case.tree, activation, options, masks)
-    close(facts["probs"], p, atol=1e-12)
-    assert (facts["probs"][~masks] == 0).all()
-    close(facts["logits"][masks], np.log(p[masks]), rtol=1e-11, atol=1e-12)
-    assert (facts["logits"][~masks] == np.finfo(np.float64).min).all()
-    close(facts["entropy"], [r.entropy(row) for r, row in zip(references, scores, strict=True)], rtol=1e-11, atol=1e-12)
-    close(facts["mode"], p.argmax(-1))
+    pairs = list(zip(references, scores, strict=True))
+    p = np.stack([reference.probs(row) for reference, row in pairs])
+    entropy = [reference.entropy(row) for reference, row in pairs]
+    valid = np.ones(p.shape, bool) if masks is None else masks
+    given = (case.tree, activation, options, masks)
+    facts, hot = backend.facts_of(scores, *given), backend.facts_of(scores, *given, kind="OneHotCatnat")
+    best = p.argmax(-1)
+    for found, mode in ((facts, best), (hot, np.eye(case.num_classes)[best])):
+        close(found["probs"], p, atol=1e-12)
+        assert (found["probs"][~valid] == 0).all()
+        close(found["logits"][valid], np.log(p[valid]), rtol=1e-11, atol=1e-12)
+        assert (found["logits"][~valid] == np.finfo(np.float64).min).all()
+        close(found["entropy"], entropy, rtol=1e-11, atol=1e-12)
+        close(found["mode"], mode)
+    close(hot["mean"], p, atol=1e-12)
+    close(hot["variance"], p * (1 - p), atol=1e-12)
     # One class at a time, a sample shape in front of the batch; some backends read paths only.
-    every = np.broadcast_to(np.arange(case.num_classes)[:, None], (case.num_classes, len(masks)))
-    got = backend.masked_log_prob(scores, every, case.tree, activation, options, masks)
-    close(got.T, facts["logits"], rtol=1e-13, atol=1e-13)
-    assert (got.T[~masks] == np.finfo(np.float64).min).all()
-
-
-def options_without_mask(backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase) -> None:
-    """Without a mask every class is valid: temperature and unimix only."""
-    full = np.ones((3, case.num_classes), bool)
-    references, scores = references_and_scores(case, activation, options, full, 51)
-    p = np.stack([reference.probs(row) for reference, row in zip(references, scores, strict=True)])
-    facts = backend.masked(scores, case.tree, activation, options, None)
-    close(facts["probs"], p, atol=1e-12)
-    close(facts["logits"], np.log(p), rtol=1e-11, atol=1e-12)
-    close(facts["entropy"], [r.entropy(row) for r, row in zip(references, scores, strict=True)], rtol=1e-11, atol=1e-12)
-    classes = generator(52).integers(case.num_classes, size=(4, 3))
-    got = backend.masked_log_prob(scores, classes, case.tree, activation, options, None)
-    close(got, np.take_along_axis(facts["logits"][None], classes[..., None], -1)[..., 0], rtol=1e-13, atol=1e-13)
+    every = np.broadcast_to(np.arange(case.num_classes)[:, None], (case.num_classes, len(p)))
+    for values, kind in ((every, "Catnat"), (np.eye(case.num_classes)[every], "OneHotCatnat")):
+        got = backend.log_prob_of(scores, values, *given, kind=kind)
+        close(got.T, facts["logits"], rtol=1e-13, atol=1e-13)
 
 
 def a_full_mask_changes_nothing(
-    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, atol: float = 1e-13
+    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase
 ) -> None:
     scores, full = case.model(activation).inside(generator(53), (3,)), np.ones((3, case.num_classes), bool)
-    masked, plain = (backend.masked(scores, case.tree, activation, options, mask) for mask in (full, None))
+    given = (case.tree, activation, options)
+    masked, plain = (backend.facts_of(scores, *given, mask) for mask in (full, None))
     for name in plain:
-        close(masked[name], plain[name], rtol=1e-13, atol=atol)
+        close(masked[name], plain[name], rtol=1e-13, atol=1e-13)
     classes = np.arange(3) % case.num_classes
-    got, wanted = (
-        backend.masked_log_prob(scores, classes, case.tree, activation, options, mask) for mask in (full, None)
-    )
-    close(got, wanted, rtol=1e-13, atol=atol)
+    got, wanted = (backend.log_prob_of(scores, classes, *given, mask) for mask in (full, None))
+    close(got, wanted, rtol=1e-13, atol=1e-13)
 
 
-def masked_gradients(
+def distribution_gradients(
     backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
 ) -> None:
     """Of every fact, against complex steps of the oracle; exactly 0 from masked classes, and to inactive nodes."""
     (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 54)
-    rng, args = generator(55), (scores, case.tree, activation, options, mask)
+    rng, given = generator(55), (scores, case.tree, activation, options, mask)
     inactive = np.setdiff1d(np.arange(case.num_nodes), reference.active)
 
     def compare(name: str, wanted: np.ndarray, classes: np.ndarray | None = None) -> None:
         # Large ones too: what stands for minus infinity at masked classes must not overflow in the backward pass.
         for size in (1.0, 1e3):
             cotangent = size * rng.normal(size=wanted.shape[:-1])
-            got = backend.masked_grad(name, cotangent, *args, classes=classes)
+            got = backend.grad_of(name, cotangent, *given, classes=classes)
             scale = size * np.abs(wanted).max(initial=1.0)
             close(got, np.tensordot(cotangent, wanted, cotangent.ndim), rtol=1e-9, atol=1e-10 * scale)
             assert (got[inactive] == 0).all()
@@ -664,7 +586,7 @@ def masked_gradients(
     every = np.arange(case.num_classes)
     compare("log_prob", log_probs, every)
     for name, classes in (("probs", None), ("logits", None), ("log_prob", every)):
-        got = backend.masked_grad(name, np.where(mask, 0.0, rng.normal(size=case.num_classes)), *args, classes=classes)
+        got = backend.grad_of(name, np.where(mask, 0.0, rng.normal(size=case.num_classes)), *given, classes=classes)
         assert (got == 0).all()
 
 
@@ -681,8 +603,8 @@ def masked_classes_are_impossible(
     What is left sums to one.
     """
     scores = case.model(activation).anywhere(generator(56), (len(masks),)).astype(dtype)
-    args, least = (case.tree, activation, options, masks), np.finfo(dtype).min
-    facts = backend.masked(scores, *args)
+    given, least = (case.tree, activation, options, masks), np.finfo(dtype).min
+    facts = backend.facts_of(scores, *given)
     assert facts["probs"].dtype == facts["logits"].dtype == facts["entropy"].dtype == np.dtype(dtype)
     assert (facts["probs"][~masks] == 0).all()
     assert (facts["logits"][~masks] == least).all()
@@ -691,81 +613,45 @@ def masked_classes_are_impossible(
     assert all(np.isfinite(fact).all() for fact in facts.values())
     classes = np.array([valid.argmin() for valid in masks])  # a masked one, if there is any
     exists = ~masks[np.arange(len(masks)), classes]
-    got = backend.masked_log_prob(scores, classes, *args)
+    got = backend.log_prob_of(scores, classes, *given)
     assert (got[exists] == least).all()
     rng = generator(57)
     for name, shape in (("probs", masks.shape), ("logits", masks.shape), ("log_prob", classes.shape)):
         counted = ~masks if shape == masks.shape else exists
         cotangent = np.where(counted, rng.normal(size=shape), 0.0).astype(dtype)
         of = classes if name == "log_prob" else None
-        assert (backend.masked_grad(name, cotangent, scores, *args, classes=of) == 0).all()
-    draws = backend.masked_sample(scores, *args, sample_shape=(500,), seed=19)
+        assert (backend.grad_of(name, cotangent, scores, *given, classes=of) == 0).all()
+    draws = backend.draws_of(scores, *given, sample_shape=(500,), seed=19)
     assert masks[np.arange(len(masks)), draws].all()
     assert masks[np.arange(len(masks)), facts["mode"]].all()
 
 
-def pruned_zero_scores_mean_the_valid_prior(
-    backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
-) -> None:
-    """The prior over the valid classes: uniform over them if the tree's is uniform."""
-    prior = np.where(masks, np.array(case.weights), 0)
-    prior /= prior.sum(-1, keepdims=True)
-    facts = backend.masked(np.zeros((len(masks), case.num_nodes)), case.tree, activation, PRUNE, masks)
-    close(facts["probs"], prior, rtol=1e-12)
-    close(facts["logits"][masks], np.log(prior[masks]), rtol=1e-12, atol=1e-14)
-
-
-def pruned_fisher_is_diagonal(backend: Any, case: TreeCase, activation: ActivationCase, mask: np.ndarray) -> None:
-    """The definition, sum_k p_k grad log p_k grad log p_k^T over the valid classes, and the library's diagonal."""
-    (reference,), (scores,) = references_and_scores(case, activation, PRUNE, mask[None], 58)
-    wanted = reference.fisher(scores)
-    assert off_diagonal(wanted) < 1e-10
-    inactive = np.setdiff1d(np.arange(case.num_nodes), reference.active)
-    for got in backend.masked_fisher(scores, case.tree, activation, mask):
-        close(got, np.diag(wanted), rtol=1e-10, atol=1e-12)
-        assert (got[inactive] == 0).all()
-    # The same expectation with the backend's own probabilities and gradients.
-    p = backend.masked(scores, case.tree, activation, PRUNE, mask)["probs"]
-    gradients = backend.masked_jacobian(scores, case.tree, activation, PRUNE, mask)
-    fisher = np.einsum("k,ki,kj->ij", p, gradients, gradients)
-    assert off_diagonal(fisher) < 1e-10
-    close(np.diag(fisher), np.diag(wanted), rtol=1e-10, atol=1e-12)
-
-
-def pruned_isotropic_fisher_at_zero(
-    backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
-) -> None:
-    """A quarter at every active node, whatever the mask, and 0 at the others."""
-    wanted = np.zeros((len(masks), case.num_nodes))
-    for row, valid in zip(wanted, masks, strict=True):
-        row[PRUNE.reference(case.model(activation), valid).active] = 0.25
-    for got in backend.masked_fisher(np.zeros_like(wanted), case.tree, activation, masks):
-        close(got, wanted, rtol=1e-10)
-
-
-def masked_frequencies(
+def distribution_frequencies(
     backend: Any,
     case: TreeCase,
     activation: ActivationCase,
     options: OptionsCase,
-    masks: np.ndarray,
+    masks: np.ndarray | None,
     sample_shape: tuple[int, ...] = (20_000,),
     copies: int = 1,
 ) -> None:
     """Draws along the sample shape, and one draw for each of many ``copies`` of the scores, have the right frequencies.
 
-    A masked class is never drawn.
+    A masked class is never drawn; a one-hot draw has a single 1.
     """
     references, scores = references_and_scores(case, activation, options, masks, 59, margin=0.2)
-    batch = np.broadcast_to(scores, (copies, *scores.shape))
-    got = backend.masked_sample(batch, case.tree, activation, options, masks, sample_shape=sample_shape, seed=20)
-    assert got.shape == (*sample_shape, copies, len(masks))
+    batch, given = np.broadcast_to(scores, (copies, *scores.shape)), (case.tree, activation, options, masks)
+    got = backend.draws_of(batch, *given, sample_shape=sample_shape, seed=20)
     assert got.dtype == np.int64
-    for row, (reference, each) in enumerate(zip(references, scores, strict=True)):
-        chi_square(np.bincount(got[..., row].ravel(), minlength=case.num_classes), reference.probs(each))
+    hot = backend.draws_of(batch, *given, sample_shape=sample_shape, seed=21, kind="OneHotCatnat")
+    np.testing.assert_array_equal(np.sort(hot, -1), np.broadcast_to(np.eye(case.num_classes)[-1], hot.shape))
+    for draws in (got, hot.argmax(-1)):
+        assert draws.shape == (*sample_shape, copies, len(references))
+        for row, (reference, each) in enumerate(zip(references, scores, strict=True)):
+            chi_square(np.bincount(draws[..., row].ravel(), minlength=case.num_classes), reference.probs(each))
 
 
-def masked_kl_is_its_definition(
+def distribution_kl_is_its_definition(
     backend: Any,
     case: TreeCase,
     activation: ActivationCase,
@@ -778,24 +664,21 @@ def masked_kl_is_its_definition(
     for p_masks, q_masks in ((masks, masks), (masks, masks | others), (masks, others)):
         p_references, p_scores = references_and_scores(case, activation, p_options, p_masks, 60)
         q_references, q_scores = references_and_scores(case, activation, q_options, q_masks, 61)
-        p, q = (
-            (p_scores, case.tree, activation, p_options, p_masks),
-            (q_scores, case.tree, activation, q_options, q_masks),
-        )
-        got = backend.masked_kl(p, q)
+        p = (p_scores, case.tree, activation, p_options, p_masks)
+        q = (q_scores, case.tree, activation, q_options, q_masks)
+        got = backend.kl_of(p, q)
         rows_of_p = [reference.probs(row) for reference, row in zip(p_references, p_scores, strict=True)]
         rows_of_q = [reference.probs(row) for reference, row in zip(q_references, q_scores, strict=True)]
         wanted = np.array([oracle.categorical_kl(*pair) for pair in zip(rows_of_p, rows_of_q, strict=True)])
         np.testing.assert_array_equal(np.isinf(got), (p_masks & ~q_masks).any(-1))
         close(got, wanted, rtol=1e-10, atol=1e-11)
-        np.testing.assert_array_equal(backend.masked_kl(p, p), np.zeros(len(masks)))
+        np.testing.assert_array_equal(backend.kl_of(p, p), np.zeros(len(masks)))
     # A mask on one side only.
-    full = np.ones(case.num_classes, bool)
-    reference, score = q_options.reference(case.model(activation), full), case.model(activation).inside(generator(62))
+    reference, score = q_options.reference(case.model(activation)), case.model(activation).inside(generator(62))
     plain = (np.tile(score, (len(masks), 1)), case.tree, activation, q_options, None)
     wanted = np.array([oracle.categorical_kl(each, reference.probs(score)) for each in rows_of_p])
-    close(backend.masked_kl(p, plain), wanted, rtol=1e-10, atol=1e-11)
-    np.testing.assert_array_equal(np.isinf(backend.masked_kl(plain, p)), ~masks.all(-1))
+    close(backend.kl_of(p, plain), wanted, rtol=1e-10, atol=1e-11)
+    np.testing.assert_array_equal(np.isinf(backend.kl_of(plain, p)), ~masks.all(-1))
 
 
 def impossible_classes_may_be_masked(
@@ -806,37 +689,37 @@ def impossible_classes_may_be_masked(
     p_scores = model.anywhere(rng, (len(masks),))
     taken = rows(model.probs, p_scores)
     for q_masks in (masks | (taken > 0), masks):
-        references = [PRUNE.reference(model, valid) for valid in q_masks]
+        references = [MASK.reference(model, valid) for valid in q_masks]
         q_scores = np.stack([reference.inside(rng) for reference in references])
-        p, q = (p_scores, case.tree, activation, PRUNE, None), (q_scores, case.tree, activation, PRUNE, q_masks)
+        p, q = (p_scores, case.tree, activation, MASK, None), (q_scores, case.tree, activation, MASK, q_masks)
         pairs = zip(taken, references, q_scores, strict=True)
         wanted = np.array([oracle.categorical_kl(each, reference.probs(row)) for each, reference, row in pairs])
-        close(backend.masked_kl(p, q), wanted, rtol=1e-10, atol=1e-11)
+        close(backend.kl_of(p, q), wanted, rtol=1e-10, atol=1e-11)
 
 
-def masked_straight_through(
+def straight_through(
     backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
 ) -> None:
     """Forward a one-hot draw of a valid class, backward the gradient of the distribution's probabilities."""
     (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 64, margin=0.2)
-    cotangent = generator(65).normal(size=(4000, case.num_classes))
-    batch = np.tile(scores, (4000, 1))
-    draw, gradient = backend.masked_straight_through(batch, case.tree, activation, options, mask, cotangent, seed=21)
+    cotangent, batch = generator(65).normal(size=(4000, case.num_classes)), np.tile(scores, (4000, 1))
+    draw, gradient = backend.straight_through(
+        batch, case.tree, activation, options, mask, cotangent=cotangent, seed=21
+    )
     assert draw.shape == (4000, case.num_classes)
     close(np.sort(draw, -1), np.tile(np.eye(case.num_classes)[-1], (4000, 1)), atol=1e-15)
     chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), reference.probs(scores))
     close(gradient, cotangent @ oracle.jacobian(reference.probs, scores), rtol=1e-9, atol=1e-10)
 
 
-def masked_relaxed(
+def relaxed(
     backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
 ) -> None:
     """softmax((log p + Gumbel) / T) over the valid classes and its density there; exactly 0 elsewhere."""
     (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 66, margin=0.2)
     rng, temperature, batch = generator(67), 0.7, np.tile(scores, (4000, 1))
-    cotangent = rng.normal(size=(4000, case.num_classes))
-    args = (case.tree, activation, options, mask)
-    draw, gradient = backend.masked_relaxed(temperature, batch, *args, cotangent, seed=22)
+    cotangent, given = rng.normal(size=(4000, case.num_classes)), (case.tree, activation, options, mask)
+    draw, gradient = backend.relaxed(temperature, batch, *given, cotangent=cotangent, seed=22)
     assert draw.shape == (4000, case.num_classes)
     assert (draw[:, ~mask] == 0).all()
     assert (draw[:, mask] > 0).all()
@@ -847,7 +730,7 @@ def masked_relaxed(
     close(gradient, pulled @ oracle.jacobian(reference.log_probs, scores), rtol=1e-8, atol=1e-10)
     value = np.zeros((5, case.num_classes))
     value[:, mask] = rng.dirichlet(np.ones(mask.sum()), 5)
-    got = backend.masked_relaxed_log_prob(temperature, batch[:5], value, *args)
+    got = backend.relaxed_log_prob(temperature, batch[:5], value, *given)
     log_p = reference.log_probs(scores)[mask]
     close(got, [oracle.concrete_log_density(log_p, temperature, v[mask]) for v in value], rtol=1e-9, atol=1e-9)
 

@@ -1,19 +1,247 @@
-"""The distribution objects: the same distribution as the functions, and the gradients their names promise."""
+"""Distributions with masks, temperatures and mixtures: what they make of a tree's probabilities, by the definitions.
+
+The oracle divides by sums, takes powers and mixes, one class after the other.
+"""
 
 import cases
+import hypothesis
+import numpy as np
+import oracle
 import pytest
 from conformance import checks
+from hypothesis import strategies as st
 
-SEVERAL = ("balanced-2", "balanced-3", "balanced-8", "balanced-11", "chain-7", "huffman-zipf-50", "balanced-5-uneven")
-SEVERAL += ("balanced-100", "chain-75", "caterpillar-75")
+import catnat
+
+pytestmark = pytest.mark.expensive_compile
+
+OPTIONS, MASK = cases.OPTIONS, cases.MASK
+# One of every way a tree is computed: matrix product, levels, pointer jumping; walked or not.
+SOME_TREES = ("balanced-5-uneven", "balanced-18", "clusters-12", "balanced-100", "chain-75", "huffman-zipf-90")
+MORE_TREES = (*SOME_TREES, "balanced-1", "balanced-2", "chain-7", "balanced-64", "caterpillar-75")
+DRAWN_TREES = ("balanced-5-uneven", "balanced-64", "balanced-100", "huffman-zipf-90", "chain-75", "caterpillar-75")
+
+some_trees = pytest.mark.parametrize("name", SOME_TREES)
+more_trees = pytest.mark.parametrize("name", MORE_TREES)
+drawn_trees = pytest.mark.parametrize("name", DRAWN_TREES)
+all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+random_trees = hypothesis.given(drawn=cases.masked_trees(), activation=cases.activation_cases())
 
 
-@pytest.mark.parametrize("check", [checks.distribution_facts, checks.distribution_draws])
-def test_check(backend, tree, activation, check):
-    check(backend, tree, activation)
+def masks(case, rows=5, seed=0):
+    return cases.masks(case.num_classes, rows, seed)
 
 
-@pytest.mark.parametrize("name", SEVERAL)
-@pytest.mark.parametrize("check", [checks.straight_through, checks.relaxed])
-def test_gradients_through_draws(backend, name, activation, check):
-    check(backend, cases.tree_case(name), activation)
+def half(case, seed=0):
+    """One mask that leaves about half of the classes."""
+    return masks(case, seed=seed)[3]
+
+
+def test_the_oracle_by_hand():
+    model = oracle.Model(oracle.balanced(4), (1.0,) * 4, oracle.Sigmoid())
+    p = model.probs([0.3, -1.0, 2.0])
+    valid = (True, False, True, True)
+    left = p[[0, 2, 3]] / (p[0] + p[2] + p[3])
+    np.testing.assert_allclose(oracle.Distribution(model, valid).probs([0.3, -1.0, 2.0])[[0, 2, 3]], left)
+    squares = left**2 / (left**2).sum()
+    masked = oracle.Distribution(model, valid, temperature=0.5, unimix=0.3)
+    np.testing.assert_allclose(masked.probs([0.3, -1.0, 2.0]), [*np.insert(0.7 * squares + 0.1, 1, 0)], rtol=1e-14)
+    assert oracle.Distribution(model, (True, True, False, False)).active == [0, 1]
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
+def test_facts_of_every_activation(backend, tree, activation, masked):
+    checks.distribution_facts(backend, tree, activation, MASK, masks(tree)[[0, 2, 3]] if masked else None)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
+@all_options
+@more_trees
+def test_facts_of_every_option(backend, name, options, masked):
+    case = cases.tree_case(name)
+    checks.distribution_facts(backend, case, cases.NATURAL, options, masks(case, seed=1) if masked else None)
+
+
+@all_options
+@random_trees
+@hypothesis.settings(max_examples=8)
+def test_facts_on_random_trees(backend, options, drawn, activation):
+    checks.distribution_facts(backend, drawn[0], activation, options, drawn[1])
+
+
+@all_options
+def test_a_full_mask_changes_nothing(backend, tree, activation, options):
+    checks.a_full_mask_changes_nothing(backend, tree, activation, options)
+
+
+def test_temperature_comes_before_unimix(backend):
+    """p = (1/4, 3/4), T = 1/2, u = 1/2: squares make (1/10, 9/10), and halfway to (1/2, 1/2) lies (3/10, 7/10)."""
+    options = cases.OptionsCase("order", temperature=0.5, unimix=0.5)
+    facts = backend.facts_of(np.log([3.0]), catnat.balanced(2), "sigmoid", options, None)
+    checks.close(facts["probs"], [0.3, 0.7], rtol=1e-13)
+
+
+def test_unimix_counts_valid_classes_only(backend):
+    options, valid = cases.OptionsCase("fraction", unimix=0.5), np.isin(np.arange(8), (0, 4))
+    tree = catnat.balanced(8).with_prior([1, 1, 1, 1, 3, 1, 1, 1])
+    facts = backend.facts_of(np.zeros(7), tree, "natural", options, valid)
+    checks.close(facts["probs"], np.where(valid, 0.25 + 0.5 * np.array([0.25, 0, 0, 0, 0.75, 0, 0, 0]), 0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e30])
+@some_trees
+def test_extreme_temperatures(backend, name, temperature):
+    """Low: the most probable class alone. High: the uniform distribution over the valid classes."""
+    tree = cases.tree_case(name)
+    options, rows = cases.OptionsCase("extreme", temperature), masks(tree)
+    references, scores = checks.references_and_scores(tree, cases.NATURAL, MASK, rows, 70)
+    best = [reference.probs(row).argmax() for reference, row in zip(references, scores, strict=True)]
+    facts = backend.facts_of(scores, tree.tree, cases.NATURAL, options, rows)
+    uniform, best_alone = rows / rows.sum(-1, keepdims=True), np.eye(tree.num_classes)[best]
+    checks.close(facts["probs"], uniform if temperature > 1 else best_alone, atol=1e-13)
+    checks.close(facts["entropy"], np.log(rows.sum(-1)) if temperature > 1 else np.zeros(len(rows)), atol=1e-12)
+    if temperature < 1:
+        checks.close(facts["mode"], best)
+    for fact, shape in (("probs", rows.shape), ("logits", rows.shape), ("entropy", rows.shape[:1])):
+        gradient = backend.grad_of(fact, np.ones(shape), scores, tree.tree, cases.NATURAL, options, rows)
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("temperature", [100.0, 1e4, 1e8])
+@pytest.mark.parametrize("unimix", [0.0, 0.5])
+def test_what_is_impossible_stays_so_at_any_temperature(backend, temperature, unimix):
+    """0^(1/T) is 0, and the rest becomes uniform; classes that a mask leaves, all of them impossible, share what is."""
+    scores = np.array([[4.0, 0.0, 0.0]])  # the root is certain
+    options = cases.OptionsCase("", temperature, unimix)
+    only_impossible = np.array([[True, True, False, False]])
+    for mask, wanted in ((None, [0, 0, 0.5, 0.5]), (only_impossible, [0.5, 0.5, 0, 0])):
+        valid = np.ones(4) if mask is None else mask[0]
+        facts = backend.facts_of(scores, catnat.balanced(4), "natural", options, mask)
+        mixed = (1 - unimix) * np.array([wanted]) + unimix * valid / valid.sum()
+        checks.close(facts["probs"], mixed, atol=1e-13)
+
+
+def test_the_sigmoid_is_never_impossible(backend):
+    """What has underflowed at T = 1 comes back where T is large: p^(1/T) is that of logarithms."""
+    options = cases.OptionsCase("", temperature=1e4)
+    facts = backend.facts_of(np.array([[-15_000.0, 0.0, 0.0]]), catnat.balanced(4), "sigmoid", options, None)
+    odds = np.exp([0, 0, -1.5, -1.5])
+    checks.close(facts["probs"], [odds / odds.sum()], rtol=1e-9)
+
+
+@all_options
+@more_trees
+def test_masked_classes_are_impossible(backend, name, options):
+    case = cases.tree_case(name)
+    for dtype in ("float16", "float32", "float64"):
+        checks.masked_classes_are_impossible(backend, case, cases.NATURAL, options, masks(case), dtype)
+
+
+@pytest.mark.parametrize("options", [MASK, OPTIONS["T0.4-unimix"]], ids=lambda options: options.name)
+def test_masked_classes_are_impossible_for_any_activation(backend, activation, options):
+    for name in ("balanced-11", "huffman-zipf-90"):
+        case = cases.tree_case(name)
+        checks.masked_classes_are_impossible(backend, case, activation, options, masks(case, seed=2))
+
+
+def test_the_fisher_matrix_of_the_conditional_distribution_is_not_diagonal():
+    """Nor of a mixture or a power: why ``fisher_diagonal`` refuses."""
+    case, mask = cases.tree_case("balanced-5-uneven"), np.array([[True, False, True, True, True]])
+    for options in OPTIONS.values():
+        (reference,), (scores,) = checks.references_and_scores(case, cases.NATURAL, options, mask, 71)
+        assert checks.off_diagonal(reference.fisher(scores)) > 1e-3
+
+
+# ---- gradients ----
+
+
+@all_options
+@more_trees
+def test_gradients(backend, name, options):
+    case = cases.tree_case(name)
+    activation = cases.NATURAL if case.num_classes % 2 else cases.SIGMOID
+    checks.distribution_gradients(backend, case, activation, options, half(case))
+
+
+@all_options
+@random_trees
+@hypothesis.settings(max_examples=6)
+def test_gradients_on_random_trees(backend, options, drawn, activation):
+    checks.distribution_gradients(backend, drawn[0], activation, options, drawn[1][0])
+
+
+# ---- draws ----
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
+@drawn_trees
+@all_options
+def test_frequencies(backend, name, options, masked):
+    case = cases.tree_case(name)
+    given = masks(case)[2:] if masked else None
+    checks.distribution_frequencies(backend, case, cases.NATURAL, options, given, sample_shape=(6000,))
+
+
+@pytest.mark.parametrize("name", ["balanced-8", "caterpillar-75"])
+@all_options
+def test_frequencies_without_sample_shape(backend, name, options):
+    case = cases.tree_case(name)
+    given = (backend, case, cases.SIGMOID, options, masks(case)[2:])
+    checks.distribution_frequencies(*given, sample_shape=(), copies=4000)
+
+
+@all_options
+@hypothesis.given(drawn=cases.masked_trees(), activation=cases.activation_cases(), split=st.booleans())
+@hypothesis.settings(max_examples=4)
+def test_frequencies_on_random_trees(backend, options, drawn, activation, split):
+    shape, copies = ((50, 2), 20) if split else ((2000,), 1)
+    checks.distribution_frequencies(backend, drawn[0], activation, options, drawn[1], sample_shape=shape, copies=copies)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
+@pytest.mark.parametrize("name", ["balanced-2", "balanced-5-uneven", "clusters-12", "huffman-zipf-90", "chain-75"])
+@all_options
+def test_straight_through(backend, name, activation, options, masked):
+    case = cases.tree_case(name)
+    valid = half(case) if masked else np.ones(case.num_classes, bool)
+    checks.straight_through(backend, case, activation, options, valid)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
+@pytest.mark.parametrize("name", ["balanced-2", "balanced-5-uneven", "balanced-18", "huffman-zipf-90", "chain-75"])
+@pytest.mark.parametrize("options", [MASK, OPTIONS["unimix"]], ids=lambda options: options.name)
+def test_relaxed(backend, name, activation, options, masked):
+    case = cases.tree_case(name)
+    checks.relaxed(backend, case, activation, options, half(case) if masked else np.ones(case.num_classes, bool))
+
+
+# ---- divergences ----
+
+PAIRS = {
+    "mask-mask": (MASK, MASK),
+    "mixed-mask": (OPTIONS["T0.4-unimix"], MASK),
+    "mask-mixed": (MASK, OPTIONS["T3-unimix"]),
+    "T1.7-unimix": (OPTIONS["T1.7"], OPTIONS["unimix"]),
+}
+every_pair = pytest.mark.parametrize("options", PAIRS.values(), ids=PAIRS.keys())
+
+
+@every_pair
+@some_trees
+def test_kl(backend, name, options):
+    case = cases.tree_case(name)
+    checks.distribution_kl_is_its_definition(backend, case, cases.NATURAL, options, masks(case))
+
+
+@every_pair
+@random_trees
+@hypothesis.settings(max_examples=5)
+def test_kl_on_random_trees(backend, options, drawn, activation):
+    checks.distribution_kl_is_its_definition(backend, drawn[0], activation, options, drawn[1])
+
+
+def test_a_mask_of_what_is_impossible_anyway(backend, tree):
+    checks.impossible_classes_may_be_masked(backend, tree, cases.NATURAL, masks(tree))

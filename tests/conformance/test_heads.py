@@ -36,16 +36,15 @@ def names_of(trees: dict[str, catnat.Tree]) -> list[Any]:
     return [pytest.param(name, marks=[rare] if tree.num_classes < 20 else []) for name, tree in trees.items()]
 
 
-def rows_of(tree: catnat.Tree, activation: Any = "natural", spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(tree: catnat.Tree, spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Weights and biases whose scores spread over the bands, some beyond them."""
     rng = np.random.default_rng(0)
-    deviation = spread / np.broadcast_to(catnat.activations.resolve(activation).scale(tree), tree.num_nodes)
-    weight = rng.normal(size=(tree.num_nodes, FEATURES)) * deviation[:, None] * 2 / FEATURES**0.5
-    return weight, rng.normal(size=tree.num_nodes) * deviation
+    weight = spread * rng.normal(size=(tree.num_nodes, FEATURES)) * 2 / FEATURES**0.5
+    return weight, spread * rng.normal(size=tree.num_nodes)
 
 
 def make(framework: Any, tree: catnat.Tree, activation: Any = "natural", spread: float = 1.0, **options: Any) -> Any:
-    weight, bias = map(framework.array, rows_of(tree, activation, spread))
+    weight, bias = map(framework.array, rows_of(tree, spread))
     return framework.head(tree, activation, weight, bias, **options)
 
 
@@ -70,7 +69,7 @@ def test_loss_and_gradients_are_those_of_the_dense_loss(framework, name, activat
     options = {"class_weights": framework.array(factors), "ignore_index": -1}
     weights = framework.array(factors[target] * counted / (factors[target] * counted).sum())
     every = {
-        **dict(zip(("weight", "bias"), rows_of(tree, kind), strict=True)),
+        **dict(zip(("weight", "bias"), rows_of(tree), strict=True)),
         "input": features(7),
     }
 
@@ -190,7 +189,7 @@ def test_hostile_inputs_give_finite_losses_and_gradients(framework, activation, 
     """And half precision gives what single precision says of the same numbers: it computes in that."""
     tree, limits = TREES["balanced-100"], framework.numpy_like.finfo(getattr(framework.numpy_like, dtype))
     given = {
-        **dict(zip(("weight", "bias"), rows_of(tree, activation), strict=True)),
+        **dict(zip(("weight", "bias"), rows_of(tree), strict=True)),
         "input": np.abs(features(6)).clip(0.1) * (float(limits.max) / 100),
     }
     # Rounded once, so that every dtype sees the same numbers.
@@ -225,13 +224,13 @@ def test_classes_of_any_integer_dtype(framework, dtype):
     lib, tree, every = framework.lib, catnat.balanced(256), np.arange(256)
     head, input, classes = make(framework, tree), framework.array(features(256)), framework.array(every.astype(dtype))
     scores = head.scores(input)
-    wanted = framework.numpy(lib.log_catnat(scores))[every, every]
+    wanted = framework.numpy(lib.log_catnat(scores, None, "natural"))[every, every]
     for found in (
         head(input, classes).output,
         head.log_prob_of(input, classes),
-        lib.log_prob(scores, classes),
-        -lib.cross_entropy(scores, classes, num_classes=256, reduction="none"),
-        lib.Catnat(scores).log_prob(classes),
+        lib.log_prob(scores, classes, 256, "natural"),
+        -lib.cross_entropy(scores, classes, 256, "natural", reduction="none"),
+        lib.Catnat(scores, 256, "natural").log_prob(classes),
     ):
         checks.close(framework.numpy(found), wanted, rtol=1e-5)
 
@@ -239,7 +238,7 @@ def test_classes_of_any_integer_dtype(framework, dtype):
 def test_no_small_integer_is_ignored_by_mistake(framework):
     scores, minus_one = framework.array(np.zeros((1, 299))), framework.array(np.array([-1], np.int8))
     with pytest.raises(ValueError, match="holds -1"):
-        framework.lib.cross_entropy(scores, minus_one, num_classes=300, ignore_index=255)
+        framework.lib.cross_entropy(scores, minus_one, 300, ignore_index=255)
 
 
 def test_an_ignored_row_may_hold_anything(framework):
@@ -256,8 +255,8 @@ def test_an_ignored_row_may_hold_anything(framework):
 def test_an_ignored_row_of_scores_may_hold_anything(framework, smoothing):
     scores = np.zeros((3, 9))
     scores[1] = np.nan
-    options = {"num_classes": 10, "label_smoothing": smoothing}
-    found = framework.lib.cross_entropy(framework.array(scores), framework.array(np.array([2, -100, 7])), **options)
+    options = {"label_smoothing": smoothing}
+    found = framework.lib.cross_entropy(framework.array(scores), framework.array(np.array([2, -100, 7])), 10, **options)
     checks.close(framework.numpy(found), np.log(10), rtol=1e-12)
 
 

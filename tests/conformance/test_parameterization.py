@@ -32,12 +32,13 @@ def test_any_axis(backend, name):
 
 
 def test_names_and_defaults(backend):
-    """No tree means balanced(K), no activation means the paper's."""
+    """No tree means balanced(K), so does the number K; no activation means the sigmoid."""
     scores = np.linspace(-2, 2, 10).reshape(2, 5)
-    wanted = backend.catnat(scores, catnat.balanced(6), cases.NATURAL)
-    np.testing.assert_array_equal(backend.catnat(scores, None, "natural"), wanted)
-    wanted = backend.catnat(scores, catnat.balanced(6), cases.SIGMOID)
-    np.testing.assert_array_equal(backend.catnat(scores, None, "sigmoid"), wanted)
+    for name, activation in (("natural", cases.NATURAL), ("sigmoid", cases.SIGMOID)):
+        wanted = backend.catnat(scores, catnat.balanced(6), activation)
+        for tree in (None, 6):
+            np.testing.assert_array_equal(backend.catnat(scores, tree, name), wanted)
+    np.testing.assert_array_equal(backend.catnat(scores), wanted)
 
 
 # ---- the paper's case ----
@@ -46,8 +47,7 @@ def test_names_and_defaults(backend):
 def test_two_classes_are_a_bernoulli(backend, activation):
     """p_1 = a(s): for K = 2 nothing is centred or scaled away."""
     scores = np.linspace(-2.9, 2.9, 31)[:, None] * (0.5 if activation.name == "natural-width-3" else 1.0)
-    reference = cases.tree_case("balanced-2").model(activation)
-    yes = np.array([activation.reference.yes(reference.scales[0] * s) for s in scores[:, 0]])
+    yes = np.array([activation.reference.yes(s) for s in scores[:, 0]])
     got = backend.catnat(scores, catnat.balanced(2), activation)
     checks.close(got, np.stack([1 - yes, yes], -1), atol=1e-14)
 
@@ -115,10 +115,10 @@ def test_one_class_is_certain(backend, activation):
 
 # ---- nu ----
 
-WIDTHS = {case.name: case for case in cases.ACTIVATIONS.values() if case.natural and case.scaling == "paper"}
+every_natural = pytest.mark.parametrize("activation", cases.NATURALS.values(), ids=cases.NATURALS.keys())
 
 
-@pytest.mark.parametrize("activation", WIDTHS.values(), ids=WIDTHS.keys())
+@every_natural
 @pytest.mark.parametrize("yes_at_zero", [0.5, 0.3, 0.8])
 def test_nu_at_its_centre(backend, activation, yes_at_zero):
     """nu(C) = 1/2 and nu'(C) = pi / (2 A), where C = -(A / pi) arcsin(2 f - 1) is where centring has moved it."""
@@ -148,30 +148,11 @@ def test_nu_is_continuously_differentiable_at_its_knots(backend, name, side):
             assert (slope == 0).all()
 
 
-@pytest.mark.parametrize("name", ["natural-reflect", "natural-reflect-isotropic", "natural-width-10-reflect-isotropic"])
-def test_reflect_is_periodic_and_even_about_its_edges(backend, tree, name):
-    activation = cases.ACTIVATIONS[name]
-    model = tree.model(activation)
-    scores = model.inside(np.random.default_rng(0), (4,))
-    period = 2 * activation.width / np.array(model.scales)
-    upper = model.edges()[1]
-    wanted = backend.catnat(scores, tree.tree, activation)
-    for moved in (scores + period, scores - 3 * period, 2 * upper - scores):
-        checks.close(backend.catnat(moved, tree.tree, activation), wanted, atol=1e-12)
-    assert not backend.saturated(scores + 0.7 * period, tree.tree, activation).any()
-
-
-CLAMPED = {case.name: case for case in cases.ACTIVATIONS.values() if case.clamps}
-
-
-@pytest.mark.parametrize("activation", CLAMPED.values(), ids=CLAMPED.keys())
+@every_natural
 def test_outside_the_band(backend, tree, activation):
     checks.outside_the_band_nothing_moves(backend, tree, activation)
 
 
-@pytest.mark.parametrize(
-    "activation", [a for a in cases.ACTIVATIONS.values() if not a.clamps], ids=lambda activation: activation.name
-)
 def test_inside_the_band_nothing_is_saturated(backend, tree, activation):
     scores = tree.model(activation).inside(np.random.default_rng(0), (5,))
     got = backend.saturated(scores, tree.tree, activation)
@@ -205,12 +186,8 @@ def fresh(tree):
         ("natural", catnat.balanced(3).with_prior([0.02, 0.38, 0.6]), True),  # 4 arcsin sqrt 0.05 = 0.9
         ("natural", catnat.balanced(3).with_prior([0.38, 0.02, 0.6]), True),  # the other side
         ("natural", catnat.chain(40), True),
-        ("natural-reflect", catnat.chain(40), False),
-        ("natural-isotropic", catnat.balanced(8), False),  # pi / 2 at the third level
-        ("natural-isotropic", catnat.balanced(32), True),  # pi / 4 at the fifth
-        ("natural-reflect-isotropic", catnat.balanced(32), False),
         ("natural-width-3", catnat.balanced(4), False),
-        ("sigmoid-isotropic", catnat.balanced(1000), False),
+        ("sigmoid", catnat.chain(40), False),
     ],
 )
 def test_clamp_warns_once_when_an_edge_is_near(backend, name, tree, near):
@@ -219,7 +196,7 @@ def test_clamp_warns_once_when_an_edge_is_near(backend, name, tree, near):
     assert len(warned) == int(near)
     assert edge_warnings(backend, tree, activation) == []  # said once
     if near:
-        assert "reflect" in str(warned[0].message)  # a remedy
+        assert "sigmoid()" in str(warned[0].message)  # a remedy
         assert "%" in str(warned[0].message)  # the fraction of such nodes
 
 

@@ -92,7 +92,7 @@ def test_integers_are_the_probabilities():
         for activation in (cases.NATURAL, cases.SIGMOID):
             model = case.model(activation)
             scores = model.anywhere(np.random.default_rng(3), (3,))
-            found = coding.quantized_branches(scores, case.tree, activation.kind)
+            found = coding.quantized_branches(scores, case.tree, activation.activation)
             wanted = np.array([np.array(model.yes(row), float) for row in scores]).reshape(scores.shape)
             assert found.dtype == np.uint16
             assert (found >= 1).all()

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import distributions as td
 
-from catnat.torch import _fused
-
 
 @pytest.fixture
 def fresh_compiler():
@@ -23,19 +21,6 @@ def validation():
     """The test starts with torch's default, whatever ran before it in this process."""
     with validating(True):
         yield
-
-
-@pytest.fixture
-def plain_operations(monkeypatch):
-    """As where there are no kernels."""
-    monkeypatch.setattr(_fused, "_implementation", lambda device_type: None)
-
-
-@pytest.fixture(params=["kernels", "plain operations"])
-def both_ways(request):
-    """The test runs with kernels and without."""
-    if request.param == "plain operations":
-        request.getfixturevalue("plain_operations")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from typing import Any
 import cases
 import numpy as np
 import torch
-from conformance.backend import Cauchit
 
 import catnat
 import catnat.torch as ct
@@ -23,22 +22,17 @@ TREES = {
     "huffman-100": catnat.huffman(cases.zipf(100)),  # a table, and large enough to be walked
     "uneven-8": catnat.balanced(8).with_prior([1e3, 1.0, 1e-3, 30.0, 1e-6, 1.0, 1e3, 1e6]),
 }
-# One of every way a tree is computed: matrix product, levels, cumulative sum, pointer jumping, a walk.
+# One of every way a tree is computed: matrix product, levels, pointer jumping, a walk.
 FEW_TREES = {name: TREES[name] for name in ("balanced-8", "balanced-18", "balanced-100", "chain-7", "huffman-20")}
 
 ACTIVATIONS = {
     "sigmoid": ct.sigmoid(),
-    "sigmoid-isotropic": ct.sigmoid(scaling="isotropic"),
     "natural": ct.natural(),
-    "natural-isotropic": ct.natural(scaling="isotropic"),
     "natural-narrow": ct.natural(width=0.7),
-    "reflect": ct.natural(boundary="reflect"),
-    "reflect-isotropic": ct.natural(boundary="reflect", scaling="isotropic"),
-    "reflect-wide-isotropic": ct.natural(width=50.0, boundary="reflect", scaling="isotropic"),
+    "natural-wide": ct.natural(width=50.0),
 }
-# One of every kind, scaled and not.
-FEW_ACTIVATIONS = ("sigmoid-isotropic", "natural", "reflect-isotropic")
-OWN = Cauchit()
+FEW_ACTIVATIONS = ("sigmoid", "natural")
+OWN = cases.Cauchit()
 
 # What is done to a distribution beside its mask, as a distribution takes it.
 OPTIONS: dict[str, dict[str, Any]] = {name: options.arguments for name, options in cases.OPTIONS.items()}
@@ -46,9 +40,9 @@ OPTIONS: dict[str, dict[str, Any]] = {name: options.arguments for name, options 
 
 def bounds(tree: catnat.Tree, activation: ct.Activation) -> tuple[np.ndarray, np.ndarray]:
     """The scores at which every node's band ends; for the other activations, where the yes-odds are e^-5 and e^5."""
-    offset, scale = (np.broadcast_to(of(tree), tree.num_nodes) for of in (activation.offset, activation.scale))
+    offset = np.broadcast_to(activation.offset(tree), tree.num_nodes)
     half = activation.width / 2 if isinstance(activation, ct.natural) else 5.0
-    return (-half - offset) / scale, (half - offset) / scale
+    return -half - offset, half - offset
 
 
 def inside(
@@ -67,7 +61,7 @@ def inside(
 
 
 def around(tree: catnat.Tree, *batch: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
-    """Random scores of every size: for a clamped activation, many lie outside the band."""
+    """Random scores of every size: for the natural activation, many lie outside the band."""
     return 3 * torch.randn(*batch, tree.num_nodes, dtype=torch.float64, generator=seeded(seed)).to(dtype)
 
 

@@ -93,11 +93,11 @@ def weighted(value: Tensor) -> Tensor:
 # Each tree with some of the functions; the slow test has all of them.
 CASES = {
     ("balanced-8", "natural"): ("catnat", "kl_divergence", "fisher_diagonal"),
-    ("balanced-18", "reflect-isotropic"): ("log_catnat", "entropy", "mode"),
+    ("balanced-18", "sigmoid"): ("log_catnat", "entropy", "mode"),
     ("balanced-100", "natural"): ("log_prob", "cross_entropy", "cross_entropy-soft"),
-    ("chain-7", "sigmoid-isotropic"): ("catnat-dim", "cross_entropy-smooth", "saturated"),
+    ("chain-7", "sigmoid"): ("catnat-dim", "cross_entropy-smooth", "saturated"),
     ("chain-100", "natural"): ("log_prob-many", "reach"),
-    ("huffman-20", "reflect"): ("cross_entropy", "reach"),
+    ("huffman-20", "natural-narrow"): ("cross_entropy", "reach"),
     ("huffman-100", "sigmoid"): ("log_prob-many", "entropy", "kl_divergence"),
 }
 
@@ -114,7 +114,7 @@ def test_one_graph_and_any_batch(tree, activation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", ["natural", "sigmoid-isotropic", "reflect-isotropic"])
+@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
 @pytest.mark.parametrize("tree", ["balanced-2", "balanced-8", "balanced-100", "chain-7", "huffman-100"])
 def test_one_graph_and_any_batch_everywhere(tree, activation):
     for function in FUNCTIONS.values():
@@ -179,13 +179,13 @@ def test_half_precision_gradients_saturate_in_a_graph_too():
     scores = rows.inside(tree, "natural", 60, dtype=torch.float16).requires_grad_()
     upstream = torch.full((60, 18), 6e4, dtype=torch.float16)
     exact = scores.detach().float().requires_grad_()
-    (large,) = torch.autograd.grad(ct.log_catnat(exact, tree), exact, upstream.float())
+    (large,) = torch.autograd.grad(ct.log_catnat(exact, tree, "natural"), exact, upstream.float())
     assert (large.abs() > torch.finfo(torch.float16).max).any()
-    (got,) = torch.autograd.grad(compiled(ct.log_catnat)(scores, tree), scores, upstream)
+    (got,) = torch.autograd.grad(compiled(ct.log_catnat)(scores, tree, "natural"), scores, upstream)
     assert got.isfinite().all()
 
 
-@pytest.mark.parametrize("activation", ["natural", "reflect", "sigmoid"])
+@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
 def test_extreme_scores_survive_compilation(activation):
     kind = rows.ACTIVATIONS[activation]
     limit = torch.finfo(torch.float32).max
@@ -201,7 +201,7 @@ def test_extreme_scores_survive_compilation(activation):
         assert ordinary.any()
         torch.testing.assert_close(*(gradient[ordinary] for gradient in gradients), rtol=1e-4, atol=1e-4)
         if activation == "natural":
-            assert (gradients[0][ct.geometry.saturated(scores)] == 0).all()
+            assert (gradients[0][ct.geometry.saturated(scores, None, kind)] == 0).all()
 
 
 # ---- drawing ----
@@ -217,7 +217,7 @@ def test_sampling_without_a_generator(tree):
         return ct.sample(scores, tree, sample_shape=(4,)), ct.sample_without_replacement(scores, 2, tree)
 
     fast = compiled(function, "eager")
-    row = rows.inside(tree, "natural", margin=0.3, dtype=torch.float32)
+    row = rows.inside(tree, "sigmoid", margin=0.3, dtype=torch.float32)
     probs = ct.catnat(row, tree)
     torch.manual_seed(0)
     for batch in (3000, 3500):
@@ -283,7 +283,7 @@ def test_latents_inside_a_graph():
 
 
 def test_modules_compile():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), ct.ScoreLayer(8, 10), ct.LogProbsLayer())
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), ct.CatnatLinear(8, 10))
     fast = compiled(model)
     for batch in BATCHES:
         inputs = torch.randn(batch, 4, generator=rows.seeded(batch))
@@ -298,7 +298,7 @@ def test_generated_code_equals_eager():
     tree = rows.TREES["balanced-18"]
 
     def loss(scores, classes):
-        return ct.cross_entropy(scores, classes, tree, reduction="none")
+        return ct.cross_entropy(scores, classes, tree, "natural", reduction="none")
 
     fast = compiled(loss, "inductor")
     for batch in BATCHES:
@@ -308,7 +308,7 @@ def test_generated_code_equals_eager():
         torch.testing.assert_close(got, wanted, rtol=2e-5, atol=2e-5)
         gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
-        assert (gradients[0][ct.geometry.saturated(scores, tree)] == 0).all()
+        assert (gradients[0][ct.geometry.saturated(scores, tree, "natural")] == 0).all()
 
 
 @pytest.mark.slow
@@ -319,7 +319,7 @@ def test_generated_code_draws():
         return action, dist.log_prob(action)
 
     fast = compiled(step, "inductor")
-    row = rows.inside(catnat.balanced(18), "natural", margin=0.3, dtype=torch.float32)
+    row = rows.inside(catnat.balanced(18), "sigmoid", margin=0.3, dtype=torch.float32)
     torch.manual_seed(0)
     for batch in (2000, 3000):
         scores = row.repeat(batch, 1)
@@ -329,7 +329,7 @@ def test_generated_code_draws():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", ["sigmoid-isotropic", "reflect"])
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
 @pytest.mark.parametrize("tree", ["balanced-8", "balanced-100", "huffman-20"])
 def test_generated_code_equals_eager_everywhere(tree, activation):
     for name in ("log_catnat", "log_prob", "kl_divergence"):

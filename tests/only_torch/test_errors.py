@@ -29,8 +29,6 @@ CALLS = {
     "OneHotCatnat": ct.OneHotCatnat,
     "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
     "RelaxedOneHotCatnat": lambda s, *args: ct.RelaxedOneHotCatnat(0.5, s, *args),
-    "ProbsLayer": lambda s, *args: ct.ProbsLayer(*args)(s),
-    "LogProbsLayer": lambda s, *args: ct.LogProbsLayer(*args)(s),
 }
 everywhere = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -86,7 +84,7 @@ def test_no_axis_of_nodes(call):
 
 @everywhere
 def test_not_a_tree(call):
-    for given in (5, "balanced", [[0, 1]]):
+    for given in (5.5, True, "balanced", [[0, 1]]):
         with pytest.raises(TypeError, match="tree") as caught:
             call(torch.zeros(3, 4), given)
         assert repr(given) in str(caught.value)
@@ -113,11 +111,6 @@ def test_not_an_activation(call):
 
 
 def test_arguments_of_activations():
-    for build in (ct.natural, ct.sigmoid):
-        with pytest.raises(ValueError, match=r"scaling.*'uniform'.*'paper', 'isotropic'"):
-            build(scaling="uniform")
-    with pytest.raises(ValueError, match=r"boundary.*'wrap'.*'clamp', 'reflect'"):
-        ct.natural(boundary="wrap")
     for width in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="width") as caught:
             ct.natural(width=width)
@@ -182,7 +175,7 @@ def test_more_classes_than_there_are():
         (lambda s, y: ct.cross_entropy(s, y, weight=[1.0, 2, 3, 4]), "weight"),
         (lambda s, y: ct.CatnatHead(3, 4, class_weights=[1.0, 2, 3, 4]), "class_weights"),
         (lambda s, y: ct.CatnatHead(3.0, 4), "in_features"),
-        (lambda s, y: ct.ScoreLayer(3.0, 4), "in_features"),
+        (lambda s, y: ct.CatnatLinear(3.0, 4), "in_features"),
         (lambda s, y: ct.Catnat(s, temperature=[1.0, 2, 3, 4]), "temperature"),
         (lambda s, y: ct.Catnat(s, temperature=None), "temperature"),
         (lambda s, y: ct.Catnat(s, unimix=torch.full((4,), 0.1)), "unimix"),
@@ -206,17 +199,16 @@ def test_a_dimension_that_does_not_exist():
             call(torch.zeros(3, 4), dim=2)
 
 
-def test_score_layers():
-    for bad in (0, -3):
-        with pytest.raises(ValueError, match="at least 1"):
-            ct.ScoreLayer(4, bad)
-    for bad in (2.5, "10", True):
-        with pytest.raises(TypeError, match="integer is needed"):
-            ct.ScoreLayer(4, bad)
-    with pytest.raises(ValueError, match="activation"):
-        ct.ScoreLayer(4, 10, "softmax")
-    with pytest.raises(ValueError, match="activation"):
-        ct.ProbsLayer(activation="softmax")
+def test_last_layers():
+    for build in (ct.CatnatLinear, ct.CatnatHead):
+        for bad in (0, -3):
+            with pytest.raises(ValueError, match="at least 1"):
+                build(4, bad)
+        for bad in (2.5, "10", True):
+            with pytest.raises(TypeError, match="classes"):
+                build(4, bad)
+        with pytest.raises(ValueError, match="`activation`"):
+            build(4, 10, "softmax")
 
 
 def test_an_own_activation_must_be_complete():
@@ -237,24 +229,13 @@ def test_an_own_activation_must_be_complete():
 def test_nodes_that_start_at_the_edge_are_announced_once():
     tree = catnat.balanced(8).with_prior([1e5, 1, 1, 1, 1, 1, 1, 1])
     with pytest.warns(catnat.EdgeWarning) as caught:
-        ct.catnat(torch.zeros(7), tree)
+        ct.catnat(torch.zeros(7), tree, "natural")
     text = str(caught[0].message)
-    for part in ("%", "7 nodes", "reflect", "huffman", "width", "sigmoid"):
+    for part in ("%", "7 nodes", "huffman", "width", "sigmoid"):
         assert part in text, text
-    ct.catnat(torch.zeros(7), tree)  # warnings are errors here: a second one would fail
-    ct.log_catnat(torch.zeros(7), tree)
-    ct.catnat(torch.zeros(7), tree, ct.natural(boundary="reflect"))
+    # Warnings are errors here: another one would fail.
+    ct.catnat(torch.zeros(7), tree, "natural")
+    ct.log_catnat(torch.zeros(7), tree, "natural")
     ct.catnat(torch.zeros(7), tree, "sigmoid")
-
-
-def test_isotropic_clamping_is_announced_as_a_trap():
-    tree = catnat.balanced(1027)  # a size of its own: the warning comes once in a process
-    with pytest.warns(catnat.EdgeWarning, match=r"reflect"):
-        ct.catnat(torch.zeros(1026), tree, ct.natural(scaling="isotropic"))
-    ct.catnat(torch.zeros(1026), tree, ct.natural(scaling="isotropic", boundary="reflect"))
-    ct.catnat(torch.zeros(1026), tree)
-
-
-def test_ordinary_trees_are_silent():
-    for tree in (*(catnat.balanced(k) for k in (2, 3, 18, 1000)), catnat.chain(7)):
-        ct.catnat(torch.zeros(tree.num_nodes), tree)
+    for other in (*(catnat.balanced(k) for k in (2, 3, 18, 1000)), catnat.chain(7)):
+        ct.catnat(torch.zeros(other.num_nodes), other, "natural")

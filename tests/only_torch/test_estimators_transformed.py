@@ -80,7 +80,7 @@ def test_a_moving_average_lives_in_a_graph():
 
 @every_distribution
 def test_enumeration_under_vmap(name):
-    scores = rows.inside(catnat.balanced(K), "natural", 6)
+    scores = rows.inside(catnat.balanced(K), "sigmoid", 6)
 
     def expected(row):
         return ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](row))

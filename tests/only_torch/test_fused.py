@@ -1,4 +1,4 @@
-"""The fused kernels against the plain operations, which are the definition and are tested against the oracle."""
+"""One step of autograd, by kernels or by hand, against the plain operations, which are tested against the oracle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from only_torch import rows
@@ -15,163 +14,208 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
-from catnat.torch import _fused
-from catnat.torch._nodes import Nodes
+from catnat.torch import _dense, _fused, _walk
+from catnat.torch._plan import Plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
-installed = pytest.mark.skipif(_fused._implementation("cpu") is None, reason="no kernels are installed")
 
+
+def kernels_are_installed() -> bool:
+    try:
+        import catnat_kernels.torch_ops  # noqa: F401 - registers its operators
+    except ImportError:
+        return False
+    return True
+
+
+installed = pytest.mark.skipif(not kernels_are_installed(), reason="no kernels are installed")
+every_method = pytest.mark.parametrize("method", ["ByHand", pytest.param("Kernel", marks=installed)])
 # The sizes around every tile of the kernels, and of its levels, full and not.
-TREES: dict[str, catnat.Tree | catnat.Forest] = {
+TREES = {
     **{name: tree for name, tree in rows.TREES.items() if tree.num_nodes},
     **{f"balanced-{k}": catnat.balanced(k) for k in (16, 17, 33, 64, 65, 70, 127, 128, 1024, 3000)},
-    "forest": catnat.Forest([3, 1, catnat.chain(5), 40]),
 }
+every_tree = pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+every_activation = pytest.mark.parametrize("activation", rows.ACTIVATIONS.values(), ids=rows.ACTIVATIONS)
+few_activations = pytest.mark.parametrize("activation", [ct.sigmoid(), ct.natural()], ids=str)
 
 
-def values_and_gradient(function, scores: Tensor, tree, activation, *, floored: bool) -> tuple[Tensor, Tensor]:
-    grad = torch.randn(*scores.shape[:-1], tree.num_classes, generator=rows.seeded(3)).to(scores.dtype)
+def plan_with(method: str, tree: catnat.Tree, activation: ct.Activation, dtype: torch.dtype = torch.float64) -> Plan:
+    """As plans are made, but with the method of this name."""
+    plan = Plan(tree, activation, torch.device("cpu"), dtype)
+    plan.method = getattr(_fused, method)(plan)
+    return plan
+
+
+def values_and_gradient(function, plan: Plan, scores: Tensor, *, floored: bool) -> tuple[Tensor, Tensor]:
     leaf = scores.clone().requires_grad_()
-    leaves = function(Nodes(leaf, tree, activation), floored=floored)
-    assert leaves is not None, "no kernel serves here"
+    leaves = function(plan, leaf, floored=floored)
+    grad = torch.randn(leaves.shape, generator=rows.seeded(3)).to(scores.dtype)
     return leaves.detach(), torch.autograd.grad(leaves, leaf, grad)[0]
 
 
-@installed
 @pytest.mark.parametrize("floored", [True, False])
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS.values(), ids=rows.ACTIVATIONS)
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_values_and_gradients_are_those_of_plain_operations(tree, activation, floored):
+@every_method
+@every_activation
+@every_tree
+def test_values_and_gradients_are_those_of_plain_operations(tree, activation, method, floored):
+    plan = plan_with(method, tree, activation)
     scores = 2 * torch.randn(21, tree.num_nodes, dtype=torch.float64, generator=rows.seeded(0))
-    plain = values_and_gradient(_fused.plain_log_probs, scores, tree, activation, floored=floored)
-    fused = values_and_gradient(_fused.log_probs, scores, tree, activation, floored=floored)
+    plain, fused = (
+        values_and_gradient(function, plan, scores, floored=floored)
+        for function in (_dense.log_probs, _fused.log_probs)
+    )
     rows.assert_close(fused[0], plain[0], rtol=1e-10)
     rows.assert_close(fused[1], plain[1], rtol=1e-7, atol=1e-9)
 
 
-@installed
-@pytest.mark.parametrize("activation", [ct.sigmoid(), ct.natural(), ct.natural(boundary="reflect")], ids=str)
-def test_single_precision(activation):
+@every_method
+@few_activations
+def test_single_precision(activation, method):
+    plan = plan_with(method, catnat.balanced(32), activation, torch.float32)
     scores = 2 * torch.randn(21, 31, generator=rows.seeded(0))
-    plain = values_and_gradient(_fused.plain_log_probs, scores, catnat.balanced(32), activation, floored=True)
-    fused = values_and_gradient(_fused.log_probs, scores, catnat.balanced(32), activation, floored=True)
+    plain, fused = (
+        values_and_gradient(function, plan, scores, floored=True) for function in (_dense.log_probs, _fused.log_probs)
+    )
     rows.assert_close(fused[0], plain[0], rtol=2e-6, atol=0)
     rows.assert_close(fused[1], plain[1], rtol=1e-4, atol=1e-5)
 
 
-@installed
 @pytest.mark.parametrize("floored", [True, False])
+@every_method
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS.values(), ids=rows.ACTIVATIONS)
-def test_hostile_scores_stay_finite(activation, dtype, floored):
+@every_activation
+def test_hostile_scores_stay_finite(activation, dtype, method, floored):
     tree = catnat.huffman([1.0, 2, 4, 8, 16, 32, 64, 128])
-    found = values_and_gradient(_fused.log_probs, hostile(tree, activation, dtype), tree, activation, floored=floored)
+    scores = hostile(tree, activation, dtype)
+    found = values_and_gradient(_fused.log_probs, plan_with(method, tree, activation, dtype), scores, floored=floored)
     assert all(values.isfinite().all() for values in found)
     assert (found[0] <= 0).all()
 
 
-@installed
-@pytest.mark.parametrize("activation", [ct.sigmoid(), ct.natural(), ct.natural(boundary="reflect")], ids=str)
-def test_nan_stays_where_it_is(activation):
+@every_method
+@few_activations
+@pytest.mark.parametrize("tree", [catnat.balanced(11), catnat.chain(70), catnat.huffman([1, 2, 3, 9])], ids=str)
+def test_second_derivatives(tree, activation, method):
+    plan = plan_with(method, tree, activation)
+    scores = rows.inside(tree, activation, 3, margin=0.2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: _fused.log_probs(plan, s), scores, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda s: _fused.log_probs(plan, s), scores, fast_mode=True)
+
+
+@every_method
+@few_activations
+def test_nan_stays_where_it_is(activation, method):
     scores = torch.zeros(3, 15)
     scores[1, 3] = torch.nan
-    found = ct.log_catnat(scores, activation=activation).isnan()
     below = torch.zeros(3, 16, dtype=torch.bool)
     below[1, :4] = True
-    rows.assert_equal(found, below)
+    found = _fused.log_probs(plan_with(method, catnat.balanced(16), activation, torch.float32), scores).isnan()
+    # A product with a 0/1 matrix spreads it over the row; no class loses its own.
+    rows.assert_equal(found & below, below)
+    assert not found[[0, 2]].any()
 
 
-@installed
+@every_method
 @pytest.mark.parametrize("shape", [(), (1,), (40,), (2, 3), (0,), (5, 0)])
-def test_every_batch_shape(shape):
+def test_every_batch_shape(shape, method):
     scores = torch.randn(*shape, 17, dtype=torch.float64)
-    nodes = Nodes(scores, catnat.balanced(18), ct.natural())
-    rows.assert_close(_fused.log_probs(nodes, floored=True), _fused.plain_log_probs(nodes, floored=True))
-    transposed = Nodes(scores.movedim(-1, 0).contiguous().movedim(0, -1), catnat.balanced(18), ct.natural())
-    rows.assert_equal(_fused.log_probs(transposed, floored=True), _fused.log_probs(nodes, floored=True))
-    assert ct.sample(scores, sample_shape=(4,)).shape == (4, *shape)
+    plan = plan_with(method, catnat.balanced(18), ct.natural())
+    wanted = _dense.log_probs(plan, scores, floored=True)
+    for strided in (scores, scores.movedim(-1, 0).contiguous().movedim(0, -1)):
+        rows.assert_close(_fused.log_probs(plan, strided), wanted)
+
+
+@every_method
+def test_only_data_is_served(method, monkeypatch):
+    """Inside a transform and in forward mode plain operations are recorded."""
+    plan, scores = plan_with(method, catnat.balanced(4), ct.natural()), torch.zeros(2, 3, dtype=torch.float64)
+    wanted = _fused.log_probs(plan, scores)
+    monkeypatch.setattr(plan.method, "forward", lambda *_: pytest.fail("called"))
+    rows.assert_close(torch.func.vmap(lambda s: _fused.log_probs(plan, s))(scores), wanted)
+    value, _ = torch.func.jvp(lambda s: _fused.log_probs(plan, s), (scores,), (torch.ones_like(scores),))
+    rows.assert_close(value, wanted)
+
+
+# ---- kernels alone: draws, and the paths of given classes ----
 
 
 @installed
+@few_activations
 @pytest.mark.parametrize("tree", [catnat.balanced(8), catnat.balanced(11), catnat.huffman([1, 2, 3, 9])], ids=str)
-@pytest.mark.parametrize("activation", [ct.sigmoid(), ct.natural(), ct.natural(boundary="reflect")], ids=str)
 def test_draws(tree, activation):
-    scores = rows.around(tree, 2)
-    drawn = ct.sample(scores, tree, activation, sample_shape=(40_000,), generator=rows.seeded(1))
+    plan, scores = plan_with("Kernel", tree, activation), rows.around(tree, 2)
+    drawn = _fused.draw(plan, scores, 40_000, rows.seeded(1))
     for row, probs in zip(drawn.unbind(-1), ct.catnat(scores, tree, activation), strict=True):
         rows.chi_square(row, probs)
 
 
-def some_classes(tree, rows_: int) -> tuple[Tensor, Tensor]:
-    """Three classes for every row, (rows, 3) or (rows, 3, N), and their places among all classes, (rows, 3 or 3 N)."""
-    forest = isinstance(tree, catnat.Forest)
-    sizes = torch.tensor(tree.sizes if forest else [tree.num_classes])
-    uniforms = torch.rand(rows_, 3, len(sizes), generator=rows.seeded(2))
-    classes = (uniforms * sizes).long()
-    placed = classes + torch.tensor(np.array(tree.first_classes)) if forest else classes
-    return classes if forest else classes.squeeze(-1), placed.flatten(1)
+def some_classes(tree: catnat.Tree, count: int) -> Tensor:
+    return torch.randint(tree.num_classes, (count, 3), generator=rows.seeded(2))
 
 
 @installed
-@pytest.mark.parametrize("activation", rows.FEW_ACTIVATIONS)
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+@every_activation
+@every_tree
 def test_paths_are_those_of_plain_operations(tree, activation):
     scores = (2 * torch.randn(21, tree.num_nodes, dtype=torch.float64, generator=rows.seeded(0))).requires_grad_()
-    nodes, (classes, placed) = Nodes(scores, tree, rows.ACTIVATIONS[activation]), some_classes(tree, 21)
-    found = _fused.path_log_probs(nodes, classes)
-    assert found is not None
-    assert found.shape == classes.shape
-    fused, plain = found.flatten(1), _fused.plain_log_probs(nodes, floored=True).gather(-1, placed)
+    plan, classes = plan_with("Kernel", tree, activation), some_classes(tree, 21)
+    fused = _fused.path_log_probs(plan, scores, classes)
+    plain = _dense.log_probs(plan, scores, floored=True).gather(-1, classes)
     rows.assert_close(fused, plain, rtol=1e-10)
     grad = torch.randn(plain.shape, dtype=plain.dtype, generator=rows.seeded(3))
-    gradients = [torch.autograd.grad(each, scores, grad)[0] for each in (fused, plain)]
-    rows.assert_close(*gradients, rtol=1e-7, atol=1e-9)
+    rows.assert_close(*(torch.autograd.grad(each, scores, grad)[0] for each in (fused, plain)), rtol=1e-7, atol=1e-9)
+    if plan.walks:
+        rows.assert_close(fused, _walk.path_log_prob(plan, _walk.ScoreReader(scores), classes), rtol=1e-10)
 
 
 @installed
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS.values(), ids=rows.ACTIVATIONS)
+@every_activation
 def test_paths_of_hostile_scores_stay_finite(activation, dtype):
     tree = catnat.huffman([1.0, 2, 4, 8, 16, 32, 64, 128])
     scores = hostile(tree, activation, dtype).requires_grad_()
-    classes = torch.arange(8).expand(len(scores), 8)
-    found = _fused.path_log_probs(Nodes(scores, tree, activation), classes)
-    assert found is not None
-    (gradient,) = torch.autograd.grad(found.sum(), scores)
+    plan = plan_with("Kernel", tree, activation, dtype)
+    found = _fused.path_log_probs(plan, scores, torch.arange(8).expand(len(scores), 8))
     assert found.isfinite().all()
-    assert gradient.isfinite().all()
-    assert (found <= 0).all()
+    assert torch.autograd.grad(found.sum(), scores)[0].isfinite().all()
 
 
 @installed
-@pytest.mark.parametrize("tree", [catnat.balanced(11), catnat.chain(70), catnat.huffman([1, 2, 3, 9])], ids=str)
+@pytest.mark.parametrize("tree", [catnat.balanced(70), catnat.chain(70), catnat.huffman([1, 2, 3, 9])], ids=str)
 def test_second_derivatives_of_paths(tree):
-    scores = torch.randn(3, tree.num_nodes, dtype=torch.float64, generator=rows.seeded(0)).requires_grad_()
-    classes, _ = some_classes(tree, 3)
-    assert torch.autograd.gradgradcheck(
-        lambda s: _fused.path_log_probs(Nodes(s, tree, ct.natural()), classes), scores, nondet_tol=1e-12
-    )
+    scores = rows.inside(tree, "natural", 3, margin=0.2).requires_grad_()
+    plan, classes = plan_with("Kernel", tree, ct.natural()), some_classes(tree, 3)
+    assert torch.autograd.gradgradcheck(lambda s: _fused.path_log_probs(plan, s, classes), scores, fast_mode=True)
 
 
 @installed
 @pytest.mark.parametrize("tree", [catnat.balanced(11), catnat.huffman([1, 2, 3, 9])], ids=str)
-@pytest.mark.parametrize("wrong", [-1, "K"])
-def test_classes_that_nobody_has_checked(tree, wrong):
-    nodes = Nodes(torch.zeros(2, tree.num_nodes), tree, ct.natural())
-    classes = torch.tensor([[0], [tree.num_classes if wrong == "K" else wrong]])
-    with pytest.raises(RuntimeError, match="not one of the tree's"):
-        _fused.path_log_probs(nodes, classes)
+def test_classes_that_nobody_has_checked(tree):
+    for wrong in (-1, tree.num_classes):
+        with pytest.raises(RuntimeError, match="not one of the tree's"):
+            _fused.path_log_probs(
+                plan_with("Kernel", tree, ct.natural()),
+                torch.zeros(2, tree.num_nodes, dtype=torch.float64),
+                torch.tensor([[0], [wrong]]),
+            )
 
 
 @installed
-def test_who_is_served():
-    scores = torch.zeros(2, 3)
-    nodes = Nodes(scores, catnat.balanced(4), ct.natural())
-    assert _fused.log_probs(nodes, floored=True) is not None
-    assert _fused.log_probs(nodes._replace(scores=scores.to("meta")), floored=True) is None
-    assert _fused.log_probs(nodes._replace(activation=rows.OWN), floored=True) is None
-    served = torch.func.vmap(lambda s: torch.tensor(_fused.log_probs(Nodes(s, *nodes[1:]), floored=True) is not None))
-    assert not served(scores).any()
+def test_the_operators_are_what_the_compiler_needs():
+    kernel, scores = plan_with("Kernel", catnat.balanced(18), ct.natural(), torch.float32).method, torch.randn(3, 17)
+    code, depth = kernel._code, kernel.plan.tree.depth
+    given = (scores.clone().requires_grad_(), kernel._constants, kernel._table, 18, depth, code, True)
+    torch.library.opcheck(torch.ops.catnat.log_probs.default, given)
+    uniforms, drawn = torch.rand(3, depth), torch.empty(3, dtype=torch.int64)
+    given = (scores, kernel._constants, kernel._table, uniforms, code, drawn)
+    torch.library.opcheck(torch.ops.catnat.draw.default, given)
+    classes = torch.zeros(3, 2, dtype=torch.int64)
+    given = (scores, kernel._constants, kernel._parents, classes, depth, code, True)
+    torch.library.opcheck(torch.ops.catnat.path_log_probs.default, given)
+
+
+# ---- the switch, and the instruction sets ----
 
 
 def run(switch: str, code: str) -> subprocess.CompletedProcess[str]:
@@ -188,18 +232,18 @@ def test_they_can_be_switched_off():
 # Values, gradients, paths and draws of trees by level and by table, beside the plain operations.
 EVERY_KERNEL = """
 import torch, catnat, catnat.torch as ct
-from catnat.torch import _fused
-from catnat.torch._nodes import Nodes
+from catnat.torch import _dense, _fused
+from catnat.torch._plan import Plan
 torch.manual_seed(0)
 for tree in catnat.balanced(100), catnat.huffman([1, 2, 3, 9, 27]):
-    for activation in ct.sigmoid(), ct.natural(), ct.natural(boundary="reflect"):
+    for activation in ct.sigmoid(), ct.natural():
         for dtype, rtol in (torch.float32, 1e-4), (torch.float64, 1e-8):
             scores = (2 * torch.randn(37, tree.num_nodes, dtype=dtype)).requires_grad_()
-            nodes, classes = Nodes(scores, tree, activation), torch.randint(tree.num_classes, (37, 2))
-            every = _fused.plain_log_probs(nodes, floored=True)
+            plan = _fused.with_method(Plan(tree, activation, scores.device, dtype))
+            classes, every = torch.randint(tree.num_classes, (37, 2)), _dense.log_probs(plan, scores, floored=True)
             pairs = (
-                (_fused.log_probs(nodes, floored=True), every),
-                (_fused.path_log_probs(nodes, classes), every.gather(-1, classes)),
+                (_fused.log_probs(plan, scores), every),
+                (_fused.path_log_probs(plan, scores, classes), every.gather(-1, classes)),
             )
             for fused, plain in pairs:
                 torch.testing.assert_close(fused, plain, rtol=rtol, atol=rtol)
@@ -227,20 +271,3 @@ def test_every_instruction_set(name):
 @installed
 def test_an_instruction_set_that_nobody_has():
     assert "CATNAT_KERNELS is 'avx1024', but it must be 0" in run("avx1024", EVERY_KERNEL).stderr
-
-
-@installed
-def test_the_operators_are_what_the_compiler_needs():
-    scores = torch.randn(3, 17, requires_grad=True)
-    plan = _fused._plan(catnat.balanced(18), ct.natural(), scores.device, scores.dtype)
-    rest = plan.constants, plan.table, 18, plan.tree.depth, plan.code, True
-    torch.library.opcheck(torch.ops.catnat.log_probs.default, (scores, *rest))
-    uniforms, drawn = torch.rand(3, plan.tree.depth), torch.empty(3, dtype=torch.int64)
-    torch.library.opcheck(
-        torch.ops.catnat.draw.default, (scores.detach(), plan.constants, plan.table, uniforms, plan.code, drawn)
-    )
-    above, classes = _fused._above(plan.tree, scores.device), torch.zeros(3, 2, dtype=torch.int64)
-    torch.library.opcheck(
-        torch.ops.catnat.path_log_probs.default,
-        (scores.detach(), plan.constants, above, classes, plan.tree.depth, plan.code, True),
-    )

@@ -42,10 +42,9 @@ def hostile(tree: catnat.Tree, activation: ct.Activation, dtype: torch.dtype) ->
     flat = torch.tensor([[size, -size] for size in sizes], dtype=torch.float64).flatten().to(dtype)
     special = [flat.unsqueeze(-1).expand(-1, tree.num_nodes)]
     low, high = rows.bounds(tree, activation)
-    for turns in (0, 1, 1000):  # a reflected band has edges everywhere
-        for edge in (low - turns * (high - low), high + turns * (high - low)):
-            at = torch.as_tensor(np.clip(edge, limits.min, limits.max)).to(dtype)
-            special.append(torch.stack(neighbours(at)))
+    for edge in (low, high):
+        at = torch.as_tensor(np.clip(edge, limits.min, limits.max)).to(dtype)
+        special.append(torch.stack(neighbours(at)))
     grid = torch.cat(special)
     picks = torch.randint(len(grid), (40, tree.num_nodes), generator=rows.seeded(0))
     mixed = grid.gather(0, picks)
@@ -61,9 +60,8 @@ def test_the_hostile_inputs_are_what_they_say():
     for value in (0.0, 5e-324, 2.2250738585072014e-308, math.pi, 1e4, torch.finfo(torch.float64).max):
         assert (found == value).any(), value
         assert (found == -value).any(), value
-    for edge in (math.pi, 3 * math.pi):
-        assert (found == np.nextafter(edge, 0)).any()
-        assert (found == np.nextafter(edge, 9e9)).any()
+    for towards in (0, 9e9):
+        assert (found == np.nextafter(math.pi, towards)).any()
 
 
 # ---- the functions ----
@@ -293,28 +291,20 @@ def check_all(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_prior_of_twenty_orders_of_magnitude(dtype):
-    """Values and gradients; isotropic scales reach 1e10 here, whose fourth power no float32 second derivative holds."""
     tree = catnat.balanced(8).with_prior([1e6, 1.0, 1e-6, 30.0, 1e-12, 1.0, 1e3, 1e9])
-    for activation in rows.ACTIVATIONS.values():
-        scores = hostile(tree, activation, dtype)
-        for function in (ct.catnat, ct.log_catnat, ct.entropy, kl, ct.geometry.reach, cross_entropy):
-            leaf = scores.clone().requires_grad_()
-            value = function(leaf, tree, activation)
-            blame(value, scores, "value")
-            blame(torch.autograd.grad(value.sum(), leaf)[0], scores, "gradient")
+    check_all(DIFFERENTIABLE, tree, dtype)
 
 
 @pytest.mark.parametrize("rare", [1e-10, 1e-20, 1e-200])
-@pytest.mark.parametrize("scaling", ["paper", "isotropic"])
-def test_a_rare_class_may_stand_on_either_side(rare, scaling):
+def test_a_rare_class_may_stand_on_either_side(rare):
     """On the no side too, where the probability of yes rounds to 1; and NumPy has nothing to warn of."""
-    activation, zero = ct.sigmoid(scaling=scaling), torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    zero = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     for prior in ([1.0, rare], [rare, 1.0]):
         tree = catnat.balanced(2).with_prior(prior)
         with np.errstate(all="raise", under="ignore"):
-            found = ct.log_catnat(zero, tree, activation)
+            found = ct.log_catnat(zero, tree)
         np.testing.assert_allclose(found.detach(), np.log(prior) - np.log1p(rare), rtol=1e-12)
-        moves = torch.autograd.grad(found[int(prior[0] == 1.0)], zero)[0].abs() / float(activation.scale(tree)[0])
+        moves = torch.autograd.grad(found[int(prior[0] == 1.0)], zero)[0].abs()
         torch.testing.assert_close(moves, torch.ones(1, dtype=torch.float64))
 
 
@@ -373,9 +363,9 @@ def test_saturated_names_the_nodes_that_are_certain():
         assert float(inside) <= math.pi < float(outside)
         scores = torch.stack([inside, -inside, outside, -outside]).to(dtype).unsqueeze(-1)
         beyond = torch.tensor([[1e4], [-1e4], [limits.max], [limits.min], [0.0], [limits.tiny]], dtype=dtype)
-        found = ct.geometry.saturated(torch.cat([scores, beyond])).flatten().tolist()
+        found = ct.geometry.saturated(torch.cat([scores, beyond]), None, "natural").flatten().tolist()
         assert found == [False, False, True, True, True, True, True, True, False, False]
-        probs = ct.catnat(scores)
+        probs = ct.catnat(scores, None, "natural")
         assert (probs[2:].sort().values == torch.tensor([0.0, 1.0], dtype=dtype)).all()
         assert (probs[:2] > 0).all()
 
@@ -419,7 +409,7 @@ def test_gradients_too_large_for_float16_saturate():
     """The slope of log p near the edge is one over the distance: 1e3 at a node, and summed more than float16 holds."""
     tree = catnat.balanced(100)
     scores = hostile(tree, ct.natural(), torch.float16).requires_grad_()
-    (gradient,) = torch.autograd.grad(ct.log_catnat(scores, tree).sum(), scores)
+    (gradient,) = torch.autograd.grad(ct.log_catnat(scores, tree, "natural").sum(), scores)
     assert gradient.isfinite().all()
 
 
@@ -430,7 +420,7 @@ def test_gradients_too_large_for_float16_saturate():
 def test_zero_size_batches(tree):
     """pytorch#27983"""
     K = tree.num_classes
-    for activation in (ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect")):
+    for activation in (ct.natural(), ct.sigmoid()):
         for batch in ((0,), (0, 3), (2, 0)):
             scores = torch.zeros(*batch, K - 1, requires_grad=True)
             for function, shape in (
@@ -475,7 +465,7 @@ def test_an_empty_sample_shape_entry():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_one_class_is_certain(dtype):
     for batch in ((), (2, 3)):
-        for activation in (ct.natural(), ct.sigmoid(scaling="isotropic"), ct.natural(boundary="reflect")):
+        for activation in (ct.natural(), ct.sigmoid()):
             scores = torch.zeros(*batch, 0, dtype=dtype, requires_grad=True)
             zeros = torch.zeros(batch, dtype=dtype)
             classes = torch.zeros(batch, dtype=torch.int64)
@@ -516,7 +506,7 @@ def test_strides_do_not_matter(tree):
         "expanded": base[:1].expand(6, -1),
         "one value": torch.full((1, 1), 0.3, dtype=torch.float64).expand(6, n),
     }
-    for activation in (ct.natural(), ct.natural(boundary="reflect", scaling="isotropic")):
+    for activation in (ct.natural(), ct.sigmoid()):
         for label, view in views.items():
             for name, function in {**DIFFERENTIABLE, "rsample": straight_through}.items():
                 plain = view.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
@@ -535,7 +525,7 @@ def test_strides_do_not_matter(tree):
 
 def test_inputs_are_not_written_to():
     for tree in rows.FEW_TREES.values():
-        for activation in (ct.natural(), ct.sigmoid(), ct.natural(boundary="reflect")):
+        for activation in (ct.natural(), ct.sigmoid()):
             scores = rows.around(tree, 4)
             before = scores.clone()
             for function in {**DIFFERENTIABLE, **DISTRIBUTIONS}.values():
@@ -559,8 +549,6 @@ def test_dim_positive_and_negative(tree):
             for function, value in wanted.items():
                 got = function(moved, tree, dim=dim)
                 rows.assert_equal(got.movedim(dim, -1), value)
-                module = ct.ProbsLayer if function is ct.catnat else ct.LogProbsLayer
-                rows.assert_equal(module(tree, dim=dim)(moved), got)
                 leaf = moved.detach().clone().requires_grad_()
                 upstream = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).view(value.shape)
                 (gradient,) = torch.autograd.grad(function(leaf, tree, dim=dim).movedim(dim, -1), leaf, upstream)

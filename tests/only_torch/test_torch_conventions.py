@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import pickle
-import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -52,7 +50,7 @@ DISCRETE = {
     "sample_without_replacement": lambda s, *args: ct.sample_without_replacement(s, 2, *args),
     "Catnat.sample": lambda s, *args: ct.Catnat(s, *args).sample((2,)),
 }
-KINDS = [ct.natural(), ct.sigmoid(scaling="isotropic"), ct.natural(boundary="reflect")]
+KINDS = [ct.natural(), ct.sigmoid()]
 
 
 # ---- precision ----
@@ -102,13 +100,13 @@ def test_activation_checkpointing():
 def test_training_under_autocast():
     """pytorch#44724: a head must not break under AMP."""
     tree = catnat.balanced(18)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), ct.ScoreLayer(8, tree))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), ct.CatnatLinear(8, tree))
     inputs, targets = torch.randn(5, 4, generator=rows.seeded(0)), torch.arange(5)
     with torch.autocast("cpu", torch.bfloat16):
-        scores = model(inputs)
-        assert scores.dtype == torch.bfloat16
-        loss = ct.cross_entropy(scores, targets, tree)
-        assert loss.dtype == torch.float32
+        hidden = model[:-1](inputs)
+        assert model[-1].scores(hidden).dtype == torch.bfloat16
+        loss = model[-1].loss(hidden, targets)
+        assert model(inputs).dtype == loss.dtype == torch.float32
     loss.backward()
     for weight in model.parameters():
         assert weight.grad is not None
@@ -157,7 +155,7 @@ def test_default_dtype_float64():
                 scores = rows.around(tree, 3, dtype=dtype)
                 for name, function in FUNCTIONS.items():
                     assert function(scores, tree).dtype == dtype, name
-        assert ct.ScoreLayer(3, 5).weight.dtype == torch.float64
+        assert ct.CatnatLinear(3, 5).weight.dtype == torch.float64
         assert ct.catnat(torch.zeros(3)).dtype == torch.float64
         relaxed = ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 3, dtype=torch.float32))
         assert relaxed.rsample().dtype == torch.float32
@@ -289,9 +287,9 @@ def test_meta_device(tree):
             value, wanted = function(scores, tree, activation), function(real, tree, activation)
             assert value.device.type == "meta", name
             assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
-    layer = ct.ScoreLayer(4, tree, device="meta")
+    layer = ct.CatnatLinear(4, tree, device="meta")
     assert layer.weight.device.type == "meta"
-    assert ct.LogProbsLayer(tree)(layer(torch.zeros(2, 4, device="meta"))).shape == (2, tree.num_classes)
+    assert layer(torch.zeros(2, 4, device="meta")).shape == (2, tree.num_classes)
 
 
 def test_a_default_device_does_not_lead_constants_astray():
@@ -355,23 +353,20 @@ def test_distributions_survive_pickle_and_copy(touched):
 
 def test_modules_survive_pickle_copy_and_save(tmp_path):
     tree = rows.TREES["huffman-20"]
-    model = nn.Sequential(
-        nn.Linear(3, 4), ct.ScoreLayer(4, tree, ct.natural(boundary="reflect")), ct.LogProbsLayer(tree)
-    )
-    features = torch.randn(5, 3, generator=rows.seeded(0))
-    wanted = model(features)
-    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        rows.assert_equal(again(features).detach(), wanted.detach())
-        assert again[1].tree == tree
+
+    def build():
+        return nn.Sequential(nn.Linear(3, 4), ct.CatnatLinear(4, tree, ct.natural(width=9.0)))
+
+    model, fresh, features = build(), build(), torch.randn(5, 3, generator=rows.seeded(0))
+    wanted = model(features).detach()
     torch.save(model, tmp_path / "model.pt")
-    rows.assert_equal(torch.load(tmp_path / "model.pt", weights_only=False)(features).detach(), wanted.detach())
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    fresh = nn.Sequential(
-        nn.Linear(3, 4), ct.ScoreLayer(4, tree, ct.natural(boundary="reflect")), ct.LogProbsLayer(tree)
-    )
     assert not torch.equal(fresh(features), wanted)
     fresh.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
-    rows.assert_equal(fresh(features).detach(), wanted.detach())
+    loaded = torch.load(tmp_path / "model.pt", weights_only=False)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), loaded, fresh):
+        rows.assert_equal(again(features).detach(), wanted)
+        assert again[1].tree == tree
 
 
 # ---- randomness ----
@@ -415,165 +410,3 @@ def test_without_a_generator_the_global_seed_decides():
     for one, other in zip(first, draws(None), strict=True):
         rows.assert_equal(one, other)
     assert any((one != other).any() for one, other in zip(first, draws(None), strict=True))
-
-
-# ---- threads ----
-
-
-def test_threads_share_the_caches():
-    """Many threads meet cold caches at once and agree with one thread."""
-    trees = [tree for number in range(10, 30) for tree in cold_trees(number)]
-    found: dict[int, list[Tensor]] = {}
-    faults = []
-    start = threading.Barrier(8)
-
-    def work(number: int) -> None:
-        try:
-            start.wait()
-            found[number] = [ct.log_catnat(torch.ones(2, tree.num_nodes), tree) for tree in trees]
-        except Exception as fault:  # a thread's exception would be lost
-            faults.append(fault)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults
-    for number in range(1, 8):
-        for one, other in zip(found[0], found[number], strict=True):
-            rows.assert_equal(one, other)
-
-
-# ---- modules ----
-
-
-def test_a_score_layer_has_one_output_per_node():
-    for classes, nodes in ((2, 1), (10, 9), (catnat.chain(7), 6), (catnat.huffman([3, 2, 1]), 2), (1, 0)):
-        layer = ct.ScoreLayer(5, classes) if nodes else None
-        if layer is None:
-            continue
-        assert isinstance(layer, nn.Linear)
-        assert (layer.in_features, layer.out_features) == (5, nodes)
-        assert layer.weight.shape == (nodes, 5)
-        assert layer.bias.shape == (nodes,)
-        assert (layer.bias == 0).all()
-        assert ct.ScoreLayer(5, classes, bias=False).bias is None
-    assert ct.ScoreLayer(5, 10).tree == catnat.balanced(10)
-
-
-@pytest.mark.parametrize("activation", rows.ACTIVATIONS)
-def test_initial_scores_lie_well_inside_the_band(activation):
-    """For inputs of unit variance, scores times their scaling have standard deviation at most 0.5."""
-    kind = rows.ACTIVATIONS[activation]
-    torch.manual_seed(0)
-    inputs = torch.randn(2000, 256)
-    for tree in (catnat.balanced(18), catnat.balanced(1024), catnat.chain(40), rows.TREES["huffman-100"]):
-        layer = ct.ScoreLayer(256, tree, kind)
-        scaled = layer(inputs).detach().double() * torch.as_tensor(kind.scale(tree))
-        deviations = scaled.std(0)
-        # A row of 256 normal weights has a norm within 25 % of its mean, but once in 10^8.
-        assert deviations.max() <= 0.5 * 1.25
-        assert (deviations.square().mean().sqrt()) <= 0.5 * 1.03
-        assert deviations.square().mean().sqrt() > 0.1  # and it does not start at zero either
-        assert (scaled.mean(0).abs() < 0.1).all()
-
-
-def test_initial_predictions_are_near_the_prior():
-    torch.manual_seed(0)
-    tree = catnat.huffman([50, 20, 10, 5, 5, 5, 3, 1, 1])
-    probs = nn.Sequential(ct.ScoreLayer(64, tree), ct.ProbsLayer(tree))(torch.randn(4000, 64)).mean(0)
-    assert (probs.detach().double() - torch.tensor(tree.prior)).abs().max() < 0.03
-
-
-def test_reset_parameters_draws_anew():
-    layer = ct.ScoreLayer(4, 9)
-    before = layer.weight.detach().clone()
-    nn.init.ones_(layer.bias)
-    layer.reset_parameters()
-    assert not torch.equal(layer.weight, before)
-    assert (layer.bias == 0).all()
-    assert list(layer.state_dict()) == ["weight", "bias", "_extra_state"]
-
-
-def test_layers_are_counterparts_of_softmax_and_log_softmax():
-    tree = catnat.chain(6)
-    scores = rows.around(tree, 4, 3)
-    for kind in KINDS:
-        rows.assert_equal(ct.ProbsLayer(tree, kind)(scores), ct.catnat(scores, tree, kind))
-        rows.assert_equal(ct.LogProbsLayer(tree, kind)(scores), ct.log_catnat(scores, tree, kind))
-    rows.assert_equal(ct.ProbsLayer()(scores), ct.catnat(scores))
-    rows.assert_equal(ct.LogProbsLayer(activation="sigmoid")(scores), ct.log_catnat(scores, None, "sigmoid"))
-    assert not list(ct.ProbsLayer(tree).parameters())
-    assert not ct.LogProbsLayer(tree).state_dict()
-    images = rows.around(catnat.balanced(5), 2, 3, 3).movedim(-1, 1)
-    assert ct.ProbsLayer(dim=1)(images).shape == (2, 5, 3, 3)
-    rows.assert_close(ct.ProbsLayer(dim=1)(images).sum(1), torch.ones(2, 3, 3, dtype=torch.float64))
-
-
-def test_modules_follow_to_and_half():
-    tree = catnat.balanced(7)
-    model = nn.Sequential(
-        ct.ScoreLayer(4, tree, ct.natural(scaling="isotropic", boundary="reflect")), ct.ProbsLayer(tree)
-    )
-    for dtype in (torch.float64, torch.bfloat16, torch.float32):
-        assert model.to(dtype)(torch.ones(2, 4, dtype=dtype)).dtype == dtype
-    assert ct.ScoreLayer(4, tree, dtype=torch.float64).weight.dtype == torch.float64
-
-
-def test_printing_a_model_says_what_it_does():
-    tree = catnat.chain(6)
-    text = repr(
-        nn.Sequential(ct.ScoreLayer(4, tree, "sigmoid"), ct.ProbsLayer(tree, "sigmoid", dim=1), ct.LogProbsLayer())
-    )
-    for part in (
-        "ScoreLayer",
-        "in_features=4",
-        "out_features=5",
-        "ProbsLayer",
-        "chain(6)",
-        "sigmoid",
-        "dim=1",
-        "natural",
-    ):
-        assert part in text, text
-    scores = torch.zeros(3, 5)
-    for dist in (ct.Catnat(scores, tree), ct.OneHotCatnat(scores, tree), ct.RelaxedOneHotCatnat(0.5, scores, tree)):
-        assert type(dist).__name__ in repr(dist)
-
-
-def test_a_model_trains():
-    """Learn a small table of classes by gradient descent: nothing but public names."""
-    torch.manual_seed(0)
-    tree = catnat.balanced(18)
-    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), ct.ScoreLayer(32, tree))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    inputs, targets = torch.randn(18, 6), torch.arange(18)
-    for _ in range(300):
-        optimizer.zero_grad()
-        loss = ct.cross_entropy(model(inputs), targets, tree)
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.1
-    assert (ct.mode(model(inputs), tree) == targets).all()
-
-
-def test_state_dict_round_trip_in_memory():
-    tree = catnat.balanced(6)
-    one, other = ct.ScoreLayer(3, tree), ct.ScoreLayer(3, tree)
-    file = io.BytesIO()
-    torch.save(one.state_dict(), file)
-    file.seek(0)
-    assert other.load_state_dict(torch.load(file, weights_only=True)).missing_keys == []
-    rows.assert_equal(one(torch.ones(3)).detach(), other(torch.ones(3)).detach())
-    # A plain linear layer of the right width takes the same weights, but knows nothing of trees.
-    plain = nn.Linear(3, 5)
-    assert plain.load_state_dict(one.state_dict(), strict=False).unexpected_keys == ["_extra_state"]
-    rows.assert_equal(plain(torch.ones(3)).detach(), one(torch.ones(3)).detach())
-
-
-def test_a_score_layer_for_one_class():
-    """Zero nodes: an empty layer, as nn.Linear(5, 0) is, and certainty after it."""
-    layer = ct.ScoreLayer(5, 1)
-    assert layer(torch.zeros(2, 5)).shape == (2, 0)
-    rows.assert_equal(ct.ProbsLayer()(layer(torch.zeros(2, 5))).detach(), torch.ones(2, 1))

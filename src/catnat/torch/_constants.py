@@ -20,8 +20,22 @@ _lock = threading.Lock()
 def constant(build: F) -> F:
     """Build once per arguments, which must be hashable; under the compiler the result is a constant of the graph.
 
-    Of more than 512 results those built first are forgotten.
+    Of more than 512 results those built first are forgotten. Among fake tensors nothing is kept: real constants would
+    not do there, and fake ones nowhere else.
     """
+    look_up = constant_of_data(build)
+
+    @functools.wraps(build)
+    def look_up_or_build(*args: Any) -> Any:
+        if torch.compiler.is_compiling() or type(torch.empty(0)) is torch.Tensor:
+            return look_up(*args)
+        return build(*args)
+
+    return look_up_or_build  # type: ignore[return-value]
+
+
+def constant_of_data(build: F) -> F:
+    """:func:`constant` for calls that are never made among fake tensors, or with ``__wrapped__``."""
     kept: dict[tuple[Any, ...], Any] = {}
     names: dict[tuple[Any, ...], str] = {}
 

@@ -45,6 +45,11 @@ def known_true(condition: Tensor) -> bool:
         return False
 
 
+def known_at_once(condition: Tensor) -> bool:
+    """:func:`known_true` of what is on a CPU: no call waits for another device because of a check."""
+    return condition.device.type == "cpu" and known_true(condition)
+
+
 def explain_classes(error: Exception, classes: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise an error that names the class, if one that does not exist is what torch's operation refused."""
     outside = (classes < 0) | (classes >= num_classes)

@@ -77,7 +77,7 @@ def scores_from_logits(
         True
     """
     plan, computed = _plan_for_classes(logits, "logits", tree, activation), _inputs.widen(logits)
-    if not torch.compiler.is_compiling() and _inputs.known_true((computed < math.inf).logical_not().any()):
+    if not torch.compiler.is_compiling() and _inputs.known_at_once((computed < math.inf).logical_not().any()):
         raise ValueError(
             "`logits` holds NaN or +inf, but finite logits are needed, or -inf for a class of probability 0."
         )
@@ -111,10 +111,10 @@ def _checked_plan(
 
 
 def _check_probs(probs: Tensor, tolerance: float) -> None:
-    if _inputs.known_true((probs >= 0).logical_not().any()):
+    if _inputs.known_at_once((probs >= 0).logical_not().any()):
         raise ValueError("`probs` holds a negative number or NaN. If these are logits, use scores_from_logits.")
     error = (probs.detach().sum(-1) - 1).abs()
-    if _inputs.known_true((error <= tolerance).logical_not().any()):
+    if _inputs.known_at_once((error <= tolerance).logical_not().any()):
         raise ValueError(
             f"`probs` must sum to 1 over the last axis, but a row is {float(error.max()):.2g} away from it. Divide by "
             "probs.sum(-1, keepdim=True), or use scores_from_logits if these are logits."

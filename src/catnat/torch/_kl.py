@@ -16,6 +16,11 @@ from catnat.trees import bins
 @register_kl(Catnat, Categorical)
 @register_kl(Categorical, Catnat)
 def _categorical(p: Categorical, q: Categorical) -> Tensor:
+    return _returned(_divergence(p, q), p._param, q._param)
+
+
+def _divergence(p: Categorical, q: Categorical) -> Tensor:
+    """In the dtype to compute in."""
     if p._num_events != q._num_events:
         raise ValueError(f"`p` has {p._num_events} classes and `q` has {q._num_events}, but they must be the same.")
     p_exact, q_logs = _log_probs(p, floored=False), _log_probs(q, floored=True)
@@ -24,8 +29,11 @@ def _categorical(p: Categorical, q: Categorical) -> Tensor:
     terms = probs * torch.where(probs == 0, 0, _log_probs(p, floored=True) - q_logs)
     if isinstance(q, Catnat) and q.mask is not None:
         terms = terms.masked_fill((probs > 0) & ~q.mask, torch.inf)
-    found = terms.sum(-1)
-    dtype = torch.promote_types(_inputs.returned_dtype(p._param), _inputs.returned_dtype(q._param))
+    return terms.sum(-1)
+
+
+def _returned(found: Tensor, p_param: Tensor, q_param: Tensor) -> Tensor:
+    dtype = torch.promote_types(_inputs.returned_dtype(p_param), _inputs.returned_dtype(q_param))
     # Infinite stays what q forbids and p can take.
     return torch.where(found.isinf(), found.to(dtype), _inputs.clamp_to_dtype(found, dtype))
 
@@ -42,7 +50,8 @@ def _multi_multi(p: MultiCatnat, q: MultiCatnat) -> Tensor:
         raise ValueError(f"`p` has variables of {p.forest.sizes} classes and `q` of {q.forest.sizes}: not the same.")
     if p.forest != q.forest:
         raise ValueError("`p` and `q` have other trees for some variables, but the trees must be equal.")
-    return torch.stack([kl_divergence(*parts).sum(-1) for parts in zip(p.parts, q.parts, strict=True)]).sum(0)
+    parts = [_divergence(*pair).sum(-1) for pair in zip(p.parts, q.parts, strict=True)]
+    return _returned(torch.stack(parts).sum(0), p.scores, q.scores)
 
 
 @register_kl(BinnedCatnat, BinnedCatnat)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from catnat import _checks
 from catnat.activations import Activation, resolve
 from catnat.torch import _fused, _inputs
-from catnat.torch._constants import constant
+from catnat.torch._constants import constant, constant_of_data
 from catnat.torch._plan import Plan
 from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
@@ -21,10 +23,16 @@ def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | s
     if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
         _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.
-    return _checked_plan(tree, activation, operator.index(scores.shape[-1]), scores.device, scores.dtype)
+    given = tree, activation, operator.index(scores.shape[-1]), scores.device, scores.dtype
+    if type(scores) in _DATA or torch.compiler.is_compiling() or type(torch.empty(0)) is Tensor:
+        return _checked_plan(*given)
+    return cast(Plan, _checked_plan.__wrapped__(*given))  # type: ignore[attr-defined]  # fake tensors
 
 
-@constant
+_DATA = (Tensor, Parameter)
+
+
+@constant_of_data
 def _checked_plan(
     tree: Tree | int | None, activation: Activation | str, width: int, device: torch.device, dtype: torch.dtype
 ) -> Plan:

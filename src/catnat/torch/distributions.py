@@ -184,7 +184,8 @@ class Catnat(td.Categorical):
             if self.options is not None:
                 zero = -math.inf if floored else self.plan.branches.log_of_zero
                 kept = _options.apply_options(kept, self.options, zero)
-            if not torch.is_inference_mode_enabled():
+            # What is made in inference mode no training could use; the compiler does not know that mode.
+            if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 self._kept[floored] = kept
         return kept
 
@@ -205,11 +206,15 @@ class Catnat(td.Categorical):
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy in nats."""
+        return _inputs.as_returned(self._entropy(), self.scores)
+
+    def _entropy(self) -> Tensor:
+        """In the dtype to compute in."""
         exact = self.log_probs(floored=False)
         valid = self.mask
         # A masked class has a number as its logarithm with which any gradient may be multiplied.
         logs = exact if valid is None else exact.masked_fill(~valid, 0)
-        return _inputs.as_returned(-(exact.exp() * logs).sum(-1), self.scores)
+        return -(exact.exp() * logs).sum(-1)
 
     # ---- one class ----
 
@@ -692,7 +697,7 @@ class MultiCatnat(td.Distribution):
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy of all variables together, in nats."""
-        return torch.stack([part.entropy().sum(-1) for part in self.parts]).sum(0)
+        return _inputs.as_returned(torch.stack([part._entropy().sum(-1) for part in self.parts]).sum(0), self.scores)
 
     def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
         """The diagonal of the Fisher matrix of all scores; see :meth:`Catnat.fisher_diagonal`."""

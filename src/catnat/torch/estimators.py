@@ -413,7 +413,7 @@ def sample_counts(
         tensor([1000000000, 1000000000, 1000000000, 1000000000, 1000000000])
     """
     probs = _categorical(distribution, "sample_counts").probs.detach().double()
-    if not torch.compiler.is_compiling() and _inputs.known_true(probs.isnan().any()):
+    if not torch.compiler.is_compiling() and _inputs.known_at_once(probs.isnan().any()):
         raise ValueError(_checks.NAN_PROBS)
     batch, num_classes = probs.shape[:-1], probs.shape[-1]
     levels = (num_classes - 1).bit_length()
@@ -446,8 +446,12 @@ def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -
             f"`total_count` has shape {tuple(count.shape)}, but the distribution's batch shape is {tuple(batch)}: give "
             "one number for all rows, or one per row."
         )
-    outside = (count < 0) | (count > MOST_COUNTED)
-    if not torch.compiler.is_compiling() and _inputs.known_true(outside.any()):
+    if isinstance(total_count, Tensor):
+        outside = ((count < 0) | (count > MOST_COUNTED)).any()
+        bad = not torch.compiler.is_compiling() and _inputs.known_at_once(outside)
+    else:
+        bad = not 0 <= total_count <= MOST_COUNTED
+    if bad:
         raise ValueError(f"`total_count` is {total_count}, but a number of draws from 0 to 2^53 is needed.")
     return count
 
@@ -532,7 +536,7 @@ def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[T
 
 def _check_temperature(temperature: float | Tensor) -> None:
     if isinstance(temperature, Tensor):
-        bad = not torch.compiler.is_compiling() and _inputs.known_true((temperature > 0).all().logical_not())
+        bad = not torch.compiler.is_compiling() and _inputs.known_at_once((temperature > 0).all().logical_not())
     else:
         bad = not 0 < temperature < math.inf
     if bad:

@@ -295,7 +295,8 @@ def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
             f"{tuple(batch)} of `scores`."
         )
     wanted = kl.detach().to(scores.dtype)
-    if not torch.compiler.is_compiling() and _inputs.known_true(((wanted > 0) & wanted.isfinite()).all().logical_not()):
+    bad = ((wanted > 0) & wanted.isfinite()).all().logical_not()
+    if not torch.compiler.is_compiling() and _inputs.known_at_once(bad):
         raise ValueError("`kl` must be positive and finite in every row.")
     return wanted.expand(batch)
 

@@ -227,6 +227,11 @@ class CatnatLinear(RowLayer):
     def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
         self.out_features = len(old_classes)
 
+    def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+        """What the call returns, under the name that a head has for it."""
+        found: Tensor = self(input)
+        return found
+
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
         """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
         return Catnat(self.scores(input), self.tree, self.activation, **options)
