@@ -22,6 +22,8 @@ from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _fused, _inputs, _options, _walk, estimators, functional, geometry
 from catnat.torch._constants import constant
+from catnat.torch._inputs import as_returned as as_returned
+from catnat.torch._inputs import known_true as known_true
 from catnat.torch._lookup import plan_for
 from catnat.torch._options import Options
 from catnat.torch._plan import Plan

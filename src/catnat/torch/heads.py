@@ -25,7 +25,7 @@ from catnat.torch.layers import TreeLayer, draw_rows
 from catnat.trees import saving
 from catnat.trees.tree import Tree
 
-__all__ = ["CatnatHead", "HeadOutput", "PathHead", "Paths", "RowReader", "TopK"]
+__all__ = ["CatnatHead", "HeadOutput", "PathHead", "Paths", "Plan", "Reader", "RowReader", "TopK"]
 
 Result = TypeVar("Result")
 
