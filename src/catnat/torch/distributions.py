@@ -160,6 +160,11 @@ class Catnat(td.Categorical):
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
         """The valid classes; None if all are."""
+        return self._valid
+
+    @property
+    def _valid(self) -> Tensor | None:
+        """The same for this class itself: other libraries' distributions have a method `mask`."""
         return None if self.options is None else self.options.valid
 
     @property
@@ -186,7 +191,7 @@ class Catnat(td.Categorical):
             if self.options is not None:
                 zero = -math.inf if floored else self.plan.branches.log_of_zero
                 kept = _options.apply_options(kept, self.options, zero)
-            if not torch.is_inference_mode_enabled():
+            if not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled()):
                 self._kept[floored] = kept
         return kept
 
@@ -208,7 +213,7 @@ class Catnat(td.Categorical):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy in nats."""
         exact = self.log_probs(floored=False)
-        valid = self.mask
+        valid = self._valid
         # A masked class has a number as its logarithm with which any gradient may be multiplied.
         logs = exact if valid is None else exact.masked_fill(~valid, 0)
         return _inputs.as_returned(-(exact.exp() * logs).sum(-1), self.scores)
@@ -249,7 +254,7 @@ class Catnat(td.Categorical):
         """With NaN read as probability 1 at the valid classes, so that what is drawn is one of them."""
         if self.options is None:
             return logs
-        valid = torch.ones((), dtype=torch.bool, device=logs.device) if self.mask is None else self.mask
+        valid = torch.ones((), dtype=torch.bool, device=logs.device) if self._valid is None else self._valid
         return torch.where(logs.isnan() & valid, 0, logs.nan_to_num(torch.finfo(logs.dtype).min))
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
