@@ -157,7 +157,7 @@ def _parts(network: nn.Module) -> tuple[nn.Module, ct.CatnatLinear | None]:
     if any(isinstance(module, ct.CatnatLinear) for module in network.modules()):
         raise ValueError(
             f"`network` is a {type(network).__name__} with a CatnatLinear inside, whose output is logits, but scores "
-            "are needed: put that layer last, nn.Sequential(body, CatnatLinear(...)), and compile or replicate the body. "
+            "are needed: put that layer last, nn.Sequential(body, CatnatLinear(...)), and compile the body alone. "
             "Logits go to TorchRL's own ProbabilisticActor, with torch.distributions.Categorical."
         )
     return network, None
