@@ -239,7 +239,7 @@ def test_errors():
     with pytest.raises(ValueError, match="5 rows, of which 1 are held out, but more than 4"):
         from_softmax(linear, inputs[:5])
     for held_out in (0.0, 1.0, 3):
-        with pytest.raises(ValueError, match="`held_out` is .* a fraction"):
+        with pytest.raises(ValueError, match=r"`held_out` is .* a fraction"):
             from_softmax(linear, inputs, held_out=held_out)
     for labels in (torch.zeros(59, dtype=torch.long), torch.zeros(60), [0] * 60):
         with pytest.raises(ValueError, match=r"`labels` must be an integer tensor .*\(60,\)"):

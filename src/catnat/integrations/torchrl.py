@@ -45,7 +45,6 @@ import catnat.torch as ct
 from catnat import Tree
 from catnat.activations import resolve
 from catnat.integrations._masks import boolean
-from catnat.torch.distributions import check_not_nan
 from catnat.trees.builders import as_tree
 from catnat.trees.forest import as_forest
 
@@ -220,11 +219,10 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
 def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any) -> torch.distributions.Distribution:
     """The distribution, with its mask if there is a key for it.
 
-    NaN is looked for here, because to import TorchRL turns off torch's validation for the whole process. Torch's own
-    distribution notices it when it draws.
+    It validates, because to import TorchRL turns that off for the whole process. Torch's own distribution notices NaN
+    when it draws.
     """
-    if arguments.get("validate_args") is not False:
-        check_not_nan(scores)
+    arguments.setdefault("validate_args", True)
     if mask_key is not None:
         arguments["mask"] = _found_mask(mask_key, arguments["mask"], scores)
     return distribution(scores, **arguments)
