@@ -56,10 +56,10 @@ class Classifier(nn.Module):
 
 
 def fully_sharded(model: Classifier) -> Classifier:
+    fully_shard(model.head)
     for method in ("loss", "distribution", "log_prob_of", "sample", "topk"):
         if hasattr(model.head, method):
             register_fsdp_forward_method(model.head, method)
-    fully_shard(model.head)
     return fully_shard(model)
 
 
