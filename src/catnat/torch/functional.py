@@ -447,9 +447,7 @@ def _nll_loss(every: Tensor, classes: Tensor, weight: Tensor | None, ignore_inde
     """Torch's own, for classes on the last axis of any batch."""
     rows = every if every.ndim <= 2 else every.reshape(-1, every.shape[-1])
     try:
-        losses = F.nll_loss(
-            rows, classes.reshape(rows.shape[:-1]), weight, ignore_index=ignore_index, reduction=reduction
-        )
+        losses = F.nll_loss(rows, classes.reshape(rows.shape[:-1]), weight, ignore_index=ignore_index, reduction=reduction)
     except (IndexError, RuntimeError) as error:
         _inputs.explain_classes(error, classes, every.shape[-1], ignore_index)
         raise
