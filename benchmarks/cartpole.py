@@ -135,7 +135,10 @@ POLICIES: dict[str, dict[str, Any] | None] = {
     "natural": {"activation": "natural"},
     "sigmoid": {"activation": "sigmoid"},
 }
-LEVERS: dict[str, dict[str, Any] | None] = {name: POLICIES[name] for name in ("softmax", "sigmoid")}
+LEVERS: dict[str, dict[str, Any] | None] = {
+    "softmax": None,  # whose masked logits are -1e8
+    "sigmoid, renormalize": {"activation": "sigmoid"},  # as its records are called
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +257,7 @@ def train(algorithm: str, policy: str, seed: int, steps: int | None = None) -> d
 
 
 def path_of(algorithm: str, policy: str, seed: int) -> Path:
-    return RECORDS / f"{algorithm}-{policy}-{seed}.json"
+    return RECORDS / f"{algorithm}-{policy.replace(', ', '-')}-{seed}.json"
 
 
 def runs(chosen: list[str]) -> Iterator[tuple[str, str, int]]:
