@@ -410,7 +410,7 @@ ROWS += [
     ),
     Row(NUMPYRO, "NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "scores"),
     Row(NUMPYRO, "a list", lambda m: m.Catnat([0.0, 0.0, 0.0]), TypeError, r"jnp\.asarray\(scores\)"),
-    Row(NUMPYRO, "a number as the tree", lambda m: m.CatnatTransform(4), TypeError, r"catnat\.Tree is needed"),
+    Row(NUMPYRO, "a float as the tree", lambda m: m.CatnatTransform(4.0), TypeError, r"catnat\.Tree or the number"),
     Row(
         NUMPYRO,
         "the inverse of weights",
@@ -418,7 +418,7 @@ ROWS += [
         ValueError,
         r"Divide by probs\.sum",
     ),
-    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree is needed"),
+    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree or the number"),
     Row(OPTAX, "softmax", lambda m: m.scale_by_fisher(activation="softmax"), ValueError, "one of 'natural'"),
     Row(OPTAX, "negative damping", lambda m: m.scale_by_fisher(damping=-1.0), ValueError, "at least 0"),
     Row(
