@@ -38,7 +38,6 @@ from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
 import catnat
-import catnat.torch as ct
 from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
 from catnat.integrations.stable_baselines3 import CatnatPolicy
 
@@ -136,13 +135,9 @@ POLICIES: dict[str, dict[str, Any] | None] = {
     "natural": {"activation": "natural"},
     "sigmoid": {"activation": "sigmoid"},
 }
-REFLECT = ct.natural(boundary="reflect")
-MASKED_POLICIES: dict[str, dict[str, Any] | None] = {
+LEVERS: dict[str, dict[str, Any] | None] = {
     "softmax": None,  # whose masked logits are -1e8
-    "sigmoid, prune": {"activation": "sigmoid", "mask_mode": "prune"},
-    "sigmoid, renormalize": {"activation": "sigmoid", "mask_mode": "renormalize"},
-    "reflect, prune": {"activation": REFLECT, "mask_mode": "prune"},
-    "reflect, renormalize": {"activation": REFLECT, "mask_mode": "renormalize"},
+    "sigmoid, renormalize": {"activation": "sigmoid"},  # as its records are called
 }
 
 
@@ -187,7 +182,7 @@ _TRPO = {
 ALGORITHMS = {
     "PPO": Setting(PPO, 8, 100_000, _PPO),
     "MaskablePPO": Setting(MaskablePPO, 8, 100_000, _PPO, cart_with_levers),
-    "Levers": Setting(MaskablePPO, 8, 100_000, _PPO, cart_with_many_levers, MASKED_POLICIES),
+    "Levers": Setting(MaskablePPO, 8, 100_000, _PPO, cart_with_many_levers, LEVERS),
     "TRPO": Setting(TRPO, 2, 100_000, _TRPO),
     "A2C": Setting(A2C, 8, 500_000, {"ent_coef": 0.0}),
 }

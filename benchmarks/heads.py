@@ -1,4 +1,4 @@
-"""Heads for very many classes, beside torch's: python benchmarks/heads.py [policy step growth memory ranks search ...]
+"""Heads for very many classes, beside torch's: python benchmarks/heads.py [policy step growth memory search ...]
 
 One thread, order alternated, processor time, medians; ratios are to the first method of a case. results/heads.json is
 what was measured, and where; results/heads.md is made of it. Every part replaces its own entry and leaves the others.
@@ -12,7 +12,6 @@ import math
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,56 +128,6 @@ def memory(seconds: float) -> dict[str, Any]:
         command = [sys.executable, __file__, "--memory-of", str(num_classes), str(features), optimizer]
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found[f"K = {num_classes:,}, d = {features}, {optimizer}"] = json.loads(answer)
-    return found
-
-
-# ---- ranks ----
-
-
-def on_rank(rank: int, size: int, folder: str, num_classes: int, features: int) -> None:
-    """One step of a split head: what this rank holds, and what it sends into each exchange."""
-    from torch import distributed
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from catnat.torch.parallel import ParallelCatnatHead
-
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
-    sent: list[int] = []
-    original = distributed.all_reduce
-
-    def counting(tensor: Tensor, *args: Any, **options: Any) -> Any:
-        sent.append(tensor.numel() * tensor.element_size())
-        return original(tensor, *args, **options)
-
-    distributed.all_reduce = counting  # type: ignore[assignment]
-    head = ParallelCatnatHead(features, num_classes, "sigmoid", mesh=DeviceMesh("cpu", list(range(size))), sparse=True)
-    torch.manual_seed(0)
-    job = training(head, lambda x, y: head(x, y).loss, zipf(num_classes), features)
-    job()
-    own = {
-        "rows": sum(parameter.shape[0] for name, parameter in head.named_parameters() if name.endswith("weight")),
-        "rows on all ranks": len(head.top.weight),
-        "bytes forward": sent[0],
-        "bytes backward": sent[1],
-    }
-    if size <= 2:  # there are two cores
-        job_time = compare({"step": job}, 3.0)["step"]
-        own["milliseconds"] = job_time["milliseconds"]
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(own))
-    distributed.destroy_process_group()
-
-
-def ranks(seconds: float) -> dict[str, Any]:
-    """A step of one head on 1, 2 and 4 ranks."""
-    found = {}
-    for size in (1, 2, 4):
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(on_rank, (size, folder, 1 << 20, 64), nprocs=size)
-            each = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(size)]
-        found[f"{size} ranks" if size > 1 else "1 rank"] = {
-            name: max(own[name] for own in each) for name in each[0] if all(name in own for own in each)
-        }
     return found
 
 
@@ -301,7 +250,7 @@ def policy(seconds: float) -> dict[str, Any]:
     return compare(methods, seconds)
 
 
-PARTS = {"policy": policy, "step": step, "growth": growth, "memory": memory, "ranks": ranks, "search": search}
+PARTS = {"policy": policy, "step": step, "growth": growth, "memory": memory, "search": search}
 
 
 def environment() -> dict[str, Any]:

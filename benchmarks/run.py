@@ -131,7 +131,7 @@ def masks() -> Iterator[tuple[str, Methods]]:
     logits, scores, grad = (torch.randn(rows, n) for n in (classes, classes - 1, classes))
     chosen = torch.rand(rows, classes).argsort(-1)[:, :valid]
     mask = torch.zeros(rows, classes, dtype=torch.bool).scatter(-1, chosen, True)
-    modes = {"unmasked": {}, "prune": {"mask": mask}, "renormalize": {"mask": mask, "mask_mode": "renormalize"}}
+    modes = {"unmasked": None, "masked": mask}
     dense = {
         "probs": lambda dist: dist.probs,
         "logits": lambda dist: dist.logits,
@@ -140,7 +140,7 @@ def masks() -> Iterator[tuple[str, Methods]]:
     for name, activation in ACTIVATIONS.items():
 
         def masked(s: torch.Tensor, mode: str, activation: ct.Activation = activation) -> ct.Catnat:
-            return ct.Catnat(s, activation=activation, **modes[mode])
+            return ct.Catnat(s, activation=activation, mask=modes[mode])
 
         for what, of in dense.items():
             yield f"{what} {name}", {mode: lambda m=mode, of=of, masked=masked: of(masked(scores, m)) for mode in modes}

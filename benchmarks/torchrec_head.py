@@ -28,11 +28,9 @@ from torch import Tensor, distributed, nn
 
 warnings.simplefilter("ignore")  # what libraries say of each other on import
 import torchrec  # noqa: E402
-from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 from catnat.integrations.torchrec import ShardedCatnatHead  # noqa: E402
-from catnat.torch.parallel import ParallelCatnatHead  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "torchrec_head.json"
 RANKS, BATCH, NEGATIVES, RATE = 2, 256, 1024, 0.1
@@ -62,23 +60,6 @@ def sharded(classes: int, features: int, *, levels: int = 7, shuffled: bool = Fa
         head(input, zipf(classes, BATCH, shuffled=shuffled)).loss.backward()
         if optimizer is not None:
             optimizer.step()
-
-    return job
-
-
-def parallel(classes: int, features: int) -> Job:
-    """The same examples a step: the batches of all ranks, on every rank."""
-    mesh = DeviceMesh("cpu", list(range(RANKS)))
-    head = ParallelCatnatHead(features, classes, bias=False, mesh=mesh, sparse=True)
-    optimizer = torch.optim.SGD(head.parameters(), RATE)
-    generator = torch.Generator().manual_seed(0)
-
-    def job() -> None:
-        torch.manual_seed(int(torch.randint(1 << 30, (), generator=generator)))
-        input = torch.randn(RANKS * BATCH, features, requires_grad=True)
-        optimizer.zero_grad()
-        head(input, zipf(classes, RANKS * BATCH)).loss.backward()
-        optimizer.step()
 
     return job
 
@@ -285,7 +266,6 @@ def baselines() -> dict[str, Any]:
     def work(classes: int) -> Any:
         jobs = {
             "ShardedCatnatHead": sharded(classes, 64),
-            "ParallelCatnatHead": parallel(classes, 64),
             f"sampled softmax, {NEGATIVES} negatives": sampled_softmax(classes, 64),
         }
         if classes <= 1 << 17:

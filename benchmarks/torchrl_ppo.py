@@ -33,10 +33,10 @@ from torchrl.objectives.value import GAE
 
 import catnat
 from catnat.integrations.torchrl import catnat_actor
-from catnat.torch import ScoreLayer, natural
+from catnat.torch import CatnatLinear
 
 RECORDS = Path(__file__).parent / "results" / "torchrl_ppo"
-POLICIES = {"softmax": None, "sigmoid": "sigmoid", "natural": "natural", "reflect": natural(boundary="reflect")}
+POLICIES = ("softmax", "sigmoid", "natural")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,7 @@ def mlp(inputs: int, head: nn.Module) -> nn.Sequential:
 def build_actor(policy: str, env: Any) -> Any:
     inputs, actions = env.observation_spec["observation"].shape[-1], env.action_spec.space.n
     if policy != "softmax":
-        activation = POLICIES[policy]
-        return catnat_actor(mlp(inputs, ScoreLayer(64, actions, activation)), env.action_spec, activation=activation)
+        return catnat_actor(mlp(inputs, CatnatLinear(64, actions, policy)), env.action_spec)
     return ProbabilisticActor(
         TensorDictModule(mlp(inputs, nn.Linear(64, actions)), ["observation"], ["logits"]),
         in_keys=["logits"],
@@ -181,7 +180,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policies", nargs="+", default=["softmax", "natural"], choices=list(POLICIES))
+    parser.add_argument("--policies", nargs="+", default=["softmax", "natural"], choices=POLICIES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--frames", type=int, default=Config.frames)
     parser.add_argument("--episodes", type=int, default=Config.episodes)

@@ -22,7 +22,7 @@ import catnat.torch as ct
 torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 150
 # Okabe and Ito's colours, safe for colour-blind readers
-NATURAL, SIGMOID, REFLECT = "#0072B2", "#CC79A7", "#009E73"
+NATURAL, SIGMOID = "#0072B2", "#CC79A7", "#009E73"
 
 
 def value_and_slope(activation, x):
@@ -94,40 +94,15 @@ plt.show()
 
 # %%
 # Outside the band the node is saturated: its answer is certain, its gradient is exactly zero, and the formula is 0/0.
-# The library calls the information 0 there, because the score no longer changes anything.
-#
-# Clamp or reflect
-# ----------------
-# ``boundary="clamp"`` is the paper's choice and the default. A clamped node that has left the band stays where it is
-# until something else, such as the layer below it, brings its score back. ``boundary="reflect"`` lets the sine go on.
-# Its information is 1/4 everywhere and no node can saturate. The price is that :math:`\nu` is then no longer monotone:
-# a step that is too long lands on the falling side.
-
-wide = torch.linspace(-3 * math.pi, 3 * math.pi, 1801, dtype=torch.float64)
-fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
-for boundary, colour, style in (("reflect", REFLECT, "--"), ("clamp", NATURAL, "-")):
-    value, slope = value_and_slope(ct.natural(boundary=boundary), wide)
-    left.plot(wide, value, color=colour, ls=style, label=boundary)
-    right.plot(wide, slope, color=colour, ls=style, label=boundary)
-left.set(
-    xlabel="score", ylabel="probability of yes", title=r"$\nu(s)$", ylim=(-0.05, 1.3)
-)
-right.set(xlabel="score", ylabel="slope", title=r"$\nu'(s)$", ylim=(-0.29, 0.42))
-for ax in (left, right):
-    band(ax)
-    ax.set_xticks(
-        [-3 * math.pi, -math.pi, 0, math.pi, 3 * math.pi],
-        [r"$-3\pi$", r"$-\pi$", "0", r"$\pi$", r"$3\pi$"],
-    )
-    ax.legend(loc="upper center", ncols=2)
-plt.show()
+# The library calls the information 0 there, because the score no longer changes anything. Such a node stays where it is
+# until something else, such as the layer below it, brings its score back.
 
 # %%
 # A prior moves the band
 # ----------------------
 # Zero scores mean the tree's prior. A node whose prior answer is :math:`f` gets a shifted copy of the activation with
 # :math:`a(0) = f`. The more uneven the prior, the nearer one edge of the band comes to zero. When it is nearer than 1,
-# a clamped activation warns (:class:`catnat.EdgeWarning`).
+# the natural activation warns (:class:`catnat.EdgeWarning`).
 
 fig, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
 for prior, colour, style in (
@@ -138,7 +113,7 @@ for prior, colour, style in (
     tree = catnat.balanced(2).with_prior([1 - prior, prior])
     ax.plot(
         x,
-        ct.catnat(x[:, None], tree)[:, 1],
+        ct.catnat(x[:, None], tree, "natural")[:, 1],
         color=colour,
         ls=style,
         label=f"$f = {prior}$",

@@ -28,7 +28,7 @@ WIDTHS = {
 }
 POLICIES = {
     "softmax": lambda scores: Categorical(logits=scores),
-    "catnat": lambda scores: ct.Catnat(scores),
+    "catnat": lambda scores: ct.Catnat(scores, activation="natural"),
 }
 
 

@@ -31,15 +31,21 @@ bins = catnat.Bins.from_quantiles(y, 64, tails=True)
 # %%
 # One score per node: 63 for 64 bins. The loss is the negative log-density, which reads one path for every example.
 
-network = torch.nn.Sequential(
+body = torch.nn.Sequential(
     torch.nn.Linear(1, 64), torch.nn.SiLU(), torch.nn.Linear(64, 64), torch.nn.SiLU()
 )
-network.append(ct.ScoreLayer(64, 64, activation="sigmoid"))
+layer = ct.CatnatLinear(64, 64)
+
+
+def distribution(inputs):
+    return ct.BinnedCatnat(layer.scores(body(inputs)), bins)
+
+
 inputs, values = torch.tensor(x).float().unsqueeze(-1), torch.tensor(y).float()
-optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+optimizer = torch.optim.Adam([*body.parameters(), *layer.parameters()], lr=3e-3)
 for _ in range(300):
     batch = torch.randint(4000, (256,))
-    made = ct.BinnedCatnat(network(inputs[batch]), bins, activation="sigmoid")
+    made = distribution(inputs[batch])
     loss = -made.log_prob(values[batch]).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -52,10 +58,10 @@ print(f"negative log-density {loss.item():.2f}, CRPS {crps.item():.3f}")
 
 grid, lines = torch.linspace(-1, 1, 120).unsqueeze(-1), torch.linspace(-2.4, 2.4, 200)
 with torch.no_grad():
-    made = ct.BinnedCatnat(network(grid), bins, activation="sigmoid")
+    made = distribution(grid)
     density = made.log_prob(lines.unsqueeze(-1)).exp()
     quantiles = made.icdf(torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9]).unsqueeze(-1))
-    one = ct.BinnedCatnat(network(torch.tensor([0.0])), bins, activation="sigmoid")
+    one = distribution(torch.tensor([0.0]))
     fine, coarse = (each.log_prob(lines).exp() for each in (one, one.coarsen(3)))
 
 fig, (left, right) = plt.subplots(
@@ -86,7 +92,7 @@ plt.show()
 
 levels = torch.linspace(0.05, 0.95, 19)
 with torch.no_grad():
-    every = ct.BinnedCatnat(network(inputs), bins, activation="sigmoid").cdf(values)
+    every = distribution(inputs).cdf(values)
 inside = [((every - 0.5).abs() < level / 2).float().mean().item() for level in levels]
 
 fig, ax = plt.subplots(figsize=(3.6, 3.2), layout="constrained")

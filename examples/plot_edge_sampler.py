@@ -221,8 +221,8 @@ plt.show()
 #   costs that have no gradient for a weight.
 # * Straight-through gradients can lose the graph at the start. The layer knows nothing yet, every link seems to harm,
 #   and all probabilities fall together. In the other runs a rate of 0.1 did that to the natural activation once in 8,
-#   and a rate of 0.15 to the sigmoid. One run of the sigmoid above shows how it looks, and comes back. A clamped
-#   natural score that has left its band does not come back: choose the slower rate, or ``natural(boundary="reflect")``.
+#   and a rate of 0.15 to the sigmoid. One run of the sigmoid above shows how it looks, and comes back. A
+#   natural score that has left its band does not come back: choose the slower rate.
 #
 # One small problem whose every link counts. That the natural activation suits *sparse* graphs is the expectation to
 # test on yours.

@@ -40,7 +40,7 @@ class Problem:
         self.costs = (
             (self.points - self.target[..., None]).square().mean(-2)
         )  # of every class: (problems, 1, K)
-        self.dist = ct.Catnat(self.scores)
+        self.dist = ct.Catnat(self.scores, activation="natural")
         self.truth = self.gradient(
             ct.estimators.enumerate_exactly(
                 lambda k: self.costs.movedim(-1, 0).expand(k.shape), self.dist

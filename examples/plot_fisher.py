@@ -20,7 +20,7 @@ import catnat.torch as ct
 torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 150
 
-NATURAL, ISOTROPIC = ct.natural(), ct.natural(boundary="reflect", scaling="isotropic")
+NATURAL = ct.natural()
 
 
 def fisher(log_probs, scores):
@@ -30,13 +30,12 @@ def fisher(log_probs, scores):
 
 
 def scores_for(p, tree, activation):
-    """The scores whose distribution is p: a node's answer is the mass on its yes side
-    over the mass below it.
+    """The scores whose distribution is p: a node's probability is the mass on its yes
+    side over the mass below it.
     """
     masses = np.concatenate([tree.reach(p), p])  # of the nodes, then of the leaves
-    answers = masses[tree.child_ids[:, 1]] / tree.reach(p)
-    centred = activation.inverse(answers) - activation.offset(tree)
-    return torch.tensor(centred / activation.scale(tree))
+    branches = masses[tree.child_ids[:, 1]] / tree.reach(p)
+    return torch.tensor(activation.inverse(branches) - activation.offset(tree))
 
 
 # %%
@@ -96,12 +95,11 @@ def condition(matrix, null=0):
 def conditions(p):
     tree = catnat.balanced(len(p))
     softmax = fisher(lambda s: s.log_softmax(-1), torch.tensor(p).log())
+    factors = torch.tensor(catnat.isotropic_scale(tree, NATURAL))
+    scores = scores_for(p, tree, NATURAL)
     paper, isotropic = (
-        fisher(
-            lambda s, a=activation: ct.log_catnat(s, tree, a),
-            scores_for(p, tree, activation),
-        )
-        for activation in (NATURAL, ISOTROPIC)
+        fisher(lambda s, c=c: ct.log_catnat(c * s, tree, NATURAL), scores / c)
+        for c in (torch.ones_like(factors), factors)
     )
     return condition(softmax, null=1), condition(paper), condition(isotropic)
 
@@ -142,10 +140,11 @@ for k, at_uniform, at_random in zip(sizes, uniform, random, strict=True):
     )
 
 # %%
-# (Each column: at uniform p, then at random p.) At the uniform distribution the paper's scaling has condition number
-# :math:`K/2`, because a node at the bottom is reached :math:`2/K` of the time. Softmax has 1. The isotropic scaling,
-# which is this library's addition, gives every score the same information at zero scores: 1, for every K.
+# (Each column: at uniform p, then at random p.) At the uniform distribution the tree has condition number
+# :math:`K/2`, because a node at the bottom is reached :math:`2/K` of the time. Softmax has 1. The isotropic scale, a
+# factor per node that scores are multiplied by, gives every score the same information at zero scores: 1, for every K.
 #
 # Away from the uniform distribution none is well conditioned, and softmax loses its lead: at random p its condition
-# number is the largest of the three and isotropic scaling's the smallest. Nor is the condition number the whole story:
-# a flat direction along which the loss hardly changes does no harm. The example on isotropic scaling counts the steps.
+# number is the largest of the three and that with the isotropic scale the smallest. Nor is the condition number the
+# whole story:
+# a flat direction along which the loss hardly changes does no harm. The example on the isotropic scale counts the steps.

@@ -1,110 +1,20 @@
 r"""
-Masks: prune or renormalize
-===========================
+Masks: learning with random valid classes
+=========================================
 
-A mask rules classes out. There are two ways to do that to a tree. *Prune*: a question of which one side is ruled out is
-not asked, and what is left is a smaller tree. *Renormalize*: the probabilities without the mask, divided by their sum
-over the valid classes. This page shows both on one tree, and then two problems on which it matters, or does not, which
-one is trained. What to choose, and what is guaranteed, is on the page :doc:`/masks`.
+A mask rules classes out, and the distribution is conditioned on those that are left. Masked logits do that to softmax,
+and ``mask=`` to a tree. Two problems with 32 classes and random masks, softmax beside a tree. What is guaranteed about
+masks is on the page :doc:`/masks`.
 """
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 from torch.distributions import Categorical
 
-import catnat
 import catnat.torch as ct
 
 torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 150
-
-# %%
-# One tree, one mask
-# ------------------
-# Eight classes, of which four are valid. The scores are the same in all three pictures. A number at an edge is the
-# probability of that answer, and a node is blue where its score counts.
-
-tree = catnat.balanced(8)
-scores = torch.tensor([0.3, -1.0, 0.8, 1.2, 0.5, -0.6, 0.9], requires_grad=True)
-valid = torch.tensor([False, True, False, False, True, True, False, True])
-
-
-def draw(dist, ax, title):
-    """The tree of ``dist`` with its masked branches dotted."""
-    (slopes,) = torch.autograd.grad(
-        dist.log_prob(torch.arange(8)) @ torch.arange(1.0, 9.0), scores
-    )
-    mass = np.concatenate([np.zeros(tree.num_nodes), dist.probs.detach()])
-    across, down = (
-        np.concatenate([np.zeros(tree.num_nodes), np.arange(8)]),
-        np.zeros(len(mass)),
-    )
-    for node in reversed(range(tree.num_nodes)):
-        mass[node], across[node] = (
-            mass[tree.child_ids[node]].sum(),
-            across[tree.child_ids[node]].mean(),
-        )
-    for node in range(tree.num_nodes):
-        down[tree.child_ids[node]] = down[node] - 1
-        for bit, child in enumerate(tree.child_ids[node]):
-            alive = mass[child] > 0
-            line = (
-                {"color": "0.25", "lw": 1.2}
-                if alive
-                else {"color": "0.75", "lw": 1, "ls": ":"}
-            )
-            ax.plot(across[[node, child]], down[[node, child]], zorder=1, **line)
-            if alive and mass[child] < mass[node]:
-                place = (
-                    across[[node, child]].mean() + (bit - 0.5) * 0.2,
-                    down[[node, child]].mean(),
-                )
-                side = {"ha": "left" if bit else "right", "va": "center"}
-                ax.annotate(
-                    f"{mass[child] / mass[node]:.2f}", place, fontsize=9, **side
-                )
-        face = "#56B4E9" if slopes[node] else "white"
-        ax.scatter(
-            across[node],
-            down[node],
-            s=150,
-            color=face,
-            edgecolor="0.25" if mass[node] else "0.75",
-            zorder=2,
-        )
-        ax.annotate(
-            f"{node}", (across[node], down[node]), fontsize=9, ha="center", va="center"
-        )
-    for k, p in enumerate(mass[tree.num_nodes :]):
-        shade = "black" if p else "0.65"
-        ax.annotate(
-            f"{k}\n{p:.2f}",
-            (k, down[-1] - 0.1),
-            fontsize=9,
-            ha="center",
-            va="top",
-            color=shade,
-        )
-    ax.set(xlim=(-0.6, 7.6), ylim=(down[-1] - 0.7, 0.3))
-    ax.set_axis_off()
-    ax.set_title(title, fontsize=9)
-
-
-fig, axes = plt.subplots(3, 1, figsize=(7.6, 7.8), layout="constrained")
-draw(ct.Catnat(scores, tree), axes[0], "no mask")
-draw(ct.Catnat(scores, tree, mask=valid, mask_mode="prune"), axes[1], "prune")
-draw(ct.Catnat(scores, tree, mask=valid), axes[2], "renormalize")
-plt.show()
-
-# %%
-# Pruned, the tree asks three questions: class 1 or one of 4, 5, 7; then 7 or one of 4 and 5; then 4 or 5. A question
-# is centred on the classes that are left: at a score of 0 the root would say yes three times in four, because three of
-# four valid classes lie there. Its score of 0.3 moves it on from there, whatever was behind the branches that are gone.
-# The other scores have no influence and no gradient.
-#
-# Renormalized, the ratios of the valid classes are those without the mask. All scores on the way to a valid class
-# count, and an answer is no longer a function of its own node's score alone.
 
 # %%
 # A target that is one distribution, conditioned
@@ -112,25 +22,13 @@ plt.show()
 # There is one distribution over 32 classes, :math:`p^*`. Every example comes with a random mask, each class being valid
 # one time in two, and with a label drawn from :math:`p^*` among the valid classes. The model is one vector of scores
 # for all examples, trained by cross-entropy. It is measured by the KL divergence from the truth on 256 new masks.
-#
-# Softmax with masked logits and the renormalized tree condition one distribution too, so they can be exact. A pruned
-# tree cannot: its root has one score, but the log-odds it should have depend on *which* classes are left on each side,
-# not only on how many.
-#
-# The activation is the natural one with the reflecting boundary, because a mask moves the edges of the clamped one.
 
 K = 32
-ACTIVATION = ct.natural(boundary="reflect")
 METHODS = {
     "softmax": lambda scores, valid: Categorical(
         logits=scores.masked_fill(~valid, -1e8)
     ),
-    "renormalize": lambda scores, valid: ct.Catnat(
-        scores, None, ACTIVATION, mask=valid
-    ),
-    "prune": lambda scores, valid: ct.Catnat(
-        scores, None, ACTIVATION, mask=valid, mask_mode="prune"
-    ),
+    "catnat": lambda scores, valid: ct.Catnat(scores, K, mask=valid),
 }
 
 
@@ -223,39 +121,8 @@ conditional = {
 }
 
 # %%
-# Is that as good as a pruned tree can be? Fit it to the exact loss on the very masks that it is measured on: no noise,
-# and no mask that it has not seen.
-
-seed = torch.Generator().manual_seed(2)
-target = (1.5 * torch.randn(10, K, generator=seed)).softmax(-1)
-masks = random_masks((10, 256), 0.5, seed)
-scores = torch.zeros(10, K - 1, requires_grad=True)
-optimizer = torch.optim.Adam([scores], lr=0.1)
-for _ in range(100):
-    optimizer.zero_grad()
-    loss = divergence("prune", scores, target, masks)
-    loss.sum().backward()
-    optimizer.step()
-floor = float(loss.detach().mean())
-print(f"the best pruned tree on these masks: {floor:.4f}")
-
-# %%
-# So it is the model, not the training. What would fix it is a prior: zero scores mean the tree's prior restricted to
-# the valid classes, so a tree that has :math:`p^*` itself as prior is exact, pruned by any mask.
-
-prior = catnat.balanced(K).with_prior(target[0].double().numpy())
-dist = ct.Catnat(
-    torch.zeros(K - 1), prior, ACTIVATION, mask=masks[0], mask_mode="prune"
-)
-wanted = target[0] * masks[0]
-print(
-    f"with the prior: off by "
-    f"{(dist.probs - wanted / wanted.sum(-1, keepdim=True)).abs().max():.1e} at most"
-)
-
-# %%
-# A best answer for every mask
-# ----------------------------
+# A best class for every mask
+# ---------------------------
 # A policy is different: it sees the state, and the mask goes with the state. Here are 32 masks, each with one valid
 # class that pays 1, drawn at random, while the others pay 0. A network with one hidden layer sees the mask, and learns
 # from what it draws (REINFORCE with a running mean as baseline). No order of the classes is right for all masks: the
@@ -311,12 +178,11 @@ for fraction in (0.5, 0.2):
             torch.argmax,
             fraction=fraction,
         )
-    for method in ("softmax", "renormalize"):
-        gap = answers[fraction, "prune"][-1] - answers[fraction, method][-1]
-        print(
-            f"prune less {method}: {gap.mean():+.4f}, standard error "
-            f"{gap.std() / 10**0.5:.4f}"
-        )
+    gap = answers[fraction, "catnat"][-1] - answers[fraction, "softmax"][-1]
+    print(
+        f"catnat less softmax: {gap.mean():+.4f}, standard error "
+        f"{gap.std() / 10**0.5:.4f}"
+    )
 
 # %%
 # The picture
@@ -325,8 +191,7 @@ for fraction in (0.5, 0.2):
 
 STYLES = {
     "softmax": ("#D55E00", ":"),
-    "renormalize": ("#009E73", "--"),
-    "prune": ("#0072B2", "-"),
+    "catnat": ("#0072B2", "-"),
 }
 
 
@@ -350,15 +215,6 @@ def show(ax, results, every):
 
 fig, axes = plt.subplots(1, 3, figsize=(7.6, 3.2), layout="constrained")
 show(axes[0], conditional, 20)
-axes[0].axhline(floor, color="#0072B2", lw=0.8)
-axes[0].annotate(
-    "the best pruned tree",
-    (200, floor * 0.72),
-    color="#0072B2",
-    fontsize=9,
-    ha="right",
-    va="top",
-)
 axes[0].set(
     yscale="log",
     ylabel="KL from the truth, new masks",
@@ -366,7 +222,7 @@ axes[0].set(
 )
 for ax, fraction in zip(axes[1:], (0.5, 0.2), strict=True):
     show(ax, {method: answers[fraction, method] for method in METHODS}, 10)
-    ax.set(title=f"an answer for every mask, {fraction:.0%} valid", ylim=(0, 1))
+    ax.set(title=f"a class for every mask, {fraction:.0%} valid", ylim=(0, 1))
 axes[1].set_ylabel("probability of the right answer")
 axes[2].legend(loc="lower right")
 for ax in axes:
@@ -376,18 +232,4 @@ plt.show()
 # %%
 # What to take from it
 # --------------------
-# * Where the truth is one distribution and masks only hide parts of it, renormalize. A pruned tree stays at a KL
-#   divergence of 0.25, because it cannot express such a family; the two others come down to 0.005 and go on.
-# * Where the answer depends on the mask, a pruned tree can learn it. It was the slower of the two here all the same:
-#   with 0.84 against 0.89 (half of the classes valid) and 0.89 against 0.94 (one in five) after 250 steps. What a score
-#   means changes from mask to mask, and the network has to learn that too.
-# * Softmax with masked logits was ahead of both with many valid classes, and behind the renormalized tree with few.
-#   The rank of the methods is no rule.
-#
-# Longer runs (1000 steps, 20 other problems, the best of four rates) brought softmax, renormalize and prune to 0.99,
-# 0.97 and 0.95 with half of the classes valid, and to 0.93, 0.97 and 0.96 with one in five, with standard errors of
-# 0.01 to 0.02. With the clamped boundary and one class in five valid, prune was ahead: 0.94 against 0.87. We have not
-# looked into why.
-#
-# With one mask for all examples there is no such difference to pay for: a pruned tree over m valid classes can express
-# every distribution over them, with m - 1 scores.
+# TODO

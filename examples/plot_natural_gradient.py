@@ -28,9 +28,7 @@ ADAM_RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 ACTIVATIONS = {
     "softmax": None,
     "sigmoid": ct.sigmoid(),
-    "natural, clamp": ct.natural(),
-    "natural, reflect": ct.natural(boundary="reflect"),
-    "natural, isotropic": ct.natural(boundary="reflect", scaling="isotropic"),
+    "natural": ct.natural(),
 }
 
 target = torch.as_tensor(
@@ -126,22 +124,19 @@ for damping, heading in HEADINGS.items():
     print()
 
 # %%
-# How the clamped activation saturates: the fraction of its nodes that are outside their band at the end.
+# How the natural activation saturates: the fraction of its nodes that are outside their band at the end.
 
 print_row("rate", [f"{rate:g}" for rate in RATES])
 for damping, heading in ((None, "gradient"), (DAMPING, "natural gradient")):
     print_row(
         heading,
-        [
-            f"{fraction:.1%}"
-            for fraction in results["natural, clamp", damping][1].tolist()
-        ],
+        [f"{fraction:.1%}" for fraction in results["natural", damping][1].tolist()],
     )
 
 # %%
 # Adam, for comparison, at the best of its rates.
 
-for name in ("softmax", "natural, clamp", "natural, reflect"):
+for name in ACTIVATIONS:
     kl = fit(ACTIVATIONS[name], adam=True)[0]
     print(f"Adam, {name:18} {kl.min():.1e} at {ADAM_RATES[int(kl.argmin())]:g}")
 
@@ -152,9 +147,7 @@ for name in ("softmax", "natural, clamp", "natural, reflect"):
 STYLES = {
     "softmax": ("#D55E00", "s", ":"),
     "sigmoid": ("#CC79A7", "D", "-."),
-    "natural, clamp": ("#0072B2", "o", "--"),
-    "natural, reflect": ("#009E73", "^", "-"),
-    "natural, isotropic": ("#E69F00", "v", (0, (6, 2))),
+    "natural": ("#0072B2", "o", "--"),
 }
 LOWEST, HIGHEST = 1e-9, 1e2
 

@@ -14,7 +14,6 @@ import catnat
 import catnat.integrations
 import catnat.jax
 import catnat.torch
-import catnat.torch.parallel
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
 ENTRY = re.compile(r"^   ~(catnat\.\S+)$", re.MULTILINE)  # of an autosummary, which makes a page for it
@@ -43,7 +42,6 @@ PAGES = {
         catnat.torch,
         catnat.torch.geometry,
         catnat.torch.estimators,
-        catnat.torch.parallel,
         catnat.torch.targets,
     ],
     "api_jax.md": [catnat.jax, catnat.jax.geometry, catnat.jax.estimators, catnat.jax.targets],

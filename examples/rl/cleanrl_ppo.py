@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import nn
+from torch.distributions import Categorical
 
-from catnat.torch import Catnat, ScoreLayer
+from catnat.torch import CatnatLinear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +44,10 @@ class Agent(nn.Module):
         super().__init__()
         self.critic = nn.Sequential(mlp(observations), nn.Linear(64, 1))
         self.body = mlp(observations)
-        self.head = ScoreLayer(64, actions)
+        self.head = CatnatLinear(64, actions)
 
     def policy(self, observation):
-        return Catnat(self.head(self.body(observation)))
+        return Categorical(logits=self.head(self.body(observation)))
 
     def value(self, observation):
         return self.critic(observation).squeeze(-1)

@@ -40,7 +40,7 @@ def make_scores(kind, classes, seed=0, spread=2.0):
 
 @functools.cache
 def _model(kind, classes):
-    return oracle.Model(oracle.balanced(classes), np.full(classes, 1 / classes), ACTIVATIONS[kind], "paper")
+    return oracle.Model(oracle.balanced(classes), np.full(classes, 1 / classes), ACTIVATIONS[kind])
 
 
 def true_probs(kind, row):

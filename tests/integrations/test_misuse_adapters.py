@@ -120,7 +120,7 @@ ROWS += [
         "use CatnatMultiInputPolicy",
     ),
     Row(SB3, "a tree of another size", lambda m: ppo(m.CatnatPolicy, tree=catnat.balanced(5)), ValueError, "4 actions"),
-    Row(SB3, "a number as the tree", lambda m: ppo(m.CatnatPolicy, tree=4), TypeError, r"catnat\.chain\(4\)"),
+    Row(SB3, "a list as the tree", lambda m: ppo(m.CatnatPolicy, tree=[4]), TypeError, r"catnat\.balanced\(4\)"),
     Row(
         SB3,
         "one tree for several variables",
@@ -151,17 +151,10 @@ ROWS += [
     ),
     Row(
         SB3,
-        "mask_mode for a policy without masks",
-        lambda m: ppo(m.CatnatPolicy, mask_mode="prune"),
-        TypeError,
-        "MaskableCatnatPolicy",
-    ),
-    Row(
-        SB3,
         "a softmax policy's parameters",
         lambda m: ppo(m.CatnatPolicy).policy.load_state_dict(ppo("MlpPolicy").policy.state_dict()),
         RuntimeError,
-        "score_layer_from_softmax",
+        r"checkpoints\.from_softmax",
     ),
     Row(
         SB3,
@@ -177,20 +170,20 @@ ROWS += [
         ValueError,
         "learning rate that is too large",
     ),
-    Row(SB3, "a distribution of 4", lambda m: m.CatnatDistribution(4), TypeError, r"catnat\.balanced"),
+    Row(SB3, "a distribution of 4.0", lambda m: m.CatnatDistribution(4.0), TypeError, r"catnat\.balanced"),
     Row(
         SB3,
         "a distribution of one variable from a forest",
         lambda m: m.CatnatDistribution(catnat.Forest([3, 2])),
         TypeError,
-        r"catnat\.Tree is needed",
+        r"catnat\.Tree or the number of classes is needed",
     ),
     Row(
         SB3,
-        "a distribution of several variables from sizes",
-        lambda m: m.MultiCatnatDistribution([3, 2]),
+        "a distribution of several variables from one tree",
+        lambda m: m.MultiCatnatDistribution(catnat.balanced(6)),
         TypeError,
-        r"catnat\.Forest\(\[3, 5\]\)",
+        "one entry for every variable",
     ),
 ]
 
@@ -231,13 +224,6 @@ ROWS += [
     Row(CONTRIB, "a mask with NaN", lambda m: masked(m, [np.nan, 1, 1, 0]), ValueError, "holds nan"),
     Row(CONTRIB, "a mask of nodes", lambda m: masked(m, [1, 0, 1]), ValueError, "an entry for every action"),
     Row(CONTRIB, "no valid action", lambda m: masked(m, [False] * 4), ValueError, "at least one"),
-    Row(
-        CONTRIB,
-        "a mask mode that there is not",
-        lambda m: trained(CONTRIB, "MaskablePPO", m.MaskableCatnatPolicy, mask_mode="renormalise"),
-        ValueError,
-        "'renormalize'",
-    ),
 ]
 
 # ---- TorchRL ----
@@ -263,26 +249,26 @@ def torchrl_spec(name, *args):
 RL = "torchrl"
 ROWS += [
     Row(RL, "one score per action", lambda m: acted(m, nn.Linear(8, 4)), ValueError, "make the last layer 3 wide"),
-    Row(RL, "a number as the tree", lambda m: acted(m, tree=4), TypeError, r"catnat\.Tree is needed"),
+    Row(RL, "a list as the tree", lambda m: acted(m, tree=[4]), TypeError, r"catnat\.Tree or the number"),
     Row(RL, "a tree of another size", lambda m: acted(m, tree=catnat.chain(5)), ValueError, r"catnat\.balanced\(4\)"),
     Row(
         RL,
         "a layer for other actions",
-        lambda m: acted(m, ct.ScoreLayer(8, 5)),
+        lambda m: acted(m, ct.CatnatLinear(8, 5)),
         ValueError,
-        r"ScoreLayer\(in_features, 4\)",
+        r"CatnatLinear\(in_features, 4\)",
     ),
     Row(
         RL,
         "another tree than the layer's",
-        lambda m: acted(m, nn.Sequential(nn.Tanh(), ct.ScoreLayer(8, catnat.chain(4))), tree=catnat.balanced(4)),
+        lambda m: acted(m, nn.Sequential(nn.Tanh(), ct.CatnatLinear(8, catnat.chain(4))), tree=catnat.balanced(4)),
         ValueError,
         "Leave `tree` out",
     ),
     Row(
         RL,
         "another activation than the layer's",
-        lambda m: acted(m, ct.ScoreLayer(8, 4, "sigmoid"), activation="natural"),
+        lambda m: acted(m, ct.CatnatLinear(8, 4, "sigmoid"), activation="natural"),
         ValueError,
         "Leave `activation` out",
     ),
@@ -315,6 +301,7 @@ ROWS += [
         ValueError,
         "learning rate that is too large",
     ),
+    Row(RL, "no valid action", lambda m: acted(m, mask=[[1, 1, 0, 0]] * 4 + [[0] * 4]), ValueError, "at least one"),
     Row(RL, "a key without a mask", lambda m: acted(m, mask_key="mask"), KeyError, "correct `mask_key`"),
     Row(
         RL,
@@ -367,14 +354,7 @@ ROWS += [
         "boolean mask",
     ),
     Row(PYRO, "a guide that has diverged", lambda m: m.Catnat(torch.zeros(3) * math.nan), ValueError, "NaN"),
-    Row(PYRO, "a number as the tree", lambda m: m.CatnatTransform(4), TypeError, r"catnat\.Tree is needed"),
-    Row(
-        PYRO,
-        "an activation without an inverse",
-        lambda m: m.CatnatTransform(catnat.balanced(4), ct.natural(boundary="reflect")),
-        ValueError,
-        r"use natural\(\)",
-    ),
+    Row(PYRO, "a list as the tree", lambda m: m.CatnatTransform([4]), TypeError, r"catnat\.Tree or the number"),
     Row(PYRO, "a base with one score per class", lambda m: normal_through(m, 4), ValueError, r"one per node \(K - 1\)"),
     Row(
         PYRO,
@@ -392,7 +372,7 @@ ROWS += [
     ),
 ]
 
-# ---- NumPyro, distrax and optax ----
+# ---- NumPyro and optax ----
 
 
 def zeros(*shape):
@@ -404,7 +384,7 @@ def rescaled(m, scores, gradient, *args, **options):
     return optimizer.update(gradient, optimizer.init(scores), scores)
 
 
-NUMPYRO, DISTRAX, OPTAX = "numpyro", "distrax", "optax"
+NUMPYRO, OPTAX = "numpyro", "optax"
 ROWS += [
     Row(
         NUMPYRO,
@@ -430,7 +410,7 @@ ROWS += [
     ),
     Row(NUMPYRO, "NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "scores"),
     Row(NUMPYRO, "a list", lambda m: m.Catnat([0.0, 0.0, 0.0]), TypeError, r"jnp\.asarray\(scores\)"),
-    Row(NUMPYRO, "a number as the tree", lambda m: m.CatnatTransform(4), TypeError, r"catnat\.Tree is needed"),
+    Row(NUMPYRO, "a float as the tree", lambda m: m.CatnatTransform(4.0), TypeError, r"catnat\.Tree or the number"),
     Row(
         NUMPYRO,
         "the inverse of weights",
@@ -438,30 +418,7 @@ ROWS += [
         ValueError,
         r"Divide by probs\.sum",
     ),
-    Row(
-        DISTRAX,
-        "a class where a one-hot vector is meant",
-        lambda m: m.OneHotCatnat(zeros(3)).log_prob(2),
-        ValueError,
-        r"jax\.nn\.one_hot\(classes, 4\)",
-    ),
-    Row(
-        DISTRAX,
-        "one-hot vectors of the nodes",
-        lambda m: m.OneHotCatnat(zeros(3)).log_prob(zeros(3)),
-        ValueError,
-        r"\(\.\.\., 4\)",
-    ),
-    Row(DISTRAX, "logits", lambda m: m.Catnat(logits=zeros(4)), TypeError, "scores_from_logits"),
-    Row(
-        DISTRAX,
-        "0 and 1 as a mask",
-        lambda m: m.OneHotCatnat(zeros(3), mask=zeros(4).astype("int8")),
-        TypeError,
-        "boolean mask",
-    ),
-    Row(DISTRAX, "values that are true or false", lambda m: m.Catnat(zeros(3), dtype=bool), ValueError, "`dtype` is"),
-    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree is needed"),
+    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree or the number"),
     Row(OPTAX, "softmax", lambda m: m.scale_by_fisher(activation="softmax"), ValueError, "one of 'natural'"),
     Row(OPTAX, "negative damping", lambda m: m.scale_by_fisher(damping=-1.0), ValueError, "at least 0"),
     Row(
@@ -573,11 +530,13 @@ CHECKPOINTS = "checkpoints"
 def converted(m, linear=None, inputs=None, *args, **options):
     if inputs is None:
         inputs = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
-    return m.score_layer_from_softmax(nn.Linear(8, 4) if linear is None else linear, inputs, *args, **options)
+    return m.from_softmax(nn.Linear(8, 4) if linear is None else linear, inputs, *args, **options)
 
 
 ROWS += [
-    Row(CHECKPOINTS, "a score layer", lambda m: converted(m, ct.ScoreLayer(8, 4)), TypeError, "nothing to convert"),
+    Row(
+        CHECKPOINTS, "a layer on a tree", lambda m: converted(m, ct.CatnatLinear(8, 4)), TypeError, "nothing to convert"
+    ),
     Row(
         CHECKPOINTS,
         "a whole model",

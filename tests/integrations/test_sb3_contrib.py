@@ -39,16 +39,10 @@ ENVS = {
     "discrete": lambda: InvalidActionEnvDiscrete(dim=6, n_invalid_actions=3),
     "multi": lambda: InvalidActionEnvMultiDiscrete(dims=list(FOREST.sizes), n_invalid_actions=3),
 }
-MODES = ["prune", "renormalize"]
 
 
 @pytest.fixture(params=TREES)
 def kind(request):
-    return request.param
-
-
-@pytest.fixture(params=MODES)
-def mask_mode(request):
     return request.param
 
 
@@ -69,8 +63,8 @@ def scores_for(kind, rows, seed=0):
     return torch.as_tensor(np.random.default_rng(seed).normal(size=(rows, TREES[kind].num_nodes)))
 
 
-def probabilities(kind, mask_mode, scores, masks):
-    """Of all classes, those of several variables concatenated, by the oracle's loops."""
+def probabilities(kind, scores, masks):
+    """Of all classes, those of several variables concatenated: the oracle's, divided by their sum over valid ones."""
     single = kind == "discrete"
     trees, weights = ([TREE], [WEIGHTS]) if single else (FOREST.trees, [[1.0] * size for size in FOREST.sizes])
     nodes, classes = (np.cumsum(list(each))[:-1] for each in ((tree.num_nodes for tree in trees), sizes_of(kind)))
@@ -78,17 +72,15 @@ def probabilities(kind, mask_mode, scores, masks):
     for tree, prior, part, mask in zip(
         trees, weights, np.split(scores.numpy(), nodes, -1), np.split(masks, classes, -1), strict=True
     ):
-        model = oracle.Model(oracle.from_ids(tree.child_ids), prior, oracle.Natural(), "paper")
-        distributions = [oracle.Distribution(model, tuple(map(bool, valid)), mask_mode, 1.0, 0.0) for valid in mask]
-        columns.append(
-            np.stack([distribution.probs(row) for distribution, row in zip(distributions, part, strict=True)])
-        )
+        model = oracle.Model(oracle.from_ids(tree.child_ids), prior, oracle.Natural())
+        left = np.stack([model.probs(row) for row in part]) * mask
+        columns.append(left / left.sum(-1, keepdims=True))
     return np.concatenate(columns, -1)
 
 
-def distribution(kind, mask_mode="prune"):
+def distribution(kind):
     cls = MaskableCatnatDistribution if kind == "discrete" else MaskableMultiCatnatDistribution
-    return cls(TREES[kind], "natural", mask_mode=mask_mode)
+    return cls(TREES[kind], "natural")
 
 
 def own(kind):
@@ -98,9 +90,9 @@ def own(kind):
     return theirs.MaskableMultiCategoricalDistribution(list(FOREST.sizes))
 
 
-def model_for(kind, mask_mode="prune", envs=1, **options):
+def model_for(kind, envs=1, **options):
     env = DummyVecEnv([ENVS[kind]] * envs)
-    policy_kwargs = {"tree": TREES[kind], "mask_mode": mask_mode, "net_arch": [32]}
+    policy_kwargs = {"tree": TREES[kind], "net_arch": [32]}
     settings = {"n_steps": 64, "batch_size": 64, "n_epochs": 2, "seed": 0, "device": "cpu"} | options
     return MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs=policy_kwargs, **settings)
 
@@ -108,13 +100,13 @@ def model_for(kind, mask_mode="prune", envs=1, **options):
 # ---- distributions ----
 
 
-def test_they_are_contribs_with_the_trees_probabilities(kind, mask_mode):
+def test_they_are_contribs_with_the_trees_probabilities(kind):
     rows = 20
     scores, masks = scores_for(kind, rows), random_masks(kind, rows)
-    probs = probabilities(kind, mask_mode, scores, masks)
+    probs = probabilities(kind, scores, masks)
     reference = own(kind).proba_distribution(torch.as_tensor(probs).clamp(min=1e-30).log())
     reference.apply_masking(masks)
-    mine = distribution(kind, mask_mode).proba_distribution(scores)
+    mine = distribution(kind).proba_distribution(scores)
     assert isinstance(mine, type(reference))
     mine.apply_masking(masks)
     np.testing.assert_allclose(mine.catnat.probs, probs, atol=1e-12)
@@ -147,17 +139,6 @@ def test_other_numbers_are_no_mask(given):
         mine.apply_masking(given)
 
 
-def test_the_mode_is_that_of_the_distributions_unless_chosen(kind):
-    scores, masks = scores_for(kind, 4), random_masks(kind, 4)
-    distribution = ct.MultiCatnat if kind == "multi" else ct.Catnat
-    for options in ({}, {"mask_mode": "prune"}, {"mask_mode": "renormalize"}):
-        cls = MaskableMultiCatnatDistribution if kind == "multi" else MaskableCatnatDistribution
-        mine = cls(TREES[kind], **options).proba_distribution(scores)
-        mine.apply_masking(masks)
-        wanted = distribution(scores, TREES[kind], "sigmoid", mask=torch.as_tensor(masks), **options).probs
-        torch.testing.assert_close(mine.catnat.probs, wanted)
-
-
 def test_masks_come_and_go(kind):
     scores = scores_for(kind, 4)
     free = distribution(kind).proba_distribution(scores).catnat.probs
@@ -172,11 +153,11 @@ def test_masks_come_and_go(kind):
     assert torch.equal(mine.proba_distribution(scores).catnat.probs, free)  # new scores have no mask
 
 
-def test_masked_actions_are_never_drawn(kind, mask_mode):
+def test_masked_actions_are_never_drawn(kind):
     """Also where the network would take them with probability 1."""
     torch.manual_seed(0)
     masks = random_masks(kind, 2000)
-    mine = distribution(kind, mask_mode).proba_distribution(20 * scores_for(kind, 2000))
+    mine = distribution(kind).proba_distribution(20 * scores_for(kind, 2000))
     mine.apply_masking(masks)
     starts = np.cumsum([0, *sizes_of(kind)[:-1]])
     for actions in (mine.sample(), mine.mode()):
@@ -204,11 +185,11 @@ class Strict(gymnasium.Wrapper):
         return self.env.action_masks()
 
 
-def test_it_learns_and_takes_valid_actions_only(kind, mask_mode):
+def test_it_learns_and_takes_valid_actions_only(kind):
     """The action that the observation names. Every step, in training and after, is checked."""
     np.random.seed(0)  # noqa: NPY002 - the environments draw by it
     settings = {"n_steps": 32, "n_epochs": 10, "learning_rate": 5e-3, "gamma": 0.0}
-    policy_kwargs = {"tree": TREES[kind], "mask_mode": mask_mode, "net_arch": [32]}
+    policy_kwargs = {"tree": TREES[kind], "net_arch": [32]}
     env = DummyVecEnv([lambda: Strict(ENVS[kind]())] * 8)
     model = MaskablePPO(MaskableCatnatPolicy, env, policy_kwargs=policy_kwargs, seed=0, device="cpu", **settings)
     model.learn(1280)
@@ -216,9 +197,9 @@ def test_it_learns_and_takes_valid_actions_only(kind, mask_mode):
     assert reward > 85
 
 
-def test_one_update(kind, mask_mode):
+def test_one_update(kind):
     """The buffer's log-probabilities are those of the policy under the buffer's masks; the update moves every layer."""
-    model = model_for(kind, mask_mode)
+    model = model_for(kind)
     before = {name: each.detach().clone() for name, each in model.policy.named_parameters()}
     _, callback = model._setup_learn(64)
     model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
@@ -252,14 +233,14 @@ def with_masks(env):
 )
 def test_images_and_dictionaries(policy, env):
     model = MaskablePPO(policy, with_masks(env), n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(16)
-    assert model.policy.action_net.out_features == env.action_space.n - 1
+    assert len(model.policy.action_net.weight) == env.action_space.n - 1
     assert (model.rollout_buffer.actions > 0).all()
     action, _ = model.predict(env.observation_space.sample(), action_masks=[False, False, True, False])
     assert action == 2
 
 
-def test_save_and_load(kind, mask_mode, tmp_path):
-    model = model_for(kind, mask_mode).learn(64)
+def test_save_and_load(kind, tmp_path):
+    model = model_for(kind).learn(64)
     model.save(tmp_path / "model")
     model.policy.save(tmp_path / "policy")
     obs, _ = model.policy.obs_to_tensor(np.stack([model.observation_space.sample() for _ in range(8)]))
@@ -268,7 +249,7 @@ def test_save_and_load(kind, mask_mode, tmp_path):
     loaded = MaskablePPO.load(tmp_path / "model", device="cpu").policy
     for policy in (loaded, MaskableCatnatPolicy.load(tmp_path / "policy", device="cpu")):
         assert type(policy) is MaskableCatnatPolicy
-        assert (policy.tree, policy.activation, policy.mask_mode) == (TREES[kind], ct.sigmoid(), mask_mode)
+        assert (policy.tree, policy.activation) == (TREES[kind], ct.sigmoid())
         assert torch.equal(policy.get_distribution(obs, masks).catnat.probs, expected)
 
 
@@ -283,8 +264,6 @@ def test_errors(kind):
     nothing[1] = False
     with pytest.raises(ValueError, match="valid"):
         mine.apply_masking(nothing)
-    with pytest.raises(ValueError, match="`mask_mode` is 'drop'"):
-        distribution(kind, "drop")
     with pytest.raises(ValueError, match=r"`action_space` is Box.*spaces\.Discrete"):
         MaskableCatnatPolicy(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), lambda _: 1e-3)
 

@@ -20,6 +20,7 @@ from stable_baselines3 import A2C, PPO
 from stable_baselines3.common import distributions as theirs
 from stable_baselines3.common.envs import FakeImageEnv, IdentityEnv, SimpleMultiObsEnv
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from catnat.integrations.stable_baselines3 import (
@@ -59,7 +60,7 @@ def probabilities(kind, activation, scores):
     parts = scores.detach().numpy().astype(np.float64)
     parts = np.split(parts, np.cumsum([tree.num_nodes for tree in trees])[:-1], -1)
     models = [
-        oracle.Model(oracle.from_ids(tree.child_ids), prior, ACTIVATIONS[activation], "paper")
+        oracle.Model(oracle.from_ids(tree.child_ids), prior, ACTIVATIONS[activation])
         for tree, prior in zip(trees, weights, strict=True)
     ]
     return [np.stack([model.probs(row) for row in part]) for model, part in zip(models, parts, strict=True)]
@@ -122,6 +123,15 @@ def test_draws(kind, activation):
         assert scipy.stats.chisquare(found, p / p.sum() * column.size).pvalue > 1e-6
 
 
+def test_the_last_layer_makes_logits(kind, activation):
+    """What is exported in place of the policy: argmax and softmax of the layer's output are the distribution's."""
+    mine, _ = ours_and_theirs(kind, activation, scores_for(kind))
+    layer, features = mine.proba_distribution_net(4).double(), torch.randn(7, 4, dtype=torch.float64)
+    held = mine.proba_distribution(layer.scores(features)).catnat
+    torch.testing.assert_close(layer(features), held.logits)
+    assert layer.out_features == TREES[kind].num_classes
+
+
 def test_extreme_scores_are_harmless(kind, activation):
     """Finite values and gradients where the network has gone far out of the natural activation's band."""
     scores = (1e4 * scores_for(kind)).float().requires_grad_()
@@ -159,7 +169,7 @@ def test_from_parameters(kind):
 def test_shapes(policy, env):
     model = ppo(policy, env, n_steps=8, batch_size=8, n_epochs=1)
     sizes = [int(env.action_space.n)] if isinstance(env.action_space, spaces.Discrete) else env.action_space.nvec
-    assert model.policy.action_net.out_features == sum(sizes) - len(sizes)
+    assert len(model.policy.action_net.weight) == sum(sizes) - len(sizes)
     model.learn(8)
     obs = model.get_env().reset()
     actions, _ = model.predict(obs)
@@ -175,7 +185,8 @@ def test_it_starts_at_the_prior(kind):
     model = ppo(CatnatPolicy, env_of(kind), policy_kwargs={"tree": TREES[kind]})
     obs, _ = model.policy.obs_to_tensor(model.get_env().reset())
     probs = model.policy.get_distribution(obs).catnat.probs
-    np.testing.assert_allclose(probs[0].detach(), TREES[kind].prior, atol=0.01)
+    trees = [TREE] if kind == "discrete" else FOREST.trees
+    np.testing.assert_allclose(probs[0].detach(), np.concatenate([tree.prior for tree in trees]), atol=0.01)
 
 
 def test_one_update(kind, activation):
@@ -242,8 +253,8 @@ def test_trpo_makes_a_step_of_the_given_divergence(kind, activation):
 
 @pytest.mark.parametrize("options", ["defaults", "all"])
 def test_save_and_load(kind, options, tmp_path):
-    reflect = ct.natural(boundary="reflect")
-    given = {} if options == "defaults" else {"tree": TREES[kind], "activation": reflect, "net_arch": [16]}
+    narrow = ct.natural(width=3.0)
+    given = {} if options == "defaults" else {"tree": TREES[kind], "activation": narrow, "net_arch": [16]}
     model = ppo(CatnatPolicy, env_of(kind), policy_kwargs=given).learn(64)
     model.save(tmp_path / "model")
     model.policy.save(tmp_path / "policy")
@@ -255,7 +266,7 @@ def test_save_and_load(kind, options, tmp_path):
         assert (policy.tree, policy.activation) == (model.policy.tree, model.policy.activation)
         assert torch.equal(policy.get_distribution(obs).catnat.probs, expected.probs)
     if options == "all":
-        assert (loaded.policy.tree, loaded.policy.activation) == (TREES[kind], reflect)
+        assert (loaded.policy.tree, loaded.policy.activation) == (TREES[kind], narrow)
     # Adam's state is saved too: the next update on the same rollout is the same.
     loaded.rollout_buffer = model.rollout_buffer
     loaded.set_logger(model.logger)
@@ -275,10 +286,11 @@ def test_save_and_load(kind, options, tmp_path):
         (spaces.MultiBinary(3), {}, ValueError, r"MultiDiscrete\(\[2\] \* n\)"),
         (spaces.MultiDiscrete([[2, 3], [4, 5]]), {}, ValueError, "with one axis"),
         (SPACES["discrete"], {"tree": catnat.balanced(4)}, ValueError, "over 4 classes, but there are 5 actions"),
-        (SPACES["discrete"], {"tree": 5}, TypeError, r"`tree` is 5.*catnat\.chain\(5\)"),
+        (SPACES["discrete"], {"tree": 4}, ValueError, "over 4 classes, but there are 5 actions"),
+        (SPACES["discrete"], {"tree": [5]}, TypeError, r"`tree` is \[5\].*catnat\.balanced\(5\)"),
         (SPACES["discrete"], {"activation": "tanh"}, ValueError, "'natural', 'sigmoid'"),
         (SPACES["multi"], {"tree": TREE}, TypeError, "a tree for every variable"),
-        (SPACES["multi"], {"tree": 3}, TypeError, "one entry for every variable"),
+        (SPACES["multi"], {"tree": 3}, TypeError, "a tree for every variable"),
         (SPACES["multi"], {"tree": [3, 4]}, ValueError, r"over \(3, 4\) classes, but there are \(3, 4, 2\) actions"),
     ],
 )
@@ -298,6 +310,9 @@ def test_weights_of_other_trees_are_refused(kind):
     others = catnat.chain(5) if kind == "discrete" else [catnat.chain(3), 4, 2]
     with pytest.raises(RuntimeError, match="action_net: The checkpoint is of a layer with the tree"):
         policy(activation="sigmoid", tree=others).load_state_dict(saved)
+    softmax = ActorCriticPolicy(spaces.Box(-1, 1, (3,)), SPACES[kind], lambda _: 1e-3).state_dict()
+    with pytest.raises(RuntimeError, match=r"one per class, as a softmax layer has.*checkpoints\.from_softmax"):
+        policy().load_state_dict(softmax)
 
 
 def test_trees_of_several_variables_may_be_a_list():

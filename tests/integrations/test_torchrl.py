@@ -87,7 +87,7 @@ class LogProbs(nn.Module):
         self.scores = scores
 
     def forward(self, observation):
-        return ct.log_catnat(self.scores(observation))
+        return ct.log_catnat(self.scores(observation), activation="natural")
 
 
 def softmax_actor(scores, env, distribution_class):
@@ -162,7 +162,7 @@ def test_penalty_by_divergence(monkeypatch):
     with torch.no_grad():
         scores[-1].bias.add_(0.5)
     found = KLPENPPOLoss(actor, critic, entropy_bonus=False)(data)
-    old, new = ct.catnat(data["scores"]), ct.catnat(scores(data["observation"]))
+    old, new = (ct.catnat(each, 2, "natural") for each in (data["scores"], scores(data["observation"])))
     torch.testing.assert_close(found["kl"].mean(), (old * (old / new).log()).sum(-1).mean(), rtol=1e-4, atol=1e-6)
 
 
@@ -203,18 +203,12 @@ def test_without_exploration_the_most_probable_action(cls):
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
-@pytest.mark.parametrize("mask_mode", ["prune", "renormalize"])
-def test_masked_actions_are_never_taken(several, mask_mode):
+def test_masked_actions_are_never_taken(several):
     """The environment raises if one is; after updates, too, and without exploration."""
     env = masked_env(several)
     env.set_seed(0)
     outputs = sum(SIZES) - len(SIZES) if several else SIZES[1] - 1
-    actor = catnat_actor(
-        network(outputs),
-        env.action_spec,
-        mask_key="action_mask",
-        distribution_kwargs={"mask_mode": mask_mode},
-    )
+    actor = catnat_actor(network(outputs), env.action_spec, mask_key="action_mask")
     data, critic = rollout(env, actor, 150)
     assert actor.get_dist(data).entropy().min() < actor.get_dist(data).entropy().max()  # masks differ from row to row
     taken = data["action"] if several else data["action"].unsqueeze(-1)
@@ -302,22 +296,29 @@ class Policy(nn.Module):
 WRAPS = {
     "alone": lambda layer: layer,
     "last": lambda layer: nn.Sequential(nn.Identity(), layer),
-    "last but one": lambda layer: nn.Sequential(layer, nn.Identity()),
-    "compiled": lambda layer: torch.compile(layer, backend="eager"),
-    "replicated": nn.DataParallel,
-    "inside": Policy,
+    "last of the last": lambda layer: nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity(), layer)),
+    "behind a compiled body": lambda layer: nn.Sequential(torch.compile(nn.Identity(), backend="eager"), layer),
 }
 
 
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 def test_the_tree_is_that_of_the_layer(wrap):
     """Nobody has to say it twice, and nobody can forget to."""
-    layer = ct.ScoreLayer(8, catnat.chain(4).with_prior([1, 2, 3, 4]), "sigmoid")
+    layer = ct.CatnatLinear(8, catnat.chain(4).with_prior([1, 2, 3, 4]), "natural")
     data = TensorDict({"observation": torch.randn(6, 8, generator=torch.Generator().manual_seed(0))}, [6])
-    wanted = ct.Catnat(layer(data["observation"]), layer.tree, "sigmoid").probs
-    said_again = {"tree": catnat.chain(4).with_prior([1, 2, 3, 4]), "activation": "sigmoid"}
+    wanted = layer(data["observation"]).exp()
+    said_again = {"tree": catnat.chain(4).with_prior([1, 2, 3, 4]), "activation": "natural"}
     for options in ({}, said_again, {"in_keys": "observation"}):
-        torch.testing.assert_close(catnat_actor(wrap(layer), Categorical(4), **options).get_dist(data).probs, wanted)
+        actor = catnat_actor(wrap(layer), Categorical(4), **options)
+        torch.testing.assert_close(actor.get_dist(data).probs, wanted)
+        assert any(parameter is layer.weight for parameter in actor.parameters())
+
+
+@pytest.mark.parametrize("wrap", [Policy, nn.DataParallel, lambda layer: nn.Sequential(Policy(layer))])
+def test_logits_are_not_taken_for_scores(wrap):
+    """Five logits would pass for the scores of six actions."""
+    with pytest.raises(ValueError, match=r"`network` is a .*nn\.Sequential\(body, CatnatLinear"):
+        catnat_actor(wrap(ct.CatnatLinear(8, 5)), Categorical(6))
 
 
 def test_batches_of_environments():
@@ -340,8 +341,6 @@ def test_errors():
         catnat_actor(nn.Identity(), MultiCategorical([2, 3]), tree=catnat.balanced(3))
     with pytest.raises(ValueError, match=r"different numbers of actions, \[\[3, 4\], \[5, 6\]\]"):
         catnat_actor(nn.Identity(), MultiCategorical(nvec=torch.tensor([[3, 4], [5, 6]])))
-    with pytest.raises(ValueError, match="2 ScoreLayers"):
-        catnat_actor(Policy(nn.ModuleList([ct.ScoreLayer(2, 4), ct.ScoreLayer(2, 4)])), Categorical(4))
     with pytest.raises(ValueError, match="K - 1"):  # a last layer as wide as for softmax
         catnat_actor(nn.Identity(), Categorical(4))(TensorDict({"observation": torch.zeros(1, 4)}, [1]))
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from catnat.torch import extend
+from catnat.torch.distributions import known_true
 
 
 def boolean(mask: Any, name: str, device: torch.device) -> Bool[Tensor, "..."]:
@@ -22,7 +22,7 @@ def boolean(mask: Any, name: str, device: torch.device) -> Bool[Tensor, "..."]:
         return given
     valid = given == 1
     wrong = ~(valid | (given == 0))
-    if not torch.compiler.is_compiling() and extend.is_true(wrong.any()):
+    if not torch.compiler.is_compiling() and known_true(wrong.any()):
         raise ValueError(
             f"`{name}` holds {given[wrong][0].item()}, but every action needs True or 1 if it is valid and False or 0 "
             f"if not. What is added to logits, 0 and -inf, becomes a mask by {name} == 0; indices of the valid actions "

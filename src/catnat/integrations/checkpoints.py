@@ -1,4 +1,4 @@
-"""Checkpoints of softmax models: their last linear layer as a layer of scores, fitted to the features it sees.
+"""Checkpoints of softmax models: their last linear layer as a CatnatLinear, fitted to the features it sees.
 
 It needs PyTorch only. There is no counterpart for JAX: what is converted is a ``torch.nn.Linear``, by an optimizer of
 torch's.
@@ -6,40 +6,53 @@ torch's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import catnat.torch as ct
-from catnat import Tree, balanced
-from catnat.torch import extend
+from catnat import Tree
+from catnat.torch.geometry import reach
+from catnat.torch.layers import TreeLayer
+from catnat.trees.builders import as_tree
 
-__all__ = ["Converted", "score_layer_from_softmax"]
+__all__ = ["Converted", "from_softmax"]
 
 # How much of a fit to keep, between none (a node's best constant) and all of it.
 _FRACTIONS = torch.linspace(1, 0, 21, dtype=torch.float64)
+
+# What every node adds to the mean divergence of given scores from softmax.
+_Costs = Callable[[Tensor], Tensor]
 
 
 class Converted(NamedTuple):
     """A converted layer, and what the conversion cost."""
 
-    layer: ct.ScoreLayer
-    """Features to scores, in place of the linear layer."""
+    layer: ct.CatnatLinear
+    """The layer, in place of the linear one."""
     kl: float
-    """The mean of KL(softmax || catnat) over the inputs, in nats."""
+    """The mean of KL(softmax || catnat) over the rows that were held out, in nats: what to expect of other data."""
+    kl_in_sample: float
+    """The same over the rows that the layer was fitted to, which is lower."""
+    loss_change: float | None
+    """By how much the cross-entropy of the labels is higher than softmax's, on the rows that were held out."""
 
 
-def score_layer_from_softmax(
+def from_softmax(
     linear: nn.Linear,
     inputs: Float[Tensor, "*batch features"],
-    tree: Tree | None = None,
+    tree: Tree | int | None = None,
     activation: ct.Activation | str = "sigmoid",
     *,
+    labels: Int[Tensor, "*batch"] | None = None,
+    held_out: float = 0.2,
     steps: int = 100,
 ) -> Converted:
-    r"""The layer of scores whose distribution is nearest to that of a trained softmax layer.
+    r"""The :class:`catnat.torch.CatnatLinear` whose distribution is nearest to that of a trained softmax layer.
 
     Row by row the scores of the same distribution are known, :func:`catnat.torch.scores_from_logits`, but they are not
     linear in the features. So the layer is fitted, on features as the model makes them. It starts from the least
@@ -57,76 +70,109 @@ def score_layer_from_softmax(
             there are features.
         tree: The tree; ``balanced(K)`` if not given. One that groups classes which go together costs less.
         activation: "sigmoid", "natural", or an activation object.
+        labels: The classes of the rows, to measure the change of the loss.
+        held_out: The fraction of the rows, chosen at random with a fixed seed, that the layer is not fitted to but
+            measured on.
         steps: The most steps of descent. With 0 it is the least squares fit, held where it does no harm.
 
     Returns:
-        The layer, on the device and with the dtype of ``linear``, and the mean divergence that is left.
+        The layer, on the device and with the dtype of ``linear``, and what it costs.
 
     Example:
         >>> import torch
-        >>> from catnat.integrations.checkpoints import score_layer_from_softmax
+        >>> from catnat.integrations.checkpoints import from_softmax
         >>> generator = torch.Generator().manual_seed(0)
         >>> linear, features = torch.nn.Linear(8, 2), torch.randn(100, 8, generator=generator)
-        >>> # exact for two classes
-        >>> layer, kl = score_layer_from_softmax(linear, features, activation="sigmoid")
-        >>> layer.out_features, kl < 1e-9
-        (1, True)
+        >>> found = from_softmax(linear, features)
+        >>> found.kl < 1e-9  # exact for two classes
+        True
     """
-    _check(linear, inputs, steps)
+    _check(linear, inputs, labels, held_out, steps)
     with torch.inference_mode(False):  # features are often made in that mode, in which nothing can be fitted
-        return _fitted(linear, inputs, tree, activation, steps)
+        return _fitted(linear, inputs, as_tree(tree, linear.out_features), activation, labels, held_out, steps)
 
 
 def _fitted(
-    linear: nn.Linear, inputs: Tensor, tree: Tree | None, activation: ct.Activation | str, steps: int
+    linear: nn.Linear,
+    inputs: Tensor,
+    tree: Tree,
+    activation: ct.Activation | str,
+    labels: Tensor | None,
+    held_out: float,
+    steps: int,
 ) -> Converted:
-    tree = balanced(linear.out_features) if tree is None else tree
-    activation = extend.resolve_activation(activation)
-    rows = inputs.detach().reshape(-1, linear.in_features).to(torch.float64, copy=True)
-    with torch.no_grad():
-        logits = rows @ linear.weight.double().T
-        if linear.bias is not None:
-            logits = logits + linear.bias.double()
-            rows = torch.cat([rows, torch.ones_like(rows).narrow(-1, 0, 1)], -1)
-        wanted = extend.Nodes(ct.scores_from_logits(logits, tree, activation), tree, activation)
-        # In coordinates with orthonormal columns least squares is a product, and descent is well conditioned.
-        columns, sizes, back = torch.linalg.svd(rows, full_matrices=False)
-        known = sizes > sizes.max() * 1e-10
-        columns, back = columns[:, known], back[known] / sizes[known, None]
-        fit = _held_back(wanted, columns, columns.T @ wanted.scores)
-    if steps:
-        fit = _descended(wanted, columns, fit, steps)
-    layer = ct.ScoreLayer(
+    layer = ct.CatnatLinear(
         linear.in_features, tree, activation, linear.bias is not None, linear.weight.device, linear.weight.dtype
     )
+    with torch.no_grad():
+        every = inputs.detach().reshape(-1, linear.in_features).to(torch.float64, copy=True)
+        order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).to(every.device)
+        aside, used = order.tensor_split([_held_out(len(every), held_out)])
+        logits = F.linear(every, linear.weight.double(), None if linear.bias is None else linear.bias.double())
+        columns, back = _coordinates(every[used], linear.bias is not None)
+        costs = _costs(logits[used], tree, activation)
+        fit = _held_back(costs, columns, ct.scores_from_logits(logits[used], tree, activation))
+    if steps:
+        fit = _descended(costs, columns, fit, steps)
     with torch.no_grad():
         weights = (back.T @ fit).T
         layer.weight.copy_(weights[:, : linear.in_features])
         if layer.bias is not None:
             layer.bias.copy_(weights[:, -1])
-        got = layer(inputs.detach().to(layer.weight.dtype)).reshape(-1, tree.num_nodes)
-        return Converted(layer, _divergences(wanted, got.double()).sum().item())
+        scores = layer.scores(every.to(layer.weight.dtype)).double()
+        kl, in_sample = (_costs(logits[rows], tree, activation)(scores[rows]).sum().item() for rows in (aside, used))
+        change = None
+        if labels is not None:
+            classes = labels.reshape(-1)[aside]
+            before = F.cross_entropy(logits[aside], classes)
+            change = (ct.cross_entropy(scores[aside], classes, tree, activation) - before).item()
+    return Converted(layer, kl, in_sample, change)
 
 
-def _divergences(wanted: extend.Nodes, scores: Tensor) -> Tensor:
-    """What every node adds to the mean divergence."""
-    return extend.node_divergences(wanted, wanted._replace(scores=scores)).mean(0)
+def _held_out(rows: int, fraction: float) -> int:
+    return max(1, round(rows * fraction))
 
 
-def _held_back(wanted: extend.Nodes, columns: Tensor, fit: Tensor) -> Tensor:
+def _coordinates(rows: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
+    """The features in coordinates with orthonormal columns, and the way from those to weights.
+
+    In them least squares is a product, and descent is well conditioned.
+    """
+    if bias:
+        rows = F.pad(rows, (0, 1), value=1.0)
+    columns, sizes, back = torch.linalg.svd(rows, full_matrices=False)
+    known = sizes > sizes.max() * 1e-10
+    return columns[:, known], back[known] / sizes[known, None]
+
+
+def _costs(logits: Tensor, tree: Tree, activation: ct.Activation | str) -> _Costs:
+    """The mean divergence from the softmax of ``logits``, as a function of scores: a term for every node."""
+    wanted = ct.scores_from_logits(logits, tree)
+    p = ct.Catnat(wanted, tree).plan.branches.log_probs(wanted, floored=False)
+    weights = [reach(wanted, tree) * branch.exp() for branch in p]
+    branches = ct.Catnat(wanted, tree, activation).plan.branches
+
+    def costs(scores: Tensor) -> Tensor:
+        q = branches.log_probs(scores, floored=True)
+        no, yes = (w * (mine - theirs) for w, mine, theirs in zip(weights, p, q, strict=True))
+        return (no + yes).mean(0)
+
+    return costs
+
+
+def _held_back(costs: _Costs, columns: Tensor, wanted: Tensor) -> Tensor:
     """The least squares fit, node by node so near to a constant score as costs the least.
 
     Beyond the edges of the natural activation's band a branch is certain. If it is the wrong one, it has no gradient
     by which descent could correct it.
     """
-    constant = columns.T @ wanted.scores.mean(0).expand(len(columns), -1)
+    fit, constant = columns.T @ wanted, columns.T @ wanted.mean(0).expand(len(columns), -1)
     candidates = [constant + fraction * (fit - constant) for fraction in _FRACTIONS.tolist()]
-    costs = torch.stack([_divergences(wanted, columns @ candidate) for candidate in candidates])
-    best = costs.argmin(0)
+    best = torch.stack([costs(columns @ candidate) for candidate in candidates]).argmin(0)
     return torch.stack(candidates).gather(0, best.expand(1, len(fit), -1)).squeeze(0)
 
 
-def _descended(wanted: extend.Nodes, columns: Tensor, fit: Tensor, steps: int) -> Tensor:
+def _descended(costs: _Costs, columns: Tensor, fit: Tensor, steps: int) -> Tensor:
     scale = len(columns) ** 0.5  # for coordinates of the size of scores
     place = (fit / scale).requires_grad_()
     optimizer = torch.optim.LBFGS(
@@ -135,7 +181,7 @@ def _descended(wanted: extend.Nodes, columns: Tensor, fit: Tensor, steps: int) -
 
     def cost() -> Tensor:
         optimizer.zero_grad()
-        found = _divergences(wanted, columns @ (place * scale)).sum()
+        found = costs(columns @ (place * scale)).sum()
         found.backward()
         return found
 
@@ -145,11 +191,11 @@ def _descended(wanted: extend.Nodes, columns: Tensor, fit: Tensor, steps: int) -
     return fit if after > before else place.detach() * scale
 
 
-def _check(linear: Any, inputs: Any, steps: Any) -> None:
-    if isinstance(linear, ct.ScoreLayer):
+def _check(linear: Any, inputs: Any, labels: Any, held_out: Any, steps: Any) -> None:
+    if isinstance(linear, TreeLayer):
         raise TypeError(
-            "`linear` is a ScoreLayer, which makes scores already: there is nothing to convert. Pass the softmax "
-            "model's last torch.nn.Linear."
+            f"`linear` is a {type(linear).__name__}, which is on a tree already: there is nothing to convert. Pass the "
+            "softmax model's last torch.nn.Linear."
         )
     if not isinstance(linear, nn.Linear):
         raise TypeError(
@@ -172,10 +218,18 @@ def _check(linear: Any, inputs: Any, steps: Any) -> None:
             f"(..., {linear.in_features}) is needed. Pass what goes into this layer, not into the model."
         )
     rows = inputs.shape[:-1].numel()
-    if rows <= linear.in_features:
+    if not isinstance(held_out, float) or not 0 < held_out < 1:
+        raise ValueError(f"`held_out` is {held_out!r}, but a fraction of the rows between 0 and 1 is needed.")
+    if rows - _held_out(rows, held_out) <= linear.in_features:
         raise ValueError(
-            f"`inputs` has {rows} rows, but more than {linear.in_features} are needed, the number of features: the fit "
-            "would say nothing about other inputs."
+            f"`inputs` has {rows} rows, of which {_held_out(rows, held_out)} are held out, but more than "
+            f"{linear.in_features} are needed for the fit, the number of features: it would say nothing about other "
+            "inputs."
+        )
+    integers = isinstance(labels, Tensor) and not labels.is_floating_point()
+    if labels is not None and not (integers and labels.shape == inputs.shape[:-1]):
+        raise ValueError(
+            f"`labels` must be an integer tensor with the class of every row of `inputs`, {tuple(inputs.shape[:-1])}."
         )
     if not inputs.isfinite().all():
         raise ValueError("`inputs` holds NaN or infinite numbers, but finite features are needed.")

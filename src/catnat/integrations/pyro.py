@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise ImportError('catnat.integrations.pyro needs Pyro: pip install "catnat[pyro]".') from error
 
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Size, Tensor
@@ -22,7 +23,9 @@ from torch.distributions import Transform, constraints
 
 import catnat.torch as ct
 from catnat import EdgeWarning, Tree
-from catnat.torch import extend
+from catnat.activations import resolve
+from catnat.torch.geometry import log_abs_det_jacobian
+from catnat.trees.builders import as_tree
 
 __all__ = ["BinnedCatnat", "Catnat", "CatnatTransform", "OneHotCatnat", "OneHotCatnatStraightThrough"]
 
@@ -38,13 +41,11 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        mask: The valid classes, as for :class:`catnat.torch.Catnat`.
-        mask_mode: "prune" or "renormalize", as for :class:`catnat.torch.Catnat`.
-        temperature: The distribution is p^(1/T) / Z, as for :class:`catnat.torch.Catnat`.
-        unimix: The fraction of the uniform distribution, as for :class:`catnat.torch.Catnat`.
-        validate_args: Whether to check values, by default as Pyro is set, and masks, by default always.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
+        mask: The valid classes; ``valid_classes``, ``temperature`` and ``unimix`` are those of
+            :class:`catnat.torch.Catnat`, too.
+        validate_args: Whether to check scores, masks and values, by default as Pyro is set.
 
     Example:
         >>> import pyro, torch
@@ -132,23 +133,21 @@ class CatnatTransform(Transform):
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
 
     J is the Jacobian matrix of the first K-1 probabilities (any K-1 of them give the same determinant), as in
-    ``StickBreakingTransform``, which is ``CatnatTransform(chain(K), "sigmoid")``.
+    ``StickBreakingTransform``, which is ``CatnatTransform(chain(K))``.
 
     With the sigmoid, scores are any K-1 numbers. With the natural activation they lie in a box, each between the edges
     of its node's band; ``biject_to(transform.domain)`` maps all real vectors into it. Probabilities that underflow
     are set to the smallest normal number, so that logarithms are finite.
 
     Args:
-        tree: The tree, and so the number of classes.
-        activation: "natural", "sigmoid", or an activation object; not ``natural(boundary="reflect")``, which takes
-            every value many times.
+        tree: The tree, or the number of classes K of ``balanced(K)``.
+        activation: "sigmoid", "natural", or an activation object.
         cache_size: 0, or 1 to keep the last scores with their probabilities, as in every transform.
 
     Example:
         >>> import torch
-        >>> from catnat import balanced
         >>> from catnat.integrations.pyro import CatnatTransform
-        >>> transform = CatnatTransform(balanced(4), "sigmoid")
+        >>> transform = CatnatTransform(4)
         >>> transform(torch.tensor([0.0, 0.0, 1.0]))
         tensor([0.2500, 0.2500, 0.1345, 0.3655])
         >>> transform.inv(torch.tensor([0.25, 0.25, 0.1345, 0.3655])).round(decimals=3)
@@ -166,30 +165,25 @@ class CatnatTransform(Transform):
     bijective = True
     codomain = constraints.simplex
 
-    def __init__(self, tree: Tree, activation: ct.Activation | str = "natural", *, cache_size: int = 0) -> None:
+    def __init__(self, tree: Tree | int, activation: ct.Activation | str = "sigmoid", *, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
-        if not isinstance(tree, Tree):
-            extend.not_a_tree(tree)
-        self.tree, self.activation = tree, extend.resolve_activation(activation)
-        if isinstance(self.activation, ct.natural) and self.activation.boundary == "reflect":
-            raise ValueError(
-                '`activation` is natural(boundary="reflect"), which takes every value at many scores and so has no '
-                'inverse: use natural(), whose scores stay inside their band, or "sigmoid".'
-            )
+        self.tree, self.activation = as_tree(tree, 10), resolve(activation)
+        self._domain = self._bands()
+
+    def _bands(self) -> constraints.Constraint:
+        if not isinstance(self.activation, ct.natural):
+            return constraints.real_vector
+        dtype = torch.get_default_dtype()
         with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
             warnings.simplefilter("ignore", EdgeWarning)
-            self._constants_of_nodes()
-
-    def _constants_of_nodes(self) -> Any:
-        return extend.node_constants(self.tree, self.activation, torch.get_default_device(), torch.get_default_dtype())
+            band = self.activation.band(self.tree, np.dtype(str(dtype).removeprefix("torch.")))
+        lower, upper = (torch.as_tensor(edge, device=torch.get_default_device()) for edge in (band.lower, band.upper))
+        return constraints.independent(constraints.interval(lower, upper), 1)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def domain(self) -> constraints.Constraint:
         """All real vectors, or with the natural activation those inside every node's band."""
-        if not isinstance(self.activation, ct.natural):
-            return constraints.real_vector
-        lower, _, upper, *_ = self._constants_of_nodes()
-        return constraints.independent(constraints.interval(lower, upper), 1)
+        return self._domain
 
     def _call(self, x: Float[Tensor, "*batch nodes"]) -> Float[Tensor, "*batch classes"]:
         probs = ct.catnat(x, self.tree, self.activation)
@@ -202,7 +196,7 @@ class CatnatTransform(Transform):
         self, x: Float[Tensor, "*batch nodes"], y: Float[Tensor, "*batch classes"] | None
     ) -> Float[Tensor, "*batch"]:
         """The logarithm of the determinant, from the scores alone; finite."""
-        return extend.saturate(_log_det(extend.prepare(x, self.tree, self.activation)), extend.returned_dtype(x))
+        return log_abs_det_jacobian(x, self.tree, self.activation)
 
     def forward_shape(self, shape: Size) -> Size:
         """K for K-1 on the last axis."""
@@ -234,31 +228,3 @@ class CatnatTransform(Transform):
 
     def __repr__(self) -> str:
         return f"CatnatTransform({self.tree!r}, {self.activation!r})"
-
-
-def _log_det(nodes: extend.Nodes) -> Tensor:
-    node_scores = nodes.all()
-    no, yes = node_scores.branch_log_probs(floored=False)
-    reach = extend.path_sums(no, yes, nodes.tree, to="nodes")
-    return (reach + _log_slope(node_scores, no, yes)).sum(-1)
-
-
-def _log_slope(node_scores: extend.NodeScores, no: Tensor, yes: Tensor) -> Tensor:
-    """The logarithm of a' at every node, from those of 1 - a and of a.
-
-    By formula where there is one: forward differentiation, which does for an activation of the user's own, takes ten
-    times as long, and HMC needs this at every step.
-    """
-    activation, constants = node_scores.kernel.activation, node_scores.constants
-    if type(activation) is ct.sigmoid:  # a' = c a (1 - a)
-        return no + yes + torch.as_tensor(constants.scale, dtype=no.dtype, device=no.device).log()
-    if type(activation) is ct.natural:  # a' = 2 r sin z cos z, with r the angle per score
-        return (no + yes) / 2 + torch.as_tensor(2 * constants.rate, dtype=no.dtype, device=no.device).log()
-
-    def log_odds(scores: Tensor) -> Tensor:
-        no, yes = node_scores._replace(scores=scores).branch_log_probs(floored=False)
-        return yes - no
-
-    slope = torch.func.jvp(log_odds, (node_scores.scores,), (torch.ones_like(node_scores.scores),))[1]
-    alive = slope > 0  # where it is not, the branches are far enough down
-    return no + yes + torch.where(alive, slope, torch.ones_like(slope)).log()

@@ -7,7 +7,7 @@ no masks, and takes those policies as they are.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 try:
     from sb3_contrib.common.maskable.distributions import (
@@ -26,10 +26,8 @@ except ImportError as error:
 from jaxtyping import Shaped
 
 import catnat.torch as ct
-from catnat import Forest, Tree
 from catnat.integrations._masks import boolean
 from catnat.integrations.stable_baselines3 import ByTree, OnTree
-from catnat.torch import extend
 
 __all__ = [
     "MaskableCatnatCnnPolicy",
@@ -46,22 +44,11 @@ __all__ = [
 class MaskedByTree(ByTree, MaskableDistribution):
     """The same with masks, which build the distribution anew from its scores."""
 
-    def __init__(
-        self,
-        tree: Tree | Forest,
-        activation: ct.Activation | str = "sigmoid",
-        mask_mode: Literal["prune", "renormalize"] | None = None,
-    ) -> None:
-        super().__init__(tree, activation)
-        if mask_mode is not None:
-            extend.one_of(mask_mode, "mask_mode", ("renormalize", "prune"))
-        self.mask_mode = mask_mode
-
     def apply_masking(self, masks: Shaped[Any, "..."] | None) -> None:
         """Rule out the actions where ``masks`` is False or 0, or none if it is None, whatever was masked before."""
         scores = self.catnat.scores
         if masks is None:
-            self._hold(self._leaves(scores))
+            self.hold(self.from_scores(scores))
             return
         valid = boolean(masks, "masks", scores.device)
         shape = (*scores.shape[:-1], self.tree.num_classes)
@@ -70,24 +57,18 @@ class MaskedByTree(ByTree, MaskableDistribution):
                 f"`masks` has shape {tuple(valid.shape)}, but {shape} is needed: an entry for every action, "
                 "True where it is valid. Those of several variables are concatenated."
             )
-        mode = {} if self.mask_mode is None else {"mask_mode": self.mask_mode}
-        self._hold(self._leaves(scores, mask=valid.reshape(shape), **mode))
+        self.hold(self.from_scores(scores, mask=valid.reshape(shape)))
 
 
 class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):
     """sb3-contrib's ``MaskableCategoricalDistribution`` on a tree: ``distribution`` is a :class:`catnat.torch.Catnat`.
 
-    Args:
-        tree: The tree over the actions.
-        activation: "sigmoid", "natural", or an activation object.
-        mask_mode: "renormalize" or "prune", as for :class:`catnat.torch.Catnat`, and with its default.
+    Its arguments are those of :class:`catnat.integrations.stable_baselines3.CatnatDistribution`.
 
     Example:
-        >>> import catnat, torch
+        >>> import torch
         >>> from catnat.integrations.sb3_contrib import MaskableCatnatDistribution
-        >>> actions = MaskableCatnatDistribution(catnat.balanced(4)).proba_distribution(
-        ...     torch.zeros(1, 3)
-        ... )
+        >>> actions = MaskableCatnatDistribution(4).proba_distribution(torch.zeros(1, 3))
         >>> actions.apply_masking([True, False, True, True])
         >>> actions.catnat.probs
         tensor([[0.3333, 0.0000, 0.3333, 0.3333]])
@@ -103,36 +84,32 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
     ``distributions`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the distribution of all
     variables.
 
-    Args:
-        tree: The trees of the variables, a :class:`catnat.Forest`.
-        activation: "sigmoid", "natural", or an activation object.
-        mask_mode: "renormalize" or "prune", as for :class:`catnat.torch.Catnat`, and with its default.
+    Its arguments are those of :class:`catnat.integrations.stable_baselines3.MultiCatnatDistribution`.
 
     Example:
-        >>> import catnat, torch
+        >>> import torch
         >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
-        >>> actions = MaskableMultiCatnatDistribution(catnat.Forest([3, 2])).proba_distribution(
-        ...     torch.zeros(1, 3)
-        ... )
+        >>> actions = MaskableMultiCatnatDistribution([3, 2]).proba_distribution(torch.zeros(1, 3))
         >>> # those of both variables, one after the other
         >>> actions.apply_masking([True, False, True, False, True])
         >>> actions.catnat.probs
         tensor([[0.5000, 0.0000, 0.5000, 0.0000, 1.0000]])
     """
 
-    _takes = Forest
+    _several = True
     distributions: Any
 
-    def _hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
-        super()._hold(catnat)
-        self.distributions = self.distribution  # where sb3-contrib keeps them
+    def hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
+        """Keep it where sb3-contrib looks for it, too."""
+        super().hold(catnat)
+        self.distributions = self.distribution
 
 
 # ---- policies ----
 
 
 class MaskedOnTree(OnTree):
-    """The same for maskable policies, with one option more."""
+    """The same for maskable policies."""
 
     _distributions: ClassVar[tuple[type[ByTree], type[ByTree]]] = (
         MaskableCatnatDistribution,
@@ -141,7 +118,7 @@ class MaskedOnTree(OnTree):
 
     _algorithms = "sb3-contrib's MaskablePPO"
 
-    def __init__(self, *args: Any, mask_mode: Literal["prune", "renormalize"] | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "use_sde" in kwargs:  # what algorithms without masks pass
             name = type(self).__name__
             raise TypeError(
@@ -149,23 +126,17 @@ class MaskedOnTree(OnTree):
                 f"use MaskablePPO({name}, env), or, where no action is ever invalid, "
                 f"catnat.integrations.stable_baselines3.{name.removeprefix('Maskable')}."
             )
-        self.mask_mode = mask_mode  # before the constructor that calls `_build`
         super().__init__(*args, **kwargs)
-
-    def _options(self) -> dict[str, Any]:
-        return super()._options() | {"mask_mode": self.mask_mode}
 
 
 class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
     """The ``MlpPolicy`` of sb3-contrib's MaskablePPO, with its actions on a tree.
 
-    A masked action has probability exactly 0. A row of a mask with no valid action raises.
+    A masked action has probability exactly 0, and the probabilities of the others are divided by their sum. A row of a
+    mask with no valid action raises.
 
     Args:
         args: Spaces and schedule, as SB3 gives them, and all other arguments of SB3's.
-        mask_mode: "renormalize": the probabilities without the mask, divided by their sum over the valid actions, which
-            is what masked logits give. "prune": a node of which one side is masked is passed over. The default is that
-            of :class:`catnat.torch.Catnat`.
         kwargs: ``tree`` and ``activation``, as for :class:`catnat.integrations.stable_baselines3.CatnatPolicy`, and all
             other arguments of SB3's.
 
@@ -174,14 +145,9 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
         >>> from sb3_contrib.common.envs import InvalidActionEnvDiscrete
         >>> from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
         >>> env = InvalidActionEnvDiscrete(dim=10, n_invalid_actions=6)
-        >>> model = MaskablePPO(
-        ...     MaskableCatnatPolicy,
-        ...     env,
-        ...     policy_kwargs={"mask_mode": "renormalize"},
-        ...     device="cpu",
-        ... )
-        >>> model.policy.action_net.out_features  # a ScoreLayer: 9 scores for 10 actions
-        9
+        >>> model = MaskablePPO(MaskableCatnatPolicy, env, device="cpu")
+        >>> model.policy.action_net  # 9 scores for 10 actions
+        CatnatLinear(64, balanced(10), activation=sigmoid(), bias=True)
     """
 
 

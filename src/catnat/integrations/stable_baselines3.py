@@ -7,8 +7,8 @@ They are SB3's own actor-critic policies with another distribution of actions: `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NoReturn, TypeVar
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeVar
 
 try:
     from gymnasium import spaces
@@ -30,12 +30,17 @@ except ImportError as error:
     ) from error
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import catnat.torch as ct
-from catnat import Forest, Tree, balanced
-from catnat.torch import extend
+from catnat import Forest, Tree
+from catnat.activations import resolve
+from catnat.torch.layers import TreeLayer, draw_rows
+from catnat.trees.builders import as_tree
+from catnat.trees.forest import as_forest
 
 __all__ = [
     "CatnatCnnPolicy",
@@ -52,64 +57,73 @@ _Self = TypeVar("_Self", bound="ByTree")
 # ---- distributions of actions ----
 
 
-class ForestLayer(extend.OnTree, nn.Linear):
-    """Features to the scores of a forest; other trees, or another activation, refuse to load its weights."""
+class ForestLinear(TreeLayer):
+    """:class:`catnat.torch.CatnatLinear` for several variables, whose scores and log-probabilities are concatenated."""
 
-    def __init__(self, features: int, forest: Forest, activation: ct.Activation) -> None:
-        super().__init__(features, forest.num_nodes)
+    def __init__(self, in_features: int, forest: Forest, activation: ct.Activation) -> None:
+        nn.Module.__init__(self)
         self.tree: Any = forest
-        self.activation = activation
+        self.activation, self.in_features, self.out_features = activation, in_features, forest.num_classes
+        self.weight = nn.Parameter(torch.empty(forest.num_nodes, in_features))
+        self.bias = nn.Parameter(torch.empty(forest.num_nodes))
+        draw_rows(self.weight, self.bias)
+
+    def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
+        """The scores of all variables."""
+        return F.linear(input, self.weight, self.bias)
+
+    def forward(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
+        """The log-probabilities of all classes of all variables, which are logits too."""
+        return ct.MultiCatnat(self.scores(input), self.tree, self.activation, validate_args=False).logits
 
 
 class ByTree(Distribution):
     """What SB3 needs of a distribution of actions, on a tree, or on a forest of them."""
 
+    tree: Any
+    activation: ct.Activation
     catnat: ct.Catnat | ct.MultiCatnat
     """The distribution of :mod:`catnat.torch` that the last scores gave."""
-    _takes: ClassVar[type[Tree | Forest]] = Tree
+    _several: ClassVar[bool] = False
 
-    def __init__(self, tree: Tree | Forest, activation: ct.Activation | str = "sigmoid") -> None:
-        if not isinstance(tree, self._takes):
-            _not_its_tree(tree, self._takes)
+    def __init__(
+        self, tree: Tree | int | Forest | Iterable[Tree | int], activation: ct.Activation | str = "sigmoid"
+    ) -> None:
+        self.tree = as_forest(tree) if self._several else as_tree(tree, 2)  # type: ignore[arg-type] # they say so
+        self.activation = resolve(activation)
         # The next constructor is that of SB3's own class: it wants the number of actions, or the list of them.
-        super().__init__(list(tree.sizes) if isinstance(tree, Forest) else tree.num_classes)  # type: ignore[call-arg]
-        self.tree, self.activation = tree, extend.resolve_activation(activation)
+        super().__init__(list(self.tree.sizes) if self._several else self.tree.num_classes)  # type: ignore[call-arg]
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """The layer that makes the scores, one for every inner node."""
-        if isinstance(self.tree, Forest):
-            return ForestLayer(latent_dim, self.tree, self.activation)
-        return ct.ScoreLayer(latent_dim, self.tree, self.activation)
+        """The last layer, whose ``scores`` :meth:`proba_distribution` takes."""
+        layer: Any = ForestLinear if self._several else ct.CatnatLinear
+        return layer(latent_dim, self.tree, self.activation)
+
+    def from_scores(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
+        """The distribution of :mod:`catnat.torch`."""
+        cls: Any = ct.MultiCatnat if self._several else ct.Catnat
+        catnat: ct.Catnat | ct.MultiCatnat = cls(scores, self.tree, self.activation, **options)
+        # Actions are the distribution's own draws: to check each of them takes as long as to draw it.
+        catnat._validate_args = False
+        return catnat
+
+    def hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
+        """Keep the distribution where SB3 looks for it: its divergence reads several variables from a list."""
+        self.catnat = catnat
+        self.distribution = [catnat] if self._several else catnat
 
     def proba_distribution(self: _Self, action_logits: Float[Tensor, "batch nodes"]) -> _Self:
         """Set the scores. The argument's name is SB3's."""
-        self._hold(self._leaves(action_logits))
+        self.hold(self.from_scores(action_logits))
         return self
-
-    def _leaves(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
-        catnat: ct.Catnat | ct.MultiCatnat
-        if isinstance(self.tree, Forest):
-            catnat = ct.MultiCatnat(scores, self.tree, self.activation, **options)
-        else:
-            catnat = ct.Catnat(scores, self.tree, self.activation, **options)
-        catnat._validate_args = (
-            False  # actions are the distribution's own draws: to check each of them takes as long as to draw it
-        )
-        return catnat
-
-    def _hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
-        """Keep the distribution where SB3 looks for it: its divergence reads several variables from a list."""
-        self.catnat = catnat
-        self.distribution = [catnat] if isinstance(catnat, ct.MultiCatnat) else catnat
 
     def log_prob(self, actions: Int[Tensor, "..."]) -> Float[Tensor, "batch"]:
         """The log-probability of actions."""
         return self.catnat.log_prob(actions)
 
     def entropy(self) -> Float[Tensor, "batch"]:
-        """The entropy in nats, from the log-probabilities that an update has computed already, with their floor."""
-        logits = self.catnat.logits
-        return -(logits.exp() * logits).sum(-1)
+        """The entropy in nats."""
+        return self.catnat.entropy()
 
     def sample(self) -> Int[Tensor, "..."]:
         """Draw actions."""
@@ -123,20 +137,20 @@ class ByTree(Distribution):
 class CatnatDistribution(ByTree, CategoricalDistribution):
     """SB3's ``CategoricalDistribution`` on a tree: ``distribution`` is a :class:`catnat.torch.Catnat`.
 
+    ``proba_distribution`` takes the scores of the layer that ``proba_distribution_net`` makes.
+
     Args:
-        tree: The tree over the actions.
+        tree: The tree over the actions, or their number.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
-        >>> import catnat, torch
+        >>> import torch
         >>> from catnat.integrations.stable_baselines3 import CatnatDistribution
-        >>> actions = CatnatDistribution(catnat.balanced(4))
-        >>> # a ScoreLayer: one score for every inner node
-        >>> actions.proba_distribution_net(64).out_features
-        3
-        >>> actions.proba_distribution(torch.zeros(2, 3)).distribution.probs
+        >>> actions = CatnatDistribution(4)
+        >>> layer = actions.proba_distribution_net(64)  # a CatnatLinear
+        >>> actions.proba_distribution(layer.scores(torch.zeros(2, 64))).distribution.probs
         tensor([[0.2500, 0.2500, 0.2500, 0.2500],
-                [0.2500, 0.2500, 0.2500, 0.2500]])
+                [0.2500, 0.2500, 0.2500, 0.2500]], grad_fn=...)
     """
 
 
@@ -146,28 +160,19 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
     ``distribution`` is a list that holds a single :class:`catnat.torch.MultiCatnat`, the distribution of all variables.
 
     Args:
-        tree: The trees of the variables, a :class:`catnat.Forest`.
+        tree: The trees of the variables: a :class:`catnat.Forest`, or a tree or a number for each.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
-        >>> import catnat, torch
+        >>> import torch
         >>> from catnat.integrations.stable_baselines3 import MultiCatnatDistribution
-        >>> actions = MultiCatnatDistribution(catnat.Forest([3, 5]))
+        >>> actions = MultiCatnatDistribution([3, 5])
         >>> # 3 * 5 equally probable actions
         >>> actions.proba_distribution(torch.zeros(2, 2 + 4)).entropy().exp()
         tensor([15.0000, 15.0000])
     """
 
-    _takes = Forest
-
-
-def _not_its_tree(given: object, needed: type[Tree | Forest]) -> NoReturn:
-    if needed is Tree:
-        extend.not_a_tree(given)
-    raise TypeError(
-        f"`tree` is {given!r}, but a catnat.Forest is needed, with a tree for every variable: catnat.Forest([3, 5]) "
-        "for variables of 3 and of 5 actions."
-    )
+    _several = True
 
 
 # ---- policies ----
@@ -187,6 +192,7 @@ class OnTree(BasePolicy):
     """
 
     action_dist: Any  # SB3's bases say which
+    action_net: Any
     features_extractor_class: Any
     _algorithms: ClassVar[str] = "PPO, A2C or sb3-contrib's TRPO"
     # For Discrete, and for MultiDiscrete.
@@ -197,13 +203,13 @@ class OnTree(BasePolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         *args: Any,
-        tree: Tree | Forest | Iterable[Tree | int] | None = None,
+        tree: Tree | Forest | Iterable[Tree | int] | int | None = None,
         activation: ct.Activation | str = "sigmoid",
         **kwargs: Any,
     ) -> None:
         self._check_arguments(args, kwargs, activation)
         # Before SB3's own constructor, which calls `_build`.
-        self.tree, self.activation = tree_of(action_space, tree), extend.resolve_activation(activation)
+        self.tree, self.activation = tree_of(action_space, tree), resolve(activation)
         super().__init__(observation_space, action_space, *args, **kwargs)
         if isinstance(observation_space, spaces.Dict) and self.features_extractor_class is FlattenExtractor:
             raise ValueError(
@@ -218,11 +224,6 @@ class OnTree(BasePolicy):
             raise TypeError(
                 f"{name} was built without a learning rate schedule, but it is an actor-critic policy, learned by "
                 f"gradients: use it with {self._algorithms}. An algorithm such as ARS needs a policy of its own."
-            )
-        if "mask_mode" in kwargs:
-            raise TypeError(
-                f"`mask_mode` was given, but {name} takes no masks: use sb3-contrib's MaskablePPO with "
-                "catnat.integrations.sb3_contrib.MaskableCatnatPolicy."
             )
         if isinstance(kwargs.get("activation_fn"), (str, ct.Activation)):
             raise TypeError(
@@ -244,27 +245,26 @@ class OnTree(BasePolicy):
             )
         return super().__getattr__(name)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load parameters, or say so if they are those of a softmax policy."""
-        weight = state_dict.get("action_net.weight")
-        if weight is not None and weight.shape[0] == self.tree.num_classes:
-            raise RuntimeError(
-                f"`action_net` of the checkpoint has {weight.shape[0]} outputs, one logit per action: it is that of a "
-                f"softmax policy. Here it has {self.tree.num_nodes}, one score per node. Convert that layer with "
-                "catnat.integrations.checkpoints.score_layer_from_softmax, and load the other parameters without it."
-            )
-        return super().load_state_dict(state_dict, strict, assign)
-
-    def _options(self) -> dict[str, Any]:
-        """What the distribution is built from, and is saved with the policy."""
-        return {"tree": self.tree, "activation": self.activation}
-
     def _build(self, lr_schedule: Any) -> None:
-        self.action_dist = self._distributions[isinstance(self.tree, Forest)](**self._options())
+        cls = self._distributions[isinstance(self.tree, Forest)]
+        self.action_dist = cls(self.tree, self.activation)
         super()._build(lr_schedule)  # type: ignore[misc] # SB3's next class has it
 
+    @staticmethod
+    def init_weights(module: nn.Module, gain: float = 1) -> None:
+        """SB3's, which is for torch's own layers, and the same for the layer of scores."""
+        if isinstance(module, (ct.CatnatLinear, ForestLinear)):
+            nn.init.orthogonal_(module.weight, gain)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        else:
+            BasePolicy.init_weights(module, gain)
+
+    def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Any:
+        return self.action_dist.proba_distribution(self.action_net.scores(latent_pi))
+
     def _get_constructor_parameters(self) -> dict[str, Any]:
-        return super()._get_constructor_parameters() | self._options()
+        return super()._get_constructor_parameters() | {"tree": self.tree, "activation": self.activation}
 
 
 class CatnatPolicy(OnTree, ActorCriticPolicy):
@@ -289,8 +289,8 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
         ...     policy_kwargs={"activation": "sigmoid"},
         ...     device="cpu",
         ... )
-        >>> model.policy.action_net.out_features  # a ScoreLayer: one score for two actions
-        1
+        >>> model.policy.action_net  # one score for two actions
+        CatnatLinear(64, balanced(2), activation=sigmoid(), bias=True)
     """
 
 
@@ -302,43 +302,36 @@ class CatnatMultiInputPolicy(OnTree, MultiInputActorCriticPolicy):
     """SB3's ``MultiInputPolicy``, for observations that are a dictionary, on a tree; see :class:`CatnatPolicy`."""
 
 
-def tree_of(action_space: spaces.Space[Any], tree: Tree | Forest | Iterable[Tree | int] | None = None) -> Tree | Forest:
+def tree_of(
+    action_space: spaces.Space[Any], tree: Tree | Forest | Iterable[Tree | int] | int | None = None
+) -> Tree | Forest:
     """The tree or forest over the actions of a space, or what is wrong with the one that was given."""
     if np.any(getattr(action_space, "start", 0)):
         raise ValueError(
             f"`action_space` is {action_space}, but Stable-Baselines3 numbers actions from 0, and would send "
             "0 .. n - 1 to the environment: declare the space without `start`, and add it inside the environment."
         )
+    found: Tree | Forest
+    actions: int | tuple[int, ...]
     if isinstance(action_space, spaces.Discrete):
-        return _tree_over(int(action_space.n), tree)
-    if isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:
-        return _forest_over(tuple(map(int, action_space.nvec)), tree)
-    raise ValueError(
-        f"`action_space` is {action_space}, but a catnat policy chooses among numbered actions: spaces.Discrete, or "
-        "spaces.MultiDiscrete with one axis. Use SB3's own policy here; a MultiBinary(n) can be written as "
-        "MultiDiscrete([2] * n)."
-    )
-
-
-def _tree_over(actions: int, tree: Any) -> Tree:
-    if tree is None:
-        return balanced(actions)
-    if not isinstance(tree, Tree):
-        raise TypeError(
-            f"`tree` is {tree!r}, but Discrete actions need a catnat.Tree, such as catnat.chain({actions})."
+        actions = int(action_space.n)
+        found = as_tree(tree, actions)  # type: ignore[arg-type] # it says so if it cannot
+        classes: int | tuple[int, ...] = found.num_classes
+    elif isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:
+        actions = tuple(map(int, action_space.nvec))
+        if not (tree is None or isinstance(tree, (Forest, Iterable))):
+            raise TypeError(
+                f"`tree` is {tree!r}, but MultiDiscrete actions need a tree for every variable: a list of them, or a "
+                "catnat.Forest."
+            )
+        found = as_forest(actions if tree is None else tree)
+        classes = found.sizes
+    else:
+        raise ValueError(
+            f"`action_space` is {action_space}, but a catnat policy chooses among numbered actions: spaces.Discrete, "
+            "or spaces.MultiDiscrete with one axis. Use SB3's own policy here; a MultiBinary(n) can be written as "
+            "MultiDiscrete([2] * n)."
         )
-    if tree.num_classes != actions:
-        raise ValueError(f"`tree` is over {tree.num_classes} classes, but there are {actions} actions: one leaf each.")
-    return tree
-
-
-def _forest_over(sizes: tuple[int, ...], trees: Any) -> Forest:
-    if isinstance(trees, Tree):
-        raise TypeError(
-            f"`tree` is {trees!r}, but MultiDiscrete actions need a tree for every variable: a list of them, or a "
-            "catnat.Forest."
-        )
-    forest = trees if isinstance(trees, Forest) else Forest(sizes if trees is None else extend.listed(trees, "tree"))
-    if forest.sizes != sizes:
-        raise ValueError(f"`tree` is over {forest.sizes} classes, but there are {sizes} actions: one leaf each.")
-    return forest
+    if classes != actions:
+        raise ValueError(f"`tree` is over {classes} classes, but there are {actions} actions: one leaf each.")
+    return found

@@ -10,18 +10,19 @@ import dataclasses
 import json
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from numpy.typing import NDArray
 from torch import Size, Tensor, nn
 from torch import distributions as td
 
 import catnat.torch as ct
-from catnat.torch import extend
+from catnat.torch.distributions import as_returned, known_true
+from catnat.torch.functional import divergence_of, entropy_of, pick
+from catnat.torch.layers import TreeLayer
 
 __all__ = ["DrawnGraphs", "EdgeDistribution", "EdgeSampler", "all_pairs", "edge_scores"]
 
@@ -79,7 +80,7 @@ def edge_scores(
     if not yes.is_floating_point():
         yes = yes.to(torch.get_default_dtype())
     outside = ~((yes >= 0) & (yes <= 1))
-    if not torch.compiler.is_compiling() and extend.is_true(outside.any()):
+    if not torch.compiler.is_compiling() and known_true(outside.any()):
         raise ValueError(
             f"`probs` holds {yes[outside][0].item()}, but edge probabilities are numbers from 0 to 1. If these are "
             "logits, pass torch.sigmoid(logits)."
@@ -91,17 +92,19 @@ def edge_scores(
 
 def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> None:
     """Raise unless every column is a pair of nodes, and no pair is there twice."""
-    _check_kind_of_candidates(candidates)
+    integers = isinstance(candidates, Tensor) and candidates.dtype in (torch.int64, torch.int32)
+    if not integers or candidates.ndim != 2 or candidates.shape[0] != 2:
+        _not_candidates(candidates)
     if torch.compiler.is_compiling():
         return
     first, second = candidates.unbind()
     outside = (candidates < 0) | (candidates >= num_nodes)
-    if extend.is_true(outside.any()):
+    if known_true(outside.any()):
         raise ValueError(
             f"`candidates` holds {int(candidates[outside][0])}, but {num_nodes} nodes are numbered 0 .. "
             f"{num_nodes - 1}: correct the pair, or `num_nodes`."
         )
-    if undirected and extend.is_true((first == second).any()):
+    if undirected and known_true((first == second).any()):
         raise ValueError(
             f"`candidates` joins node {int(first[first == second][0])} to itself, but with undirected=True every "
             "candidate is drawn in both directions, and a self loop has one: leave self loops out. A layer such as "
@@ -109,7 +112,7 @@ def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> N
         )
     low, high = (torch.minimum(first, second), torch.maximum(first, second)) if undirected else (first, second)
     pair, times = (low.long() * num_nodes + high).unique(return_counts=True)
-    if extend.is_true((times > 1).any()):
+    if known_true((times > 1).any()):
         again = int(pair[times > 1][0])
         hint = " Keep one direction: candidates[:, candidates[0] < candidates[1]]." if undirected else ""
         raise ValueError(
@@ -118,15 +121,15 @@ def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> N
         )
 
 
-def _check_kind_of_candidates(candidates: Tensor) -> None:
-    extend.check_tensor(candidates, "candidates")
-    if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim != 2 or candidates.shape[0] != 2:
-        turn = " Transpose it: candidates.t()." if candidates.ndim == 2 and candidates.shape[1] == 2 else ""
-        raise ValueError(
-            f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but integers of "
-            "shape (2, E) are needed: one column (from, to) for every edge that there may be, as in `edge_index`."
-            f"{turn} A boolean matrix of allowed pairs becomes one by matrix.nonzero().t()."
-        )
+def _not_candidates(given: Any) -> NoReturn:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"`candidates` is a {type(given).__name__}, but a torch.Tensor of integers (2, E) is needed.")
+    turn = " Transpose it: candidates.t()." if given.ndim == 2 and given.shape[1] == 2 else ""
+    raise ValueError(
+        f"`candidates` has dtype {given.dtype} and shape {tuple(given.shape)}, but integers (2, E) are needed, one "
+        f"column (from, to) for every edge that there may be, as in `edge_index`.{turn} A boolean matrix of "
+        "allowed pairs becomes one by matrix.nonzero().t()."
+    )
 
 
 def _count(value: Any, name: str) -> int:
@@ -194,7 +197,9 @@ class DrawnGraphs:
     def stack(self, x: Shaped[Tensor, "*#graphs nodes features"]) -> Shaped[Tensor, "all_nodes features"]:
         """Features of the nodes of one graph, or of each, as features of all nodes."""
         nodes, graphs = self.distribution.num_nodes, self.drawn.shape[:-1]
-        if x.ndim < 2 or x.shape[-2] != nodes or not extend.broadcasts(x.shape[:-2], graphs):
+        sizes = zip(reversed(x.shape[:-2]), reversed(graphs), strict=False)
+        fits = x.ndim - 2 <= len(graphs) and all(size in (1, wanted) for size, wanted in sizes)
+        if x.ndim < 2 or x.shape[-2] != nodes or not fits:
             raise ValueError(
                 f"`x` has shape {tuple(x.shape)}, but a graph has {nodes} nodes: features ({nodes}, F) are needed, the "
                 f"same for all graphs, or ({', '.join(map(str, (*graphs, nodes)))}, F), for each of them."
@@ -262,11 +267,15 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         undirected: bool = False,
         validate_args: bool | None = None,
     ) -> None:
-        extend.check_tensor(scores, "scores")
-        if not scores.is_floating_point() or scores.ndim == 0:
+        if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
+            kind = (
+                f"{scores.dtype} of shape {tuple(scores.shape)}"
+                if isinstance(scores, Tensor)
+                else type(scores).__name__
+            )
             raise TypeError(
-                f"`scores` has dtype {scores.dtype} and shape {tuple(scores.shape)}, but a floating-point tensor with "
-                "one score per candidate on its last axis is needed."
+                f"`scores` is {kind}, but a floating-point tensor with one score per candidate on its last axis is "
+                "needed."
             )
         if validate_args is not False:
             _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
@@ -276,9 +285,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
                 "candidates: one score for every column of `candidates` is needed."
             )
         self.scores, self.candidates, self.num_nodes, self.undirected = scores, candidates, num_nodes, undirected
-        # Sums over many edges would not fit half precision: all is computed in float32 at least.
-        computed = extend.to_computing_dtype(scores).unsqueeze(-1)
-        edges = ct.Catnat(computed, activation=activation, validate_args=validate_args)
+        edges = ct.Catnat(scores.unsqueeze(-1), activation=activation, validate_args=validate_args)
         super().__init__(edges, 1, validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EdgeDistribution:
@@ -297,7 +304,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
     @property
     def probs(self) -> Float[Tensor, "*batch candidates"]:
         """The probability of every candidate edge."""
-        return self.base_dist.probs.select(-1, 1).to(self._dtype)
+        return self.base_dist.probs.select(-1, 1)
 
     @property
     def mode(self) -> Int[Tensor, "*batch candidates"]:
@@ -318,11 +325,14 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         """The log-probability of graphs, given by which candidates are edges; finite."""
         self._check_width(value)
         value = value.long() if value.dtype == torch.bool else value
-        return extend.saturate(self.base_dist.log_prob(value).sum(-1), self._dtype)
+        if self._validate_args:
+            self._validate_sample(value)
+        # Sums over many edges would not fit half precision, so these are taken of what the edges are computed in.
+        return as_returned(pick(self.base_dist.log_probs(), value.long()).sum(-1), self.scores)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
         """The entropy of the graph in nats."""
-        return extend.saturate(self.base_dist.entropy().sum(-1), self._dtype)
+        return as_returned(entropy_of(self.base_dist.log_probs(floored=False)).sum(-1), self.scores)
 
     def draw(self, num_graphs: int = 1, *, keep: Keep = "all", generator: torch.Generator | None = None) -> DrawnGraphs:
         """Draw graphs, for the layers of PyTorch Geometric.
@@ -337,7 +347,6 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
                 ``log_prob``.
             generator: The random generator; torch's default one if not given.
         """
-        extend.one_of(keep, "keep", ("all", "drawn"))
         return self.graphs(self.sample((_count(num_graphs, "num_graphs"),), generator=generator), keep=keep)
 
     def graphs(self, drawn: Shaped[Tensor, "*samples_and_batch candidates"], *, keep: Keep = "all") -> DrawnGraphs:
@@ -345,10 +354,11 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
 
         That cost must not pass a straight-through gradient as well: keep the drawn edges, or detach the weights.
         """
-        extend.one_of(keep, "keep", ("all", "drawn"))
+        if keep not in ("all", "drawn"):
+            raise ValueError(f"`keep` is {keep!r}, but must be one of 'all', 'drawn'.")
         self._check_width(drawn)
         wrong = (drawn != 0) & (drawn != 1)
-        if not torch.compiler.is_compiling() and extend.is_true(wrong.any()):
+        if not torch.compiler.is_compiling() and known_true(wrong.any()):
             raise ValueError(
                 f"`drawn` holds {drawn[wrong][0].item()}, but 0 or 1 is needed for every candidate, as `sample` gives "
                 "it. Other numbers would be weights of edges that nobody drew."
@@ -366,14 +376,10 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
             edge_index, edge_weight = edge_index.index_select(1, places), edge_weight.detach().index_select(0, places)
         return DrawnGraphs(edge_index, edge_weight, drawn, self)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return extend.returned_dtype(self.scores)
-
     def _check_width(self, value: Tensor) -> None:
-        extend.check_tensor(value, "value")
-        if value.shape[value.ndim - 1 - len(self.batch_shape) :] != (*self.batch_shape, *self.event_shape):
-            needed = ", ".join(map(str, (*self.batch_shape, *self.event_shape)))
+        wanted = (*self.batch_shape, *self.event_shape)
+        if tuple(value.shape[max(0, value.ndim - len(wanted)) :]) != wanted:
+            needed = ", ".join(map(str, wanted))
             raise ValueError(
                 f"`value` has shape {tuple(value.shape)}, but graphs are needed as 0 and 1 for every candidate: "
                 f"(..., {needed})."
@@ -387,18 +393,19 @@ def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
             f"`p` has {p.event_shape[0]} {'un' if p.undirected else ''}directed candidates and `q` has "
             f"{q.event_shape[0]} {'un' if q.undirected else ''}directed ones, but they must be the same."
         )
-    if not torch.compiler.is_compiling() and extend.is_true((p.candidates != q.candidates).any()):
+    if not torch.compiler.is_compiling() and known_true((p.candidates != q.candidates).any()):
         raise ValueError(
             "`p` and `q` have different candidates, or the same in another order, but edges are compared one by one: "
             "give both the same `candidates`."
         )
-    return extend.saturate(td.kl_divergence(p.base_dist, q.base_dist).sum(-1), torch.promote_types(p._dtype, q._dtype))
+    divergence = divergence_of(p.base_dist.log_probs(floored=False), q.base_dist.log_probs()).sum(-1)
+    return as_returned(divergence, p.scores if p.scores.dtype.itemsize >= q.scores.dtype.itemsize else q.scores)
 
 
 # ---- the module ----
 
 
-class EdgeSampler(extend.Fingerprinted):
+class EdgeSampler(TreeLayer):
     """A graph to be learned: one score for each candidate edge, and draws for the layers of PyTorch Geometric.
 
     Args:
@@ -440,18 +447,17 @@ class EdgeSampler(extend.Fingerprinted):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(2, activation)  # every edge is there or not
         if candidates is None:
             candidates = all_pairs(num_nodes, undirected=undirected)
         _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
         self.num_nodes, self.undirected = num_nodes, undirected
-        self.activation = extend.resolve_activation(activation)
         self.register_buffer("candidates", candidates.to(device))
         probs = _initial_probs(initial_probs, candidates.shape[1], generator)
         inside = (probs > 0) & (probs < 1)
         scores = edge_scores(torch.where(inside, probs, 0.5), activation)
         self.scores = nn.Parameter(scores.to(device, dtype or torch.get_default_dtype()))
-        if not extend.is_true((inside & ~self.distribution().saturated().cpu()).all()):
+        if not known_true((inside & ~self.distribution().saturated().cpu()).all()):
             raise ValueError(
                 f"`initial_probs` is {initial_probs}, but probabilities strictly between 0 and 1 are needed, and not "
                 f"so near them that {self.scores.dtype} cannot tell: such an edge would never learn. One that must not "
@@ -475,18 +481,27 @@ class EdgeSampler(extend.Fingerprinted):
         """Draw graphs; see :meth:`EdgeDistribution.draw`."""
         return self.distribution().draw(num_graphs, keep=keep, generator=generator)
 
-    def _fingerprint(self) -> NDArray[np.uint8]:
-        _, activation = extend.names(None, self.activation)
-        facts = {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": activation}
-        return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
+    def _facts(self) -> dict[str, Any]:
+        return {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": repr(self.activation)}
 
-    def _mismatch(self, found: NDArray[np.uint8]) -> str | None:
-        theirs, mine = (json.loads(bytes(each)) for each in (found, self._fingerprint()))
-        if theirs == mine:
+    def get_extra_state(self) -> Tensor:
+        """What the scores are for, in ``state_dict`` beside them and the candidates."""
+        return torch.from_numpy(np.frombuffer(json.dumps(self._facts()).encode(), np.uint8).copy())
+
+    def refusal(self, state: Mapping[str, Any], prefix: str, strict: bool) -> str | None:
+        """Why this sampler cannot take a state: it is of other graphs. Candidates are loaded with the scores."""
+        mark = state.get(f"{prefix}_extra_state")
+        if not isinstance(mark, Tensor):
+            return None
+        try:
+            theirs = json.loads(bytes(mark.cpu().numpy()))
+        except (ValueError, RecursionError):
+            theirs = "something that cannot be read"
+        if theirs == self._facts():
             return None
         return (
-            f"The checkpoint is of an EdgeSampler with {theirs}, but this one has {mine}: its scores would mean "
-            "other graphs here. Build the sampler as the saved one was."
+            f"The checkpoint is of an EdgeSampler with {theirs}, but this one has {self._facts()}: its scores would "
+            "mean other graphs here. Build the sampler as the saved one was."
         )
 
     def extra_repr(self) -> str:

@@ -7,11 +7,12 @@ others are rows of one TorchRec table, split row by row. Every rank has its own 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,7 +52,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import catnat.torch as ct
 from catnat import Tree
-from catnat.torch import extend
+from catnat.torch.heads import Branches, PathHead, Paths, Plan, Reader, RowReader, branches_of
+from catnat.trees.saving import names
 
 __all__ = ["ShardedCatnatHead", "load_checkpoint", "save_checkpoint"]
 
@@ -72,7 +74,7 @@ _LARGE = 1 << 16
 Result = TypeVar("Result")
 
 
-class ShardedCatnatHead(extend.WalkingHead):
+class ShardedCatnatHead(PathHead):
     r"""A :class:`catnat.torch.CatnatHead` whose rows are a TorchRec table, split over ranks, each with its own batch.
 
     The log-probability of class :math:`k` is a sum over its path, of which each rank reads the rows from their owners:
@@ -88,7 +90,8 @@ class ShardedCatnatHead(extend.WalkingHead):
     updated. Paths of a balanced tree are computed: nothing on a rank is as large as K but its part of the table. Other
     trees, and priors that are given, have their tables on every rank.
 
-    Every method but ``extra_repr`` is called by all ranks of the group together. Draws and :meth:`topk` are those of a
+    The constructor compares its arguments over the ranks: where they differ, all ranks raise. Every method but
+    ``extra_repr`` is called by all ranks of the group together. Draws and :meth:`topk` are those of a
     whole head with the same rows and generator; all ranks walk level by level, and those that are done answer for
     their rows until all are.
 
@@ -147,7 +150,8 @@ class ShardedCatnatHead(extend.WalkingHead):
     ) -> None:
         super().__init__(in_features, classes, activation, False, class_weights, ignore_index)
         device = torch.device("cpu" if device is None else device)
-        extend.one_of(optimizer, "optimizer", tuple(OPTIMIZERS))
+        if optimizer not in OPTIMIZERS:
+            raise ValueError(f"`optimizer` is {optimizer!r}, but must be one of {', '.join(map(repr, OPTIMIZERS))}.")
         if device.type == "cpu" and optimizer not in _ON_CPU:
             raise ValueError(
                 f"`optimizer` is {optimizer!r}, which FBGEMM has for GPUs alone; on a CPU it has {', '.join(_ON_CPU)}."
@@ -161,6 +165,21 @@ class ShardedCatnatHead(extend.WalkingHead):
             )
         self.bias = bias
         self._group: distributed.ProcessGroup = group or distributed.group.WORLD  # type: ignore[assignment]
+        tree_name, activation_name = names(self.tree, self.activation)
+        settings = {
+            "classes": f"{self.tree!r} ({tree_name})",
+            "activation": f"{self.activation!r} ({activation_name})",
+            "in_features": in_features,
+            "bias": bias,
+            "optimizer": optimizer,
+            "learning_rate": learning_rate,
+            "replicated_levels": replicated_levels,
+            "optimizer_options": sorted((optimizer_options or {}).items()),
+            "class_weights": None if class_weights is None else _digest_of(class_weights),
+            "ignore_index": ignore_index,
+            "the default dtype": torch.get_default_dtype(),
+        }
+        _check_ranks_agree({name: str(value) for name, value in settings.items()}, self._group)
         self.width = -(-(in_features + bias) // _WIDTH) * _WIDTH
         self.replicated_nodes = _nodes_above(self.tree, replicated_levels)
         self._order = _Order.of(self.tree.num_nodes - self.replicated_nodes)
@@ -202,10 +221,16 @@ class ShardedCatnatHead(extend.WalkingHead):
 
     # ---- rows ----
 
+    def _plan(self, input: Tensor) -> Plan:
+        if self.tree.is_symmetric or self.tree.kind != "balanced" or not self.tree.has_uniform_prior:
+            return super()._plan(input)
+        return _ComputedPlan(self.tree, self.activation, input.device, self.top.dtype)
+
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        path = extend.Paths.to(classes, self.tree)
-        weight, place = self._fetch(path.node)
-        return path.log_prob(self._nodes(self._with_bias(input), weight), place)
+        plan, input = self._plan(input), self._with_bias(input)
+        path = Paths.to(classes, plan)
+        rows, place = self._fetch(path.node)
+        return path.log_prob(plan, RowReader(input, rows, None).each(path.row, place))
 
     def _with_bias(self, input: Tensor) -> Tensor:
         """The input as long as a row: the bias is multiplied with 1, what fills up with 0."""
@@ -214,45 +239,54 @@ class ShardedCatnatHead(extend.WalkingHead):
             input = F.pad(input, (0, 1), value=1.0)
         return F.pad(input, (0, self.width - input.shape[-1]))
 
-    def _nodes(self, input: Tensor, weight: Tensor) -> _FetchedNodes:
-        return _FetchedNodes(input, weight, None, self.tree, self.activation, False)
-
     def _fetch(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Rows, and where in them each node stands: those of the top, then what the other ranks have sent."""
         deep = nodes >= self.replicated_nodes
         rows, inverse = self._order.row(nodes[deep] - self.replicated_nodes).unique(return_inverse=True)
         # One list, not one per example: then ranks may have batches of any size, or none.
         lengths = torch.tensor([len(rows)], device=rows.device)
-        with extend.exchange(f"fetch {len(rows)} rows from"):
+        with _exchange(f"fetch {len(rows)} rows from"):
             sent = self.table(KeyedJaggedTensor(keys=["nodes"], values=rows, lengths=lengths)).wait()["nodes"].values()
-        top = extend.copied_to_ranks(self.top, self._group, mean=True)
+        top = self.top.view_as(self.top)
+        if top.requires_grad:
+            top.register_hook(lambda grad: _sum_over_ranks(grad, self._group) / self._group.size())
         place = nodes.masked_scatter(deep, inverse + self.replicated_nodes)
         return torch.cat([top, sent]), place
 
     # ---- walks ----
 
     @torch.no_grad()
-    def _walk(self, input: Tensor, walk: Callable[[extend.ReadNodes], Result]) -> Result:
+    def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
         """Walk, and then answer the ranks that still do: reading rows takes all ranks, and walks differ in length."""
-        result = walk(_SharedNodes(self, self._with_bias(input)))
+        result = walk(_FetchedRows(self, self._with_bias(input)))
         nothing = torch.empty(0, dtype=torch.int64, device=self.top.device)
         while self._someone_walks(False):
             self._fetch(nothing)
         return result
 
     def _someone_walks(self, here: bool) -> bool:
-        return bool(extend.sum_over_ranks(torch.tensor(int(here), device=self.top.device), self._group))
+        return bool(_sum_over_ranks(torch.tensor(int(here), device=self.top.device), self._group))
 
     # ---- whole heads ----
 
     @torch.no_grad()
     def copy_from(self, head: ct.CatnatHead) -> None:
         """Take this rank's rows, and those of the top, from a whole head on the same tree."""
-        self._check_same(head, self.bias)
+        self._check_same(head)
         self.top.copy_(self._as_rows(head, slice(0, self.replicated_nodes)))
         rows = self._shards[self._group.rank()]
         nodes, real = self._nodes_of(rows)
         self._local()[real] = self._as_rows(head, nodes[real])
+
+    def _check_same(self, head: ct.CatnatHead) -> None:
+        """Raise unless the rows of a whole head mean the same here."""
+        for name in ("tree", "activation", "in_features"):
+            mine, given = getattr(self, name), getattr(head, name)
+            if mine != given:
+                raise ValueError(f"`head` has the {name} {given}, but this one has {mine}: they must be equal.")
+        if (head.bias is not None) != self.bias:
+            wrong, right = ("no", "a") if self.bias else ("a", "no")
+            raise ValueError(f"`head` has {wrong} bias, but this one has {right} bias: they must be equal.")
 
     @torch.no_grad()
     def to_whole(self) -> ct.CatnatHead | None:
@@ -389,19 +423,23 @@ class _Order(NamedTuple):
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
-class _FetchedNodes(extend.LazyNodes):
-    """Nodes whose rows are here; where the tree is arithmetic, constants are computed for these nodes alone."""
+class _ComputedPlan(Plan):
+    """The plan of a balanced tree, without an array that is as long as the tree has nodes."""
 
-    __slots__ = ()
+    def __init__(self, tree: Tree, activation: ct.Activation, device: torch.device, dtype: torch.dtype) -> None:
+        self.tree, self.activation, self.device, self.dtype = tree, activation, device, dtype
+        self.small, self.walks = False, True
 
-    def constants_at(self, node: Tensor, like: Tensor) -> Any:
-        tree, activation = self.tree, self.activation
-        all_alike = tree.is_symmetric and activation.scaling == "paper"
-        if all_alike or tree.kind != "balanced" or not tree.has_uniform_prior:
-            return super().constants_at(node, like)
-        dtype = np.dtype(str(like.dtype).removeprefix("torch."))
-        found = activation.constants(_BalancedNodes(tree, node.flatten().cpu().numpy()), dtype)
-        return type(found)(*(torch.as_tensor(row, device=like.device).view(node.shape) for row in found))
+    @property
+    def branches(self) -> Any:  # type: ignore[override] # only some of them are ever asked for
+        """The activation where :meth:`at` is told."""
+        return self
+
+    def at(self, nodes: Tensor) -> Branches:
+        """The activation at some nodes, whose constants are computed."""
+        some: Any = _BalancedNodes(self.tree, nodes.flatten().cpu().numpy())
+        every = torch.arange(nodes.numel(), device=self.device).view(nodes.shape)
+        return branches_of(some, self.activation, self.device, self.dtype).at(every)
 
 
 class _BalancedNodes:
@@ -437,15 +475,11 @@ class _BalancedNodes:
         return repr(self._tree)
 
 
-class _SharedNodes(NamedTuple):
-    """All nodes of a head, whose rows are fetched from their ranks where they are read."""
+class _FetchedRows(NamedTuple):
+    """The scores of a head whose rows are fetched from their ranks where they are read."""
 
     head: ShardedCatnatHead
     input: Tensor
-
-    @property
-    def tree(self) -> Tree:
-        return self.head.tree
 
     @property
     def batch(self) -> torch.Size:
@@ -455,13 +489,57 @@ class _SharedNodes(NamedTuple):
     def like(self) -> Tensor:
         return self.input.new_empty(())
 
-    def select(self, chosen: Tensor) -> _SharedNodes:
-        return self._replace(input=self.input[chosen])
+    def select(self, rows: Tensor) -> _FetchedRows:
+        return self._replace(input=self.input[rows])
 
-    def at(self, index: Tensor) -> extend.NodeScores:
+    def at(self, nodes: Tensor) -> Tensor:
         self.head._someone_walks(True)
-        weight, place = self.head._fetch(index)
-        return self.head._nodes(self.input, weight).at(index, place)
+        rows, place = self.head._fetch(nodes)
+        return RowReader(self.input, rows, None).at(place)
+
+
+# ---- exchanges -------------------------------------------------------------------------------------------------------
+
+
+def _check_ranks_agree(settings: dict[str, str], group: distributed.ProcessGroup) -> None:
+    """Raise on all ranks if the heads that they build are not the same: they would compute nonsense together."""
+    every: list[Any] = [None] * group.size()
+    with _exchange("compare its head with those of"):
+        distributed.all_gather_object(every, settings, group=group)
+    for name, mine in settings.items():
+        values = [each[name] for each in every]
+        if any(value != mine for value in values):
+            other = next(rank for rank, value in enumerate(values) if value != values[0])
+            raise ValueError(
+                f"The ranks build different heads: `{name}` is {values[0]} on rank 0 of the group, but {values[other]} "
+                f"on rank {other}. Give all ranks the same arguments; a tree made from data is made once and saved, "
+                "tree.save(file)."
+            )
+
+
+def _sum_over_ranks(value: Tensor, group: distributed.ProcessGroup) -> Tensor:
+    """The sum of a tensor over the ranks of a group; an error that says so if one of them has ended."""
+    total = value.clone(memory_format=torch.contiguous_format)
+    with _exchange(f"add up {total.numel()} numbers with"):
+        distributed.all_reduce(total, group=group)
+    return total
+
+
+@contextlib.contextmanager
+def _exchange(what: str) -> Iterator[None]:
+    """If an exchange with the other ranks fails, an error that says of which one, and what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"Rank {distributed.get_rank()} could not {what} the other ranks: one of them has ended, or did not come "
+            "within the group's timeout. Start all ranks again from the last checkpoint; the log of the rank that "
+            "ended first says why."
+        ) from error
+
+
+def _digest_of(values: Tensor) -> str:
+    return hashlib.sha256(values.detach().double().cpu().numpy().tobytes()).hexdigest()[:12]
 
 
 # ---- memory that is not touched --------------------------------------------------------------------------------------

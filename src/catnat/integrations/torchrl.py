@@ -42,9 +42,11 @@ from torchrl.modules.distributions import (  # type: ignore[import-untyped, impo
 )
 
 import catnat.torch as ct
-from catnat import Forest, Tree, balanced
+from catnat import Tree
+from catnat.activations import resolve
 from catnat.integrations._masks import boolean
-from catnat.torch import extend
+from catnat.trees.builders import as_tree
+from catnat.trees.forest import as_forest
 
 __all__ = ["OneHotCatnat", "catnat_actor"]
 
@@ -76,7 +78,7 @@ def catnat_actor(
     *,
     in_keys: Sequence[Any] = ("observation",),
     mask_key: Any = None,
-    tree: Tree | None = None,
+    tree: Tree | int | None = None,
     activation: ct.Activation | str | None = None,
     distribution_kwargs: dict[str, Any] | None = None,
     **options: Any,
@@ -87,14 +89,16 @@ def catnat_actor(
     :class:`OneHotCatnat` for ``OneHot``, :class:`catnat.torch.MultiCatnat` for ``MultiCategorical``.
 
     Args:
-        network: From observations to scores: K-1 for K actions, or the sum of that over several.
+        network: From observations to scores: K-1 for K actions, or the sum of that over several. Or one that ends in a
+            :class:`catnat.torch.CatnatLinear`, whose scores are taken.
         action_spec: The environment's ``action_spec``.
         in_keys: What the network reads; a list of keys, or one name.
         mask_key: Where the environment says which actions are valid, such as "action_mask": boolean or 0 and 1, K on
             the last axis, or those of several actions side by side.
-        tree: The tree over the actions. If not given, that of the :class:`catnat.torch.ScoreLayer` that ``network`` is,
-            ends with, or has, or else ``balanced(K)``. Not for several actions.
-        activation: "sigmoid", "natural", or an activation object. If not given, that of the layer, or else "sigmoid".
+        tree: The tree over the actions. If not given, that of the CatnatLinear, or else ``balanced(K)``. Not for
+            several actions.
+        activation: "sigmoid", "natural", or an activation object. If not given, that of the CatnatLinear, or else
+            "sigmoid".
         distribution_kwargs: More arguments of the distribution, such as ``{"unimix": 0.01}``.
         **options: Arguments of ``ProbabilisticActor``. ``return_log_prob`` is True and ``default_interaction_type`` is
             "random" if not given.
@@ -104,14 +108,21 @@ def catnat_actor(
         >>> from tensordict import TensorDict
         >>> from torchrl.data import Categorical
         >>> from catnat.integrations.torchrl import catnat_actor
-        >>> from catnat.torch import ScoreLayer
-        >>> actor = catnat_actor(ScoreLayer(8, 18), Categorical(18))
+        >>> from catnat.torch import CatnatLinear
+        >>> network = torch.nn.Sequential(
+        ...     torch.nn.Linear(8, 32), torch.nn.Tanh(), CatnatLinear(32, 18)
+        ... )
+        >>> actor = catnat_actor(network, Categorical(18))
         >>> step = actor(TensorDict({"observation": torch.zeros(5, 8)}, [5]))
-        >>> step["action_log_prob"].exp()
-        tensor([0.0556, 0.0556, 0.0556, 0.0556, 0.0556], grad_fn=...)
+        >>> step["action"].shape, step["action_log_prob"].shape
+        (torch.Size([5]), torch.Size([5]))
     """
-    given = {"tree": tree, "activation": activation, **(distribution_kwargs or {})}
-    distribution, arguments = _distribution(action_spec, _as_its_layer(network, given))
+    body, layer = _parts(network)
+    if layer is not None:
+        _check_same(layer, tree, activation)
+        tree, activation, network = layer.tree, layer.activation, _Scores(body, layer)
+    given = {"tree": tree, "activation": resolve(activation or "sigmoid"), **(distribution_kwargs or {})}
+    distribution, arguments = _distribution(action_spec, given)
     reads = [in_keys] if isinstance(in_keys, str) else list(in_keys)
     names = {"scores": "scores"} if mask_key is None else {"scores": "scores", "mask": mask_key}
     return ProbabilisticActor(
@@ -124,41 +135,45 @@ def catnat_actor(
     )
 
 
-def _as_its_layer(network: nn.Module, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with the tree and the activation of the layer that makes the scores, if it has them."""
-    tree, activation = (
-        given["tree"],
-        None if given["activation"] is None else extend.resolve_activation(given["activation"]),
-    )
-    if tree is not None and not isinstance(tree, Tree):
-        extend.not_a_tree(tree)
-    layer = _score_layer(network)
-    if layer is None:
-        return given | {"activation": activation or extend.resolve_activation("sigmoid")}
-    for name, wanted in (("tree", tree), ("activation", activation)):
+class _Scores(nn.Module):
+    """A network that ends in a CatnatLinear, up to the scores."""
+
+    def __init__(self, body: nn.Module, layer: ct.CatnatLinear) -> None:
+        super().__init__()
+        self.body, self.layer = body, layer
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.layer.scores(self.body(*inputs))
+
+
+def _parts(network: nn.Module) -> tuple[nn.Module, ct.CatnatLinear | None]:
+    """What stands before the CatnatLinear that the network ends in, and that layer."""
+    if isinstance(network, ct.CatnatLinear):
+        return nn.Identity(), network
+    if isinstance(network, nn.Sequential) and len(network):
+        body, layer = _parts(network[-1])
+        return nn.Sequential(*network[:-1], body), layer
+    if any(isinstance(module, ct.CatnatLinear) for module in network.modules()):
+        raise ValueError(
+            f"`network` is a {type(network).__name__} with a CatnatLinear inside, whose output is logits, but scores "
+            "are needed: put that layer last, nn.Sequential(body, CatnatLinear(...)), and compile the body alone. "
+            "Logits go to TorchRL's own ProbabilisticActor, with torch.distributions.Categorical."
+        )
+    return network, None
+
+
+def _check_same(layer: ct.CatnatLinear, tree: Tree | int | None, activation: ct.Activation | str | None) -> None:
+    wanted = {
+        "tree": None if tree is None else as_tree(tree, 0),
+        "activation": None if activation is None else resolve(activation),
+    }
+    for name, given in wanted.items():
         own = getattr(layer, name)
-        if wanted is not None and wanted != own:
+        if given is not None and given != own:
             raise ValueError(
-                f"`{name}` is {wanted!r}, but the network's ScoreLayer was made for {own!r}: its scores would mean "
+                f"`{name}` is {given!r}, but the network's CatnatLinear was made for {own!r}: its scores would mean "
                 f"something else. Leave `{name}` out, or give the layer the same."
             )
-    return given | {"tree": layer.tree, "activation": layer.activation}
-
-
-def _score_layer(network: nn.Module) -> ct.ScoreLayer | None:
-    """The layer that makes the scores: the last one of a sequence, or else the only one, however it is wrapped."""
-    last = network
-    while isinstance(last, nn.Sequential) and len(last):
-        last = last[-1]
-    if isinstance(last, ct.ScoreLayer):
-        return last
-    layers = [module for module in network.modules() if isinstance(module, ct.ScoreLayer)]
-    if len(layers) > 1:
-        raise ValueError(
-            f"`network` has {len(layers)} ScoreLayers, and it is not clear which one makes the scores of the actions: "
-            "put that one last, nn.Sequential(..., ScoreLayer(...))."
-        )
-    return layers[0] if layers else None
 
 
 def _distribution(action_spec: TensorSpec, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -171,13 +186,12 @@ def _distribution(action_spec: TensorSpec, arguments: dict[str, Any]) -> tuple[A
             "pass the `action_spec` of a TorchRL environment with discrete actions. For several of them build it with "
             "categorical_action_encoding=True."
         )
-    classes, tree = action_spec.space.n, arguments["tree"]
-    if tree is None:
-        tree = balanced(classes)
+    classes = action_spec.space.n
+    tree = as_tree(arguments["tree"], classes)
     if tree.num_classes != classes:
         raise ValueError(
             f"`tree` has {tree.num_classes} classes, but `action_spec` has {classes} actions: one leaf for each is "
-            f"needed, such as catnat.balanced({classes}), and a network ending in ScoreLayer(in_features, {classes})."
+            f"needed, such as catnat.balanced({classes}), and a network ending in CatnatLinear(in_features, {classes})."
         )
     return OneHotCatnat if isinstance(action_spec, OneHot) else ct.Catnat, arguments | {"tree": tree}
 
@@ -196,8 +210,7 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
             "scores of all rows: make an actor for each."
         )
     sizes = tuple(rows[0].tolist())
-    given = arguments.get("trees", sizes)
-    trees = given if isinstance(given, Forest) else Forest(extend.listed(given, "trees"))
+    trees = as_forest(arguments.get("trees", sizes))
     if trees.sizes != sizes:
         raise ValueError(f"`trees` have {trees.sizes} classes, but `action_spec` has {sizes} actions: one leaf each.")
     return arguments | {"trees": trees}
@@ -206,11 +219,10 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
 def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any) -> torch.distributions.Distribution:
     """The distribution, with its mask if there is a key for it.
 
-    NaN is looked for here, because to import TorchRL turns off torch's validation for the whole process. Torch's own
-    distribution notices it when it draws.
+    It validates, because to import TorchRL turns that off for the whole process. Torch's own distribution notices NaN
+    when it draws.
     """
-    if arguments.get("validate_args") is not False:
-        extend.check_not_nan(scores)
+    arguments.setdefault("validate_args", True)
     if mask_key is not None:
         arguments["mask"] = _found_mask(mask_key, arguments["mask"], scores)
     return distribution(scores, **arguments)
@@ -223,7 +235,7 @@ def _found_mask(mask_key: Any, mask: Tensor | None, scores: Tensor) -> Tensor:
             f"There is no mask under the key {mask_key!r}: correct `mask_key`, or let the environment write it at "
             "every reset and step."
         )
-    if not extend.broadcasts(mask.shape[:-1], scores.shape[:-1]):
+    if mask.shape[:-1] != scores.shape[:-1]:
         raise ValueError(
             f"The mask under the key {mask_key!r} has shape {tuple(mask.shape)}, but the scores have "
             f"{tuple(scores.shape)}: a row of the mask for every row of scores is needed, (*batch, number of actions)."

@@ -22,6 +22,8 @@ from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _fused, _inputs, _options, _walk, estimators, functional, geometry
 from catnat.torch._constants import constant
+from catnat.torch._inputs import as_returned as as_returned
+from catnat.torch._inputs import known_true as known_true
 from catnat.torch._lookup import plan_for
 from catnat.torch._options import Options
 from catnat.torch._plan import Plan
@@ -158,6 +160,11 @@ class Catnat(td.Categorical):
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
         """The valid classes; None if all are."""
+        return self._valid
+
+    @property
+    def _valid(self) -> Tensor | None:
+        """The same for this class itself: other libraries' distributions have a method `mask`."""
         return None if self.options is None else self.options.valid
 
     @property
@@ -211,7 +218,7 @@ class Catnat(td.Categorical):
     def _entropy(self) -> Tensor:
         """In the dtype to compute in."""
         exact = self.log_probs(floored=False)
-        valid = self.mask
+        valid = self._valid
         # A masked class has a number as its logarithm with which any gradient may be multiplied.
         logs = exact if valid is None else exact.masked_fill(~valid, 0)
         return -(exact.exp() * logs).sum(-1)
@@ -252,7 +259,7 @@ class Catnat(td.Categorical):
         """With NaN read as probability 1 at the valid classes, so that what is drawn is one of them."""
         if self.options is None:
             return logs
-        valid = torch.ones((), dtype=torch.bool, device=logs.device) if self.mask is None else self.mask
+        valid = torch.ones((), dtype=torch.bool, device=logs.device) if self._valid is None else self._valid
         return torch.where(logs.isnan() & valid, 0, logs.nan_to_num(torch.finfo(logs.dtype).min))
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _inputs, _topk, _walk, functional
+from catnat.torch._branches import Branches, branches_of
 from catnat.torch._lookup import plan_of
 from catnat.torch._plan import Plan, look_up
 from catnat.torch._topk import TopK
@@ -27,7 +28,18 @@ from catnat.torch.layers import RowLayer, TreeLayer, draw_rows
 from catnat.trees import saving
 from catnat.trees.tree import Tree
 
-__all__ = ["CatnatHead", "HeadOutput", "PathHead", "Paths", "RowReader", "TopK"]
+__all__ = [
+    "Branches",
+    "CatnatHead",
+    "HeadOutput",
+    "PathHead",
+    "Paths",
+    "Plan",
+    "Reader",
+    "RowReader",
+    "TopK",
+    "branches_of",
+]
 
 Result = TypeVar("Result")
 

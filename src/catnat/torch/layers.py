@@ -51,14 +51,14 @@ class TreeLayer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
     ) -> None:
-        wrong = self._refusal(state_dict, prefix, strict)
+        wrong = self.refusal(state_dict, prefix, strict)
         if wrong is None:
             super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
             return
         lists[-1].append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
 
-    def _refusal(self, state: Mapping[str, Any], prefix: str, strict: bool) -> str | None:
-        """Why this layer cannot take its part of a state, if it cannot."""
+    def refusal(self, state: Mapping[str, Any], prefix: str, strict: bool) -> str | None:
+        """Why this layer cannot take its part of a state, if it cannot; a subclass may compare more."""
         mark, weight = state.get(f"{prefix}_extra_state"), state.get(f"{prefix}weight")
         if isinstance(mark, Tensor):
             return saving.mismatch(mark.cpu().numpy(), self.tree, self.activation)
@@ -175,6 +175,9 @@ class CatnatLinear(RowLayer):
         >>> torch.nn.functional.cross_entropy(layer(features), target)
         tensor(2.3026, grad_fn=<NllLossBackward0>)
     """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from catnat import _checks
 from catnat.activations import REGISTRY, Activation
 from catnat.trees.builders import balanced, chain, from_children
+from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree, read_only
 
 Arrays = dict[str, NDArray[Any]]
@@ -85,7 +86,7 @@ def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
 
 
 @functools.lru_cache(maxsize=256)
-def names(tree: Tree | None, activation: Activation) -> tuple[str, str]:
+def names(tree: Tree | Forest, activation: Activation) -> tuple[str, str]:
     """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
 
     A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
@@ -94,7 +95,7 @@ def names(tree: Tree | None, activation: Activation) -> tuple[str, str]:
     return _tree_name(tree), _activation_name(activation)
 
 
-def check_names(saved: Collection[str], tree: Tree | None, activation: Activation) -> None:
+def check_names(saved: Collection[str], tree: Tree | Forest, activation: Activation) -> None:
     """Raise unless weights that were saved under these names belong to this tree and this activation."""
     for name, mine in zip(names(tree, activation), (tree, activation), strict=True):
         kind = name.partition("_")[0]
@@ -107,9 +108,9 @@ def check_names(saved: Collection[str], tree: Tree | None, activation: Activatio
             )
 
 
-def _tree_name(tree: Tree | None) -> str:
-    if tree is None:
-        return "tree_default"
+def _tree_name(tree: Tree | Forest) -> str:
+    if isinstance(tree, Forest):
+        return f"tree_forest_{len(tree.trees)}_{_digest(' '.join(map(_tree_name, tree.trees)).encode())}"
     tables = [tree.child_ids.astype("<i8").tobytes()] if tree.kind == "table" else []
     if not tree.has_uniform_prior:
         tables.append(tree.prior.astype("<f4").tobytes())
@@ -137,21 +138,22 @@ def _digest(data: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _fingerprint_bytes(tree: Tree, activation: Activation) -> bytes:
+def _fingerprint_bytes(tree: Tree | Forest, activation: Activation) -> bytes:
     facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     if type(activation) in map(type, REGISTRY.values()):
         facts["activation_parts"] = activation_parts(activation)
     file = io.BytesIO()
-    save_tree(tree, file)
+    if isinstance(tree, Tree):
+        save_tree(tree, file)
     return json.dumps(facts).encode() + b"\0" + file.getvalue()
 
 
-def fingerprint(tree: Tree, activation: Activation) -> NDArray[np.uint8]:
+def fingerprint(tree: Tree | Forest, activation: Activation) -> NDArray[np.uint8]:
     """What a checkpoint says of a layer's tree and activation."""
     return np.frombuffer(_fingerprint_bytes(tree, activation), np.uint8).copy()
 
 
-def mismatch(found: NDArray[np.uint8], tree: Tree, activation: Activation) -> str | None:
+def mismatch(found: NDArray[np.uint8], tree: Tree | Forest, activation: Activation) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
     ours = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     try:
@@ -193,7 +195,7 @@ def _facts(found: NDArray[np.uint8]) -> dict[str, Any]:
     return facts
 
 
-def no_fingerprint(tree: Tree, activation: Activation) -> str:
+def no_fingerprint(tree: Tree | Forest, activation: Activation) -> str:
     """What to say of weights that do not name their tree."""
     return (
         'The checkpoint has no entry "_extra_state", which says what tree and activation the weights are for. If they '
@@ -201,7 +203,7 @@ def no_fingerprint(tree: Tree, activation: Activation) -> str:
     )
 
 
-def softmax_rows(tree: Tree) -> str:
+def softmax_rows(tree: Tree | Forest) -> str:
     """What to say of a last layer with one row per class."""
     return (
         f"The checkpoint has {tree.num_classes} rows, one per class, as a softmax layer has; this layer has one per "
