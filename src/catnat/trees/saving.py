@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,13 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     return dataclasses.replace(tree, _prior=read_only(prior))
 
 
-def save_tree(tree: Tree, file: str | Path) -> None:
-    """Write a tree into a file of NumPy's ``.npz`` format."""
+def save_tree(tree: Tree, file: BinaryIO) -> None:
+    """Write a tree in NumPy's ``.npz`` format."""
     facts, arrays = tree_parts(tree)
-    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
-    with open(file, "wb") as opened:  # a file object: NumPy adds no ending to its name
-        np.savez_compressed(opened, facts=text, **arrays)
+    np.savez(file, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
 
 
-def load_tree(file: str | Path) -> Tree:
+def load_tree(file: BinaryIO) -> Tree:
     """The inverse of :func:`save_tree`; nothing in the file is run."""
     with np.load(file, allow_pickle=False) as arrays:
         return tree_from_parts(json.loads(arrays["facts"].tobytes()), arrays)
@@ -134,29 +132,72 @@ def _digest(data: bytes) -> str:
 
 # ---- fingerprints ----
 #
-# The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold.
+# The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold. Behind a
+# zero byte stands the tree itself, so that a layer can be built again from its weights alone.
+
+
+@functools.lru_cache(maxsize=16)
+def _fingerprint_bytes(tree: Tree, activation: Activation) -> bytes:
+    facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
+    if type(activation) in map(type, REGISTRY.values()):
+        facts["activation_parts"] = activation_parts(activation)
+    file = io.BytesIO()
+    save_tree(tree, file)
+    return json.dumps(facts).encode() + b"\0" + file.getvalue()
 
 
 def fingerprint(tree: Tree, activation: Activation) -> NDArray[np.uint8]:
     """What a checkpoint says of a layer's tree and activation."""
-    facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
-    return np.frombuffer(json.dumps(facts).encode(), np.uint8).copy()
+    return np.frombuffer(_fingerprint_bytes(tree, activation), np.uint8).copy()
 
 
 def mismatch(found: NDArray[np.uint8], tree: Tree, activation: Activation) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
-    theirs, ours = (json.loads(bytes(each)) for each in (found, fingerprint(tree, activation)))
-    pairs = zip(("tree", "activation"), theirs["names"], ours["names"], strict=True)
-    differs = [
-        f"the {kind} {theirs[kind]} ({there}), where this one has {ours[kind]} ({here})"
-        for kind, there, here in pairs
-        if there != here
-    ]
+    ours = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
+    try:
+        theirs = _facts(found)
+        pairs = list(zip(("tree", "activation"), theirs["names"], ours["names"], strict=True))
+        differs = [
+            f"the {kind} {theirs[kind]} ({there}), where this one has {ours[kind]} ({here})"
+            for kind, there, here in pairs
+            if there != here
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return (
+            'The entry "_extra_state", which says what tree and activation the weights are for, cannot be read: the '
+            "checkpoint is damaged, or not one of this layer."
+        )
     if not differs:
         return None
     return (
         f"The checkpoint is of a layer with {' and '.join(differs)}: its scores would mean other probabilities here. "
         "Build the layer with the tree and the activation that were saved."
+    )
+
+
+def tree_and_activation(found: NDArray[np.uint8]) -> tuple[Tree, Activation]:
+    """The tree and the activation that a fingerprint is of."""
+    facts, (_, _, file) = _facts(found), bytes(found).partition(b"\0")
+    if not file or "activation_parts" not in facts:
+        raise ValueError(
+            f"The checkpoint names its tree, {facts['tree']}, and its activation, {facts['activation']}, but does not "
+            "hold them. Build the layer with them, and load the checkpoint into it."
+        )
+    return load_tree(io.BytesIO(file)), activation_from_parts(facts["activation_parts"])
+
+
+def _facts(found: NDArray[np.uint8]) -> dict[str, Any]:
+    facts = json.loads(bytes(found).partition(b"\0")[0])
+    if not isinstance(facts, dict):
+        raise ValueError("not a fingerprint")
+    return facts
+
+
+def no_fingerprint(tree: Tree, activation: Activation) -> str:
+    """What to say of weights that do not name their tree."""
+    return (
+        'The checkpoint has no entry "_extra_state", which says what tree and activation the weights are for. If they '
+        f"are {tree!r} and {activation!r}, load it with strict=False."
     )
 
 

@@ -245,14 +245,16 @@ class Tree:
         """Write the tree into a file of NumPy's ``.npz`` format, for :meth:`load`."""
         from catnat.trees import saving
 
-        saving.save_tree(self, file)
+        with open(file, "wb") as opened:
+            saving.save_tree(self, opened)
 
     @staticmethod
     def load(file: str | Path) -> Tree:
         """Read the tree that :meth:`save` has written."""
         from catnat.trees import saving
 
-        return saving.load_tree(file)
+        with open(file, "rb") as opened:
+            return saving.load_tree(opened)
 
     # ---- picture ----
 
