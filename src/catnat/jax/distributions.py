@@ -25,6 +25,8 @@ from catnat.jax._plan import Plan, clamp_to_dtype
 from catnat.jax.functional import log_prob_of
 from catnat.trees.tree import Tree
 
+__all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat"]
+
 _Self = TypeVar("_Self", bound="Parameterized")
 
 # Frozen, with a constructor that checks. It is not run when a transformation takes a pytree apart and rebuilds it.

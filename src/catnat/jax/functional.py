@@ -19,6 +19,18 @@ from catnat.jax._fused import log_probs
 from catnat.jax._plan import Plan, clamp_to_dtype, existing_classes, prepare
 from catnat.trees.tree import Tree
 
+__all__ = [
+    "catnat",
+    "cross_entropy",
+    "entropy",
+    "kl_divergence",
+    "log_catnat",
+    "log_prob",
+    "mode",
+    "sample",
+    "sample_without_replacement",
+]
+
 
 @_checks.explains(dim="It is called `axis`.")
 def catnat(

@@ -23,6 +23,8 @@ from catnat.jax._walk import LazyScores
 from catnat.jax.layers import RowPerNode
 from catnat.trees.tree import Tree
 
+__all__ = ["CatnatHead", "HeadOutput", "TopK"]
+
 
 class HeadOutput(NamedTuple):
     """What a head returns in training, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` does."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
@@ -17,6 +18,8 @@ from catnat.jax.distributions import Catnat
 from catnat.trees import saving
 from catnat.trees.builders import balanced
 from catnat.trees.tree import Tree
+
+__all__ = ["CatnatLinear", "RowPerNode"]
 
 _Self = TypeVar("_Self", bound="RowPerNode")
 
@@ -161,8 +164,25 @@ class CatnatLinear(RowPerNode):
     ) -> None:
         super().__init__(in_features, classes, activation, bias, dtype, key)
 
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> CatnatLinear:
+        """The layer whose state this is, built with the tree and the activation that the state holds.
+
+        Args:
+            state: The ``state_dict()`` of a layer, or of a model that has one.
+            prefix: Where the layer's entries stand in it, such as ``"head."``.
+        """
+        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if "_extra_state" not in part or "weight" not in part:
+            raise KeyError(
+                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
+            )
+        static = saving.tree_and_activation(np.asarray(part["_extra_state"], np.uint8))
+        weight, bias = (None if part.get(name) is None else jnp.asarray(part[name]) for name in cls._parameters)
+        return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)
+
     def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class."""
+        """The log-probability of every class, which are logits too."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
