@@ -40,7 +40,7 @@ class TreeCase:
 
     def model(self, activation: ActivationCase) -> oracle.Model:
         if activation not in self._models:
-            reference = oracle.Model(self.root, self.weights, activation.reference, activation.scaling)
+            reference = oracle.Model(self.root, self.weights, activation.reference)
             self._models[activation] = reference
         return self._models[activation]
 
@@ -119,15 +119,10 @@ class ActivationCase:
     name: str
     kind: str  # "sigmoid", "natural" or "cauchit", the user's own
     reference: oracle.Activation
-    scaling: str = "paper"
 
     @property
     def natural(self) -> bool:
         return isinstance(self.reference, oracle.Natural)
-
-    @property
-    def clamps(self) -> bool:
-        return isinstance(self.reference, oracle.Natural) and not self.reference.reflect
 
     @property
     def width(self) -> float:
@@ -135,25 +130,21 @@ class ActivationCase:
         return self.reference.width
 
 
-def _natural(name: str, width: float = 2 * math.pi, *, reflect: bool = False, scaling: str = "paper") -> ActivationCase:
-    return ActivationCase(name, "natural", oracle.Natural(width, reflect), scaling)
+def _natural(name: str, width: float = 2 * math.pi) -> ActivationCase:
+    return ActivationCase(name, "natural", oracle.Natural(width))
 
 
 ACTIVATIONS = {
     row.name: row
     for row in (
         ActivationCase("sigmoid", "sigmoid", oracle.Sigmoid()),
-        ActivationCase("sigmoid-isotropic", "sigmoid", oracle.Sigmoid(), "isotropic"),
         _natural("natural"),
-        _natural("natural-reflect", reflect=True),
-        _natural("natural-isotropic", scaling="isotropic"),
-        _natural("natural-reflect-isotropic", reflect=True, scaling="isotropic"),
         _natural("natural-width-3", 3.0),
-        _natural("natural-width-10-reflect-isotropic", 10.0, reflect=True, scaling="isotropic"),
+        _natural("natural-width-10", 10.0),
         ActivationCase("own-cauchit", "cauchit", oracle.Cauchit()),
     )
 }
-SIGMOID, NATURAL, REFLECT = (ACTIVATIONS[name] for name in ("sigmoid", "natural", "natural-reflect"))
+SIGMOID, NATURAL = (ACTIVATIONS[name] for name in ("sigmoid", "natural"))
 
 
 # ---- options of a distribution: masks, temperature, unimix ----
@@ -161,40 +152,32 @@ SIGMOID, NATURAL, REFLECT = (ACTIVATIONS[name] for name in ("sigmoid", "natural"
 
 @dataclasses.dataclass(frozen=True)
 class OptionsCase:
-    """How to treat a mask, and what else to do to the probabilities."""
+    """What to do to the probabilities, beside a mask."""
 
     name: str
-    mask_mode: str = "prune"
     temperature: float = 1.0
     unimix: float = 0.0
 
     @property
-    def is_tree(self) -> bool:
-        """Whether what is left is a tree, on which nothing more is done."""
-        return self.mask_mode == "prune" and self.temperature == 1 and self.unimix == 0
-
-    @property
     def arguments(self) -> dict[str, Any]:
         """What a distribution takes beside its mask."""
-        return {"mask_mode": self.mask_mode, "temperature": self.temperature, "unimix": self.unimix}
+        return {"temperature": self.temperature, "unimix": self.unimix}
 
     def reference(self, model: oracle.Model, valid: Any) -> oracle.Distribution:
-        return oracle.Distribution(model, tuple(map(bool, valid)), self.mask_mode, self.temperature, self.unimix)
+        return oracle.Distribution(model, tuple(map(bool, valid)), "renormalize", self.temperature, self.unimix)
 
 
 OPTIONS = {
     row.name: row
     for row in (
-        OptionsCase("prune"),
-        OptionsCase("renormalize", "renormalize"),
-        OptionsCase("prune-unimix", unimix=0.2),
-        OptionsCase("prune-T1.7", temperature=1.7),
-        OptionsCase("prune-T0.4-unimix", temperature=0.4, unimix=0.05),
-        OptionsCase("renormalize-unimix", "renormalize", unimix=0.3),
-        OptionsCase("renormalize-T3-unimix", "renormalize", 3.0, 0.1),
+        OptionsCase("mask"),
+        OptionsCase("unimix", unimix=0.3),
+        OptionsCase("T1.7", temperature=1.7),
+        OptionsCase("T0.4-unimix", temperature=0.4, unimix=0.05),
+        OptionsCase("T3-unimix", 3.0, 0.1),
     )
 }
-PRUNE, RENORMALIZE = OPTIONS["prune"], OPTIONS["renormalize"]
+MASK_ALONE = OPTIONS["mask"]
 
 
 def masks(num_classes: int, rows: int, seed: int = 0) -> np.ndarray:

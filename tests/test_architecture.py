@@ -152,7 +152,7 @@ BREACHES = [
     ("_taxonomy", "sklearn"),
     ("jax/__init__", "catnat.torch"),
     ("jax/__init__", "torch"),
-    ("jax/_inputs", "catnat.jax._dense"),
+    ("jax/_plan", "catnat.jax._dense"),
 ]
 
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from cases import PRUNE, ActivationCase, OptionsCase
+from cases import MASK_ALONE, ActivationCase, OptionsCase
 
 import catnat
 
@@ -291,18 +291,18 @@ class Backend(abc.ABC):
         self, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
     ) -> tuple[Array, Array]:
         """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
-        return self.masked_straight_through(scores, tree, activation, PRUNE, None, cotangent, seed)
+        return self.masked_straight_through(scores, tree, activation, MASK_ALONE, None, cotangent, seed)
 
     def relaxed(
         self, temperature: float, scores: Array, tree: Any, activation: Activation, cotangent: Array, seed: int = 0
     ) -> tuple[Array, Array]:
         """A relaxed draw per row, and the gradient of sum(cotangent * draw) in the scores."""
-        return self.masked_relaxed(temperature, scores, tree, activation, PRUNE, None, cotangent, seed)
+        return self.masked_relaxed(temperature, scores, tree, activation, MASK_ALONE, None, cotangent, seed)
 
     def relaxed_log_prob(
         self, temperature: float, scores: Array, value: Array, tree: Any, activation: Activation
     ) -> Array:
-        return self.masked_relaxed_log_prob(temperature, scores, value, tree, activation, PRUNE, None)
+        return self.masked_relaxed_log_prob(temperature, scores, value, tree, activation, MASK_ALONE, None)
 
     # ---- masks, temperatures, mixtures ----
 
@@ -319,8 +319,8 @@ class Backend(abc.ABC):
     ) -> Callable[[Any], Any]:
         """The relaxed distribution as a function of its scores; its temperature is that of the relaxation."""
         args, made = (tree, self.build_activation(activation)), self.lib.RelaxedOneHotCatnat
-        valid, mode, unimix = None if mask is None else self.array(mask), options.mask_mode, options.unimix
-        return lambda leaf: made(temperature, leaf, *args, mask=valid, mask_mode=mode, unimix=unimix)
+        valid, unimix = None if mask is None else self.array(mask), options.unimix
+        return lambda leaf: made(temperature, leaf, *args, mask=valid, unimix=unimix)
 
     @quietly
     def masked(
@@ -375,17 +375,6 @@ class Backend(abc.ABC):
         """d log p_k / d s_i, shape (K, K-1), for one row of scores."""
         build = self._build(tree, activation, options, mask)
         return self.jacobian(lambda leaf: build(leaf).logits, scores)
-
-    @quietly
-    def masked_fisher(self, scores: Array, tree: Any, activation: Activation, mask: Array) -> tuple[Array, Array]:
-        """The Fisher diagonal of a pruned tree, from the distribution and from the function."""
-        args, valid, lib = (tree, self.build_activation(activation)), self.array(mask), self.lib
-        functions = (
-            lambda leaf: lib.Catnat(leaf, *args, mask=valid, mask_mode="prune").fisher_diagonal(),
-            lambda leaf: lib.geometry.fisher_diagonal(leaf, *args, mask=valid),
-        )
-        first, second = (self.numpy(self.run(function, self.array(scores))) for function in functions)
-        return first, second
 
     @quietly
     def masked_kl(self, p: tuple[Any, ...], q: tuple[Any, ...]) -> Array:
@@ -447,10 +436,9 @@ def built(case: Activation) -> Any:
     if isinstance(case, str):
         return case
     if case.kind == "sigmoid":
-        return catnat.sigmoid(scaling=case.scaling)
+        return catnat.sigmoid()
     if case.kind == "natural":
-        boundary = "clamp" if case.clamps else "reflect"
-        return catnat.natural(width=case.width, boundary=boundary, scaling=case.scaling)
+        return catnat.natural(width=case.width)
     if case.kind == "cauchit":
-        return Cauchit(scaling=case.scaling)
+        return Cauchit()
     raise ValueError(f"The case {case.name!r} is of kind {case.kind!r}, which no backend builds.")

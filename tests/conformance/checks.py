@@ -14,7 +14,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import oracle
-from cases import PRUNE, ActivationCase, OptionsCase, TreeCase
+from cases import MASK_ALONE, ActivationCase, OptionsCase, TreeCase
 from scipy import stats
 
 import catnat
@@ -710,37 +710,9 @@ def pruned_zero_scores_mean_the_valid_prior(
     """The prior over the valid classes: uniform over them if the tree's is uniform."""
     prior = np.where(masks, np.array(case.weights), 0)
     prior /= prior.sum(-1, keepdims=True)
-    facts = backend.masked(np.zeros((len(masks), case.num_nodes)), case.tree, activation, PRUNE, masks)
+    facts = backend.masked(np.zeros((len(masks), case.num_nodes)), case.tree, activation, MASK_ALONE, masks)
     close(facts["probs"], prior, rtol=1e-12)
     close(facts["logits"][masks], np.log(prior[masks]), rtol=1e-12, atol=1e-14)
-
-
-def pruned_fisher_is_diagonal(backend: Any, case: TreeCase, activation: ActivationCase, mask: np.ndarray) -> None:
-    """The definition, sum_k p_k grad log p_k grad log p_k^T over the valid classes, and the library's diagonal."""
-    (reference,), (scores,) = references_and_scores(case, activation, PRUNE, mask[None], 58)
-    wanted = reference.fisher(scores)
-    assert off_diagonal(wanted) < 1e-10
-    inactive = np.setdiff1d(np.arange(case.num_nodes), reference.active)
-    for got in backend.masked_fisher(scores, case.tree, activation, mask):
-        close(got, np.diag(wanted), rtol=1e-10, atol=1e-12)
-        assert (got[inactive] == 0).all()
-    # The same expectation with the backend's own probabilities and gradients.
-    p = backend.masked(scores, case.tree, activation, PRUNE, mask)["probs"]
-    gradients = backend.masked_jacobian(scores, case.tree, activation, PRUNE, mask)
-    fisher = np.einsum("k,ki,kj->ij", p, gradients, gradients)
-    assert off_diagonal(fisher) < 1e-10
-    close(np.diag(fisher), np.diag(wanted), rtol=1e-10, atol=1e-12)
-
-
-def pruned_isotropic_fisher_at_zero(
-    backend: Any, case: TreeCase, activation: ActivationCase, masks: np.ndarray
-) -> None:
-    """A quarter at every active node, whatever the mask, and 0 at the others."""
-    wanted = np.zeros((len(masks), case.num_nodes))
-    for row, valid in zip(wanted, masks, strict=True):
-        row[PRUNE.reference(case.model(activation), valid).active] = 0.25
-    for got in backend.masked_fisher(np.zeros_like(wanted), case.tree, activation, masks):
-        close(got, wanted, rtol=1e-10)
 
 
 def masked_frequencies(
@@ -806,9 +778,9 @@ def impossible_classes_may_be_masked(
     p_scores = model.anywhere(rng, (len(masks),))
     taken = rows(model.probs, p_scores)
     for q_masks in (masks | (taken > 0), masks):
-        references = [PRUNE.reference(model, valid) for valid in q_masks]
+        references = [MASK_ALONE.reference(model, valid) for valid in q_masks]
         q_scores = np.stack([reference.inside(rng) for reference in references])
-        p, q = (p_scores, case.tree, activation, PRUNE, None), (q_scores, case.tree, activation, PRUNE, q_masks)
+        p, q = (p_scores, case.tree, activation, MASK_ALONE, None), (q_scores, case.tree, activation, MASK_ALONE, q_masks)
         pairs = zip(taken, references, q_scores, strict=True)
         wanted = np.array([oracle.categorical_kl(each, reference.probs(row)) for each, reference, row in pairs])
         close(backend.masked_kl(p, q), wanted, rtol=1e-10, atol=1e-11)

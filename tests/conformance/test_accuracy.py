@@ -25,13 +25,13 @@ def floor_distance(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("side", [-1, 1])
-@pytest.mark.parametrize("name", ["natural", "natural-reflect"])
+@pytest.mark.parametrize("name", ["natural"])
 def test_natural_over_the_open_band(backend, name, dtype, side):
     checks.accuracy_of_one_node(backend, cases.ACTIVATIONS[name], checks.band_sweep(dtype, side))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["natural", "natural-reflect", "sigmoid"])
+@pytest.mark.parametrize("name", ["natural", "sigmoid"])
 def test_around_the_centre(backend, name, dtype):
     tiny = np.geomspace(np.finfo(dtype).tiny, 1, 60).astype(dtype)
     checks.accuracy_of_one_node(backend, cases.ACTIVATIONS[name], np.concatenate([-tiny, np.zeros(1, dtype), tiny]))
@@ -101,7 +101,7 @@ def test_sigmoid_at_depth_20(backend, dtype, size):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["natural", "natural-reflect", "sigmoid"])
+@pytest.mark.parametrize("name", ["natural", "sigmoid"])
 @pytest.mark.parametrize("num_classes", [2, 8, 32, 64, 256])
 def test_every_class_of_a_complete_tree(backend, name, num_classes, dtype):
     checks.accuracy_of_all_classes(backend, cases.ACTIVATIONS[name], catnat.balanced(num_classes), dtype)

@@ -301,7 +301,7 @@ def test_shapes(framework):
 
 @pytest.mark.parametrize("name", ["balanced-100", "balanced-5-uneven", "chain-7", "ordered-90"])
 @pytest.mark.parametrize(
-    "activation", [cases.NATURAL, cases.ACTIVATIONS["natural-reflect-isotropic"]], ids=lambda a: a.name
+    "activation", [cases.NATURAL], ids=lambda a: a.name
 )
 def test_coarser(framework, name, activation):
     """Cut at any level, the cdf stays what it was at the edges that are left."""

@@ -423,7 +423,7 @@ def test_a_lower_temperature_has_less_bias_and_more_variance(framework):
     "options",
     [
         {"mask": np.array([True, True, False, True, True])},
-        {"mask": np.array([False, True, True, False, True]), "mask_mode": "renormalize"},
+        {"mask": np.array([False, True, True, False, True])},
         {"unimix": 0.3},
         {"temperature": 0.4},
         {"mask": np.array([True, False, True, True, True]), "unimix": 0.1, "temperature": 2.0},
@@ -765,16 +765,15 @@ def test_saturated_scores_and_closed_classes_get_no_gradient(framework, kind):
 
 @pytest.mark.expensive_compile
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("activation", ["natural", "sigmoid", "reflect-isotropic"])
+@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_no_nan_for_any_scores(framework, name, activation, dtype):
     """pytorch#22442 and its like: low temperatures, half precision, and enormous scores."""
     lib, costs = framework.lib, framework.cast(framework.array(np.linspace(-1, 2, 7)), dtype)
-    reflect = lib.natural(boundary="reflect", scaling="isotropic")
     for kind in ("Catnat", "OneHotCatnat"):
 
         def estimate(scores, kind=kind):
-            chosen = reflect if activation == "reflect-isotropic" else activation
+            chosen = activation
             dist = distribution(framework, kind, framework.cast(scores, dtype), activation=chosen)
             found = COMPUTED[name](lib.estimators, dist, costs, framework.randomness(0))
             assert dtype in str(found.dtype)

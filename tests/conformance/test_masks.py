@@ -15,11 +15,8 @@ import catnat
 
 pytestmark = pytest.mark.expensive_compile
 
-OPTIONS, PRUNE, RENORMALIZE = cases.OPTIONS, cases.PRUNE, cases.RENORMALIZE
-MIXED = [options for options in OPTIONS.values() if options not in (PRUNE, RENORMALIZE)]
-SIGMOID_ISOTROPIC = cases.ACTIVATIONS["sigmoid-isotropic"]
-REFLECT_ISOTROPIC = cases.ACTIVATIONS["natural-reflect-isotropic"]
-ISOTROPIC = {name: case for name, case in cases.ACTIVATIONS.items() if case.scaling == "isotropic"}
+OPTIONS, MASK_ALONE = cases.OPTIONS, cases.MASK_ALONE
+MIXED = [options for options in OPTIONS.values() if options != MASK_ALONE]
 # One of every way a tree is computed: matrix product, levels, cumulative sum, pointer jumping; walked or not.
 SOME_TREES = ("balanced-5-uneven", "balanced-18", "clusters-12", "balanced-100", "chain-75", "huffman-zipf-90")
 MORE_TREES = (*SOME_TREES, "balanced-1", "balanced-2", "chain-7", "balanced-64", "caterpillar-75")
@@ -50,7 +47,7 @@ some_trees = pytest.mark.parametrize("name", SOME_TREES)
 more_trees = pytest.mark.parametrize("name", MORE_TREES)
 all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=name_of)
 mixed_options = pytest.mark.parametrize("options", MIXED, ids=name_of)
-both_modes = pytest.mark.parametrize("options", [PRUNE, RENORMALIZE], ids=name_of)
+both_modes = pytest.mark.parametrize("options", [MASK_ALONE], ids=name_of)
 
 
 # ---- the oracle, by hand ----
@@ -95,7 +92,7 @@ def test_a_deep_path_loses_its_inactive_nodes():
 @pytest.mark.parametrize(("tree", "activation"), GRID)
 def test_both_modes(backend, tree, activation):
     case = cases.tree_case(tree)
-    for options in (PRUNE, RENORMALIZE):
+    for options in (MASK_ALONE,):
         checks.masked_distribution(backend, case, cases.ACTIVATIONS[activation], options, masks(case)[[0, 2, 3]])
 
 
@@ -123,7 +120,7 @@ def test_without_mask_and_with_a_full_one(backend, name, options):
 
 def test_a_full_mask_changes_nothing_for_any_activation(backend, tree):
     for activation in cases.ACTIVATIONS.values():
-        checks.a_full_mask_changes_nothing(backend, tree, activation, PRUNE)
+        checks.a_full_mask_changes_nothing(backend, tree, activation, MASK_ALONE)
 
 
 def test_temperature_comes_before_unimix(backend):
@@ -144,15 +141,14 @@ def test_unimix_counts_valid_classes_only(backend):
 VALID = np.array([True, False, False, False, True, False, False, False])
 
 
-@pytest.mark.parametrize("mask_mode", ["prune", "renormalize"])
 @pytest.mark.parametrize("temperature", [1e-30, 1e30])
 @some_trees
-def test_extreme_temperatures(backend, name, mask_mode, temperature):
+def test_extreme_temperatures(backend, name, temperature):
     """Low: the most probable class alone. High: the uniform distribution over the valid classes."""
     tree = cases.tree_case(name)
-    options, rows = cases.OptionsCase("extreme", mask_mode, temperature), masks(tree)
+    options, rows = cases.OptionsCase("extreme", temperature), masks(tree)
     references, scores = checks.references_and_scores(tree, cases.NATURAL, options, rows, 70)
-    plain = [cases.OptionsCase("", mask_mode).reference(each.model, each.valid) for each in references]
+    plain = [cases.OptionsCase("").reference(each.model, each.valid) for each in references]
     best = [reference.probs(row).argmax() for reference, row in zip(plain, scores, strict=True)]
     facts = backend.masked(scores, tree.tree, cases.NATURAL, options, rows)
     uniform, best_alone = rows / rows.sum(-1, keepdims=True), np.eye(tree.num_classes)[best]
@@ -189,17 +185,6 @@ def test_the_sigmoid_is_never_impossible(backend):
     checks.close(facts["probs"], [odds / odds.sum()], rtol=1e-9)
 
 
-@pytest.mark.parametrize("heavy", [1e3, 1e6, 1e10, 1e16])
-@pytest.mark.parametrize("boundary", ["reflect", "clamp"])
-def test_a_pruned_tree_keeps_the_digits_of_a_small_prior_on_either_side(framework, heavy, boundary):
-    for weights in ([heavy, 1.0, 1.0], [1.0, heavy, 1.0]):
-        tree, mask = catnat.balanced(3).with_prior(weights), framework.array(np.array([True, True, False]))
-        scores = framework.array(np.zeros(2, np.float32))
-        activation = catnat.natural(boundary=boundary)
-        dist = framework.lib.Catnat(scores, tree, activation, mask=mask, mask_mode="prune")
-        checks.close(framework.numpy(dist.probs), np.array([*weights[:2], 0]) / (heavy + 1), rtol=1e-5)
-
-
 # ---- masked classes ----
 
 
@@ -211,7 +196,7 @@ def test_masked_classes_are_impossible(backend, name, options):
         checks.masked_classes_are_impossible(backend, case, cases.NATURAL, options, masks(case), dtype)
 
 
-@pytest.mark.parametrize("options", [PRUNE, RENORMALIZE, OPTIONS["prune-T0.4-unimix"]], ids=name_of)
+@pytest.mark.parametrize("options", [MASK_ALONE, OPTIONS["T0.4-unimix"]], ids=name_of)
 def test_masked_classes_are_impossible_for_any_activation(backend, activation, options):
     for name in ("balanced-11", "huffman-zipf-90"):
         case = cases.tree_case(name)
@@ -234,7 +219,7 @@ def test_zero_scores_mean_the_valid_prior_on_random_trees(backend, drawn, activa
 
 def test_zero_scores_mean_the_uniform_distribution_over_valid_classes(backend):
     rows = masks(cases.tree_case("balanced-11"))
-    facts = backend.masked(np.zeros((5, 10)), catnat.balanced(11), "natural", PRUNE, rows)
+    facts = backend.masked(np.zeros((5, 10)), catnat.balanced(11), "natural", MASK_ALONE, rows)
     checks.close(facts["probs"], rows / rows.sum(-1, keepdims=True), rtol=1e-12)
 
 
@@ -254,21 +239,9 @@ def test_the_fisher_matrix_of_the_conditional_distribution_is_not_diagonal():
     """Nor of a mixture or a power: the check above can fail, and why ``fisher_diagonal`` refuses."""
     case = cases.tree_case("balanced-5-uneven")
     mask = np.array([True, False, True, True, True])
-    for options in (RENORMALIZE, *MIXED):
+    for options in (MASK_ALONE, *MIXED):
         (reference,), (scores,) = checks.references_and_scores(case, cases.NATURAL, options, mask[None], 71)
         assert checks.off_diagonal(reference.fisher(scores)) > 1e-3
-
-
-@pytest.mark.parametrize("activation", ISOTROPIC.values(), ids=ISOTROPIC.keys())
-def test_isotropic_scaling_is_that_of_the_pruned_tree(backend, tree, activation):
-    checks.pruned_isotropic_fisher_at_zero(backend, tree, activation, masks(tree, 10))
-
-
-@pytest.mark.parametrize("activation", ISOTROPIC.values(), ids=ISOTROPIC.keys())
-@hypothesis.given(drawn=cases.masked_trees())
-@hypothesis.settings(max_examples=8)
-def test_isotropic_scaling_on_random_trees(backend, activation, drawn):
-    checks.pruned_isotropic_fisher_at_zero(backend, drawn[0], activation, drawn[1])
 
 
 # ---- gradients ----
@@ -278,7 +251,7 @@ def test_isotropic_scaling_on_random_trees(backend, activation, drawn):
 @more_trees
 def test_gradients(backend, name, options):
     case = cases.tree_case(name)
-    activation = cases.NATURAL if case.num_classes % 2 else SIGMOID_ISOTROPIC
+    activation = cases.NATURAL if case.num_classes % 2 else SIGMOID
     checks.masked_gradients(backend, case, activation, options, half(case))
 
 
@@ -286,7 +259,7 @@ def test_gradients(backend, name, options):
 @mixed_options
 def test_gradients_of_mixed_options(backend, name, options):
     case = cases.tree_case(name)
-    checks.masked_gradients(backend, case, REFLECT_ISOTROPIC, options, half(case, 1))
+    checks.masked_gradients(backend, case, NATURAL, options, half(case, 1))
 
 
 @all_options
@@ -313,7 +286,7 @@ def test_frequencies(backend, name, options):
 @all_options
 def test_frequencies_without_sample_shape(backend, name, options):
     case = cases.tree_case(name)
-    checks.masked_frequencies(backend, case, SIGMOID_ISOTROPIC, options, masks(case)[2:], sample_shape=(), copies=4000)
+    checks.masked_frequencies(backend, case, SIGMOID, options, masks(case)[2:], sample_shape=(), copies=4000)
 
 
 @all_options
@@ -332,7 +305,7 @@ def test_straight_through(backend, name, options):
 
 
 @pytest.mark.parametrize("name", ["balanced-2", "balanced-5-uneven", "balanced-18", "huffman-zipf-90", "chain-75"])
-@pytest.mark.parametrize("options", [PRUNE, RENORMALIZE, OPTIONS["prune-unimix"]], ids=name_of)
+@pytest.mark.parametrize("options", [MASK_ALONE, OPTIONS["T0.4-unimix"]], ids=name_of)
 def test_relaxed(backend, name, options):
     case = cases.tree_case(name)
     checks.masked_relaxed(backend, case, cases.NATURAL, options, half(case))
@@ -341,12 +314,9 @@ def test_relaxed(backend, name, options):
 # ---- divergences ----
 
 PAIRS = {
-    "prune-prune": (PRUNE, PRUNE),
-    "prune-renormalize": (PRUNE, RENORMALIZE),
-    "renormalize-prune": (RENORMALIZE, PRUNE),
-    "mixed-prune": (OPTIONS["prune-T0.4-unimix"], PRUNE),
-    "renormalize-mixed": (RENORMALIZE, OPTIONS["renormalize-T3-unimix"]),
-    "T1.7-mixed": (OPTIONS["prune-T1.7"], OPTIONS["prune-unimix"]),
+    "mask-mask": (MASK_ALONE, MASK_ALONE),
+    "mixed-mask": (OPTIONS["T0.4-unimix"], MASK_ALONE),
+    "mask-mixed": (MASK_ALONE, OPTIONS["T3-unimix"]),
 }
 
 

@@ -115,7 +115,7 @@ def test_one_class_is_certain(backend, activation):
 
 # ---- nu ----
 
-WIDTHS = {case.name: case for case in cases.ACTIVATIONS.values() if case.natural and case.scaling == "paper"}
+WIDTHS = {case.name: case for case in cases.ACTIVATIONS.values() if case.natural}
 
 
 @pytest.mark.parametrize("activation", WIDTHS.values(), ids=WIDTHS.keys())
@@ -148,20 +148,7 @@ def test_nu_is_continuously_differentiable_at_its_knots(backend, name, side):
             assert (slope == 0).all()
 
 
-@pytest.mark.parametrize("name", ["natural-reflect", "natural-reflect-isotropic", "natural-width-10-reflect-isotropic"])
-def test_reflect_is_periodic_and_even_about_its_edges(backend, tree, name):
-    activation = cases.ACTIVATIONS[name]
-    model = tree.model(activation)
-    scores = model.inside(np.random.default_rng(0), (4,))
-    period = 2 * activation.width / np.array(model.scales)
-    upper = model.edges()[1]
-    wanted = backend.catnat(scores, tree.tree, activation)
-    for moved in (scores + period, scores - 3 * period, 2 * upper - scores):
-        checks.close(backend.catnat(moved, tree.tree, activation), wanted, atol=1e-12)
-    assert not backend.saturated(scores + 0.7 * period, tree.tree, activation).any()
-
-
-CLAMPED = {case.name: case for case in cases.ACTIVATIONS.values() if case.clamps}
+CLAMPED = {case.name: case for case in cases.ACTIVATIONS.values() if case.natural}
 
 
 @pytest.mark.parametrize("activation", CLAMPED.values(), ids=CLAMPED.keys())
@@ -170,7 +157,7 @@ def test_outside_the_band(backend, tree, activation):
 
 
 @pytest.mark.parametrize(
-    "activation", [a for a in cases.ACTIVATIONS.values() if not a.clamps], ids=lambda activation: activation.name
+    "activation", [a for a in cases.ACTIVATIONS.values() if not a.natural], ids=lambda activation: activation.name
 )
 def test_inside_the_band_nothing_is_saturated(backend, tree, activation):
     scores = tree.model(activation).inside(np.random.default_rng(0), (5,))
@@ -205,12 +192,7 @@ def fresh(tree):
         ("natural", catnat.balanced(3).with_prior([0.02, 0.38, 0.6]), True),  # 4 arcsin sqrt 0.05 = 0.9
         ("natural", catnat.balanced(3).with_prior([0.38, 0.02, 0.6]), True),  # the other side
         ("natural", catnat.chain(40), True),
-        ("natural-reflect", catnat.chain(40), False),
-        ("natural-isotropic", catnat.balanced(8), False),  # pi / 2 at the third level
-        ("natural-isotropic", catnat.balanced(32), True),  # pi / 4 at the fifth
-        ("natural-reflect-isotropic", catnat.balanced(32), False),
         ("natural-width-3", catnat.balanced(4), False),
-        ("sigmoid-isotropic", catnat.balanced(1000), False),
     ],
 )
 def test_clamp_warns_once_when_an_edge_is_near(backend, name, tree, near):
@@ -219,7 +201,6 @@ def test_clamp_warns_once_when_an_edge_is_near(backend, name, tree, near):
     assert len(warned) == int(near)
     assert edge_warnings(backend, tree, activation) == []  # said once
     if near:
-        assert "reflect" in str(warned[0].message)  # a remedy
         assert "%" in str(warned[0].message)  # the fraction of such nodes
 
 

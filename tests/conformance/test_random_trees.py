@@ -33,13 +33,6 @@ def test_check(backend, check, tree, activation):
     check(backend, tree, activation)
 
 
-@hypothesis.given(tree=cases.tree_cases(), activation=cases.activation_cases())
-@hypothesis.settings(max_examples=15)
-def test_isotropic(backend, tree, activation):
-    hypothesis.assume(activation.scaling == "isotropic")
-    checks.isotropic_fisher_at_zero(backend, tree, activation)
-
-
 @hypothesis.given(tree=cases.tree_cases(min_classes=2, max_classes=5))
 @hypothesis.settings(max_examples=8)
 def test_plackett_luce(backend, tree):

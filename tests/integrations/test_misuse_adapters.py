@@ -392,7 +392,7 @@ ROWS += [
     ),
 ]
 
-# ---- NumPyro, distrax and optax ----
+# ---- NumPyro and optax ----
 
 
 def zeros(*shape):
@@ -404,7 +404,7 @@ def rescaled(m, scores, gradient, *args, **options):
     return optimizer.update(gradient, optimizer.init(scores), scores)
 
 
-NUMPYRO, DISTRAX, OPTAX = "numpyro", "distrax", "optax"
+NUMPYRO, OPTAX = "numpyro", "optax"
 ROWS += [
     Row(
         NUMPYRO,
@@ -430,7 +430,7 @@ ROWS += [
     ),
     Row(NUMPYRO, "NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "scores"),
     Row(NUMPYRO, "a list", lambda m: m.Catnat([0.0, 0.0, 0.0]), TypeError, r"jnp\.asarray\(scores\)"),
-    Row(NUMPYRO, "a number as the tree", lambda m: m.CatnatTransform(4), TypeError, r"catnat\.Tree is needed"),
+    Row(NUMPYRO, "a float as the tree", lambda m: m.CatnatTransform(4.0), TypeError, r"catnat\.Tree or the number"),
     Row(
         NUMPYRO,
         "the inverse of weights",
@@ -438,30 +438,7 @@ ROWS += [
         ValueError,
         r"Divide by probs\.sum",
     ),
-    Row(
-        DISTRAX,
-        "a class where a one-hot vector is meant",
-        lambda m: m.OneHotCatnat(zeros(3)).log_prob(2),
-        ValueError,
-        r"jax\.nn\.one_hot\(classes, 4\)",
-    ),
-    Row(
-        DISTRAX,
-        "one-hot vectors of the nodes",
-        lambda m: m.OneHotCatnat(zeros(3)).log_prob(zeros(3)),
-        ValueError,
-        r"\(\.\.\., 4\)",
-    ),
-    Row(DISTRAX, "logits", lambda m: m.Catnat(logits=zeros(4)), TypeError, "scores_from_logits"),
-    Row(
-        DISTRAX,
-        "0 and 1 as a mask",
-        lambda m: m.OneHotCatnat(zeros(3), mask=zeros(4).astype("int8")),
-        TypeError,
-        "boolean mask",
-    ),
-    Row(DISTRAX, "values that are true or false", lambda m: m.Catnat(zeros(3), dtype=bool), ValueError, "`dtype` is"),
-    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree is needed"),
+    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree or the number"),
     Row(OPTAX, "softmax", lambda m: m.scale_by_fisher(activation="softmax"), ValueError, "one of 'natural'"),
     Row(OPTAX, "negative damping", lambda m: m.scale_by_fisher(damping=-1.0), ValueError, "at least 0"),
     Row(
