@@ -76,8 +76,8 @@ class BinnedCatnat(Parameterized):
         tree = as_tree(tree, made.num_bins)
         if tree.num_classes != made.num_bins:
             raise ValueError(
-                f"`tree` has {tree.num_classes} classes, but there are {made.num_bins} bins: one class per bin is "
-                "needed."
+                f"`tree` has {tree.num_classes} classes, but there are {made.num_bins} bins: they must agree, one "
+                "class per bin."
             )
         _, plan, _ = _plan.prepare(scores, tree, activation)
         self._set(scores=jnp.asarray(scores), bins=made, tree=tree, activation=plan.activation)

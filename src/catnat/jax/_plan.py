@@ -125,13 +125,13 @@ def prepare(scores: Array, tree: Tree | int | None, activation: Activation | str
 
 def check_scores(scores: Any) -> Array:
     """Scores of whatever number of nodes, or say what is wrong with them."""
-    return check_floating(scores, "scores", "score per node", "K-1")
+    return check_floating(scores, "scores", "score per node", "K-1", least=0)
 
 
-def check_floating(values: Any, name: str, one: str, width: str) -> Array:
-    """A floating-point array with a last axis, or say what is wrong with it."""
+def check_floating(values: Any, name: str, one: str, width: str, least: int = 1) -> Array:
+    """A floating-point array with at least so many entries on a last axis, or say what is wrong with it."""
     values = check_array(values, name)
-    if not jnp.issubdtype(values.dtype, jnp.floating) or values.ndim == 0:
+    if not jnp.issubdtype(values.dtype, jnp.floating) or values.ndim == 0 or values.shape[-1] < least:
         raise TypeError(
             f"`{name}` has dtype {values.dtype} and shape {values.shape}, but a floating-point array with one {one} "
             f"on its last axis is needed: (..., {width})."
