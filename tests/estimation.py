@@ -20,7 +20,7 @@ K = 5
 SCORES = np.array([0.4, -0.9, 0.7, 1.1])
 COSTS = np.array([3.0, -0.5, 2.5, 6.0, 4.5])
 
-MODEL = oracle.Model(oracle.balanced(K), (1.0,) * K, oracle.Natural())
+MODEL = oracle.Model(oracle.balanced(K), (1.0,) * K, oracle.Sigmoid())
 P = MODEL.probs(SCORES)
 JACOBIAN = oracle.jacobian(MODEL.probs, SCORES)  # classes x nodes
 VALUE = float(P @ COSTS)

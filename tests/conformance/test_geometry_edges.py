@@ -186,7 +186,7 @@ def test_the_preconditioner_is_a_constant_of_the_second_derivative(framework):
     def loss(s):
         return -(target * lib.log_catnat(s, tree)).sum()
 
-    factor = np.diag(1 / framework.fisher_diagonal(scores, tree, "natural"))
+    factor = np.diag(1 / framework.fisher_diagonal(scores, tree, "sigmoid"))
     got = framework.hessian(lambda s: loss(lib.geometry.natural_gradient(s, tree)), scores)
     checks.close(got, factor @ framework.hessian(loss, scores) @ factor, rtol=1e-10, atol=1e-12)
 
@@ -278,7 +278,7 @@ def test_distance_in_every_dtype(framework, dtype):
     tree = cases.tree_case("balanced-11")
     p, q = (rounded(framework, x, dtype) for x in tree.model(cases.NATURAL).inside(checks.generator(), (2, 6)))
     narrow = [framework.cast(framework.array(x), dtype) for x in (p, q)]
-    got = framework.lib.geometry.fisher_rao_distance(*narrow, tree.tree)
+    got = framework.lib.geometry.fisher_rao_distance(*narrow, tree.tree, "natural")
     assert got.dtype == narrow[0].dtype
     wanted = framework.fisher_rao_distance(p, q, tree.tree, "natural")
     tolerance = 4 * float(limits_of(framework, dtype).eps)
@@ -315,7 +315,7 @@ def test_derivatives_of_tiny_distances(framework, dtype, edge, depth):
 
     def distance(t):
         scores = framework.numpy_like.concatenate((framework.array(first), framework.cast(t, dtype)))
-        return framework.cast(framework.lib.geometry.fisher_rao_distance(scores, other, tree), "float64")
+        return framework.cast(framework.lib.geometry.fisher_rao_distance(scores, other, tree, "natural"), "float64")
 
     value, slope, curvature = framework.first_and_second(distance, np.array([1.1], dtype).astype(float))
     checks.close(value, 4 * root * math.sin(1 / 8), rtol=1e-3)

@@ -53,7 +53,7 @@ def test_several_variables_have_one_cost():
     probabilities = P[pairs[:, 0]] * P[pairs[:, 1]]
 
     def estimate(scores):
-        dist = cj.MultiCatnat(scores, [K, K], "natural")
+        dist = cj.MultiCatnat(scores, [K, K])
         return cj.estimators.score_function(
             lambda k: jnp.asarray(table)[k[..., 0], k[..., 1]], Drawn(dist, pairs[None]), baseline=0.3, key=KEY
         )
@@ -90,7 +90,7 @@ def test_a_moving_average_is_a_baseline():
     draws, probabilities = all_tuples(1)
     values, gradients = with_gradients(
         lambda s: cj.estimators.score_function(
-            cost, Drawn(cj.Catnat(s, activation="natural"), jnp.asarray(draws)), baseline=average, key=KEY
+            cost, Drawn(cj.Catnat(s), jnp.asarray(draws)), baseline=average, key=KEY
         ),
         repeated(K),
     )
@@ -138,7 +138,7 @@ def test_estimates_under_vmap():
             continue
 
         def of_a_row(scores, key, estimate=estimate):
-            return estimate(cj.estimators, cost, cj.Catnat(scores, activation="natural"), {"key": key})
+            return estimate(cj.estimators, cost, cj.Catnat(scores), {"key": key})
 
         slopes = jax.vmap(jax.grad(of_a_row))(jnp.asarray(repeated(REPEATS)), keys)
         assert is_mean(np.asarray(slopes), GRADIENT), name
