@@ -154,7 +154,7 @@ BREACHES = [
     ("taxonomy/taxonomy", "sklearn"),
     ("jax/__init__", "catnat.torch"),
     ("jax/__init__", "torch"),
-    ("jax/_inputs", "catnat.jax._dense"),
+    ("jax/_plan", "catnat.jax._dense"),
 ]
 
 

@@ -230,8 +230,8 @@ XJ, SJ, YJ = jnp.ones((5, 4)), jnp.zeros((5, 7)), jnp.array([0, 1, 2, 3, 7])
 MASKJ = jnp.ones((5, 8), bool)
 
 
-def layer(classes: Any = 8, activation: Any = "natural") -> cj.ScoreLayer:
-    return cj.ScoreLayer(4, classes, activation, key=KEY)
+def layer(classes: Any = 8, activation: Any = "natural") -> cj.CatnatLinear:
+    return cj.CatnatLinear(4, classes, activation, key=KEY)
 
 
 def head(**settings: Any) -> cj.CatnatHead:
@@ -239,17 +239,16 @@ def head(**settings: Any) -> cj.CatnatHead:
 
 
 IN_JAX: list[Row] = [
-    ("K scores and num_classes", lambda: cj.catnat(jnp.zeros((5, 8)), num_classes=8), ValueError, "7 wide"),
+    ("K scores and K", lambda: cj.catnat(jnp.zeros((5, 8)), 8), ValueError, "7 wide"),
     ("K scores and a tree", lambda: cj.log_catnat(jnp.zeros((5, 8)), TREE), ValueError, "one score per class.*7 wide"),
-    ("K scores in a loss", lambda: cj.cross_entropy(jnp.zeros((5, 8)), YJ, num_classes=8), ValueError, "7 wide"),
-    ("K scores in a distribution", lambda: cj.Catnat(jnp.zeros((5, 8)), num_classes=8), ValueError, "7 wide"),
-    ("num_classes beside a tree", lambda: cj.catnat(SJ, TREE, num_classes=7), ValueError, "they must agree"),
+    ("K scores in a loss", lambda: cj.cross_entropy(jnp.zeros((5, 8)), YJ, 8), ValueError, "7 wide"),
+    ("K scores in a distribution", lambda: cj.Catnat(jnp.zeros((5, 8)), 8), ValueError, "7 wide"),
     ("logits", lambda: cj.Catnat(logits=jnp.zeros((5, 8))), TypeError, r"scores_from_logits\(logits\)"),
     ("probs", lambda: cj.OneHotCatnat(probs=jnp.ones((5, 8)) / 8), TypeError, r"scores_from_probs\(probs\)"),
     ("probs of latents", lambda: cj.MultiCatnat(probs=SJ, trees=[4, 5]), TypeError, "scores_from_probs"),
     ("a list", lambda: cj.catnat([0.0, 0.0]), TypeError, r"jnp.asarray\(scores\)"),
     ("integers", lambda: cj.catnat(jnp.zeros(3, int)), TypeError, "floating-point"),
-    ("a number as the tree", lambda: cj.catnat(SJ, 8), TypeError, r"catnat.balanced\("),
+    ("a float as the tree", lambda: cj.catnat(SJ, 8.0), TypeError, r"such as 8 or catnat.balanced\("),
     ("an activation's class", lambda: cj.catnat(SJ, activation=cj.natural), TypeError, r"catnat.natural\("),
     ("a misspelt activation", lambda: cj.catnat(SJ, activation="sigmiod"), ValueError, "'natural', 'sigmoid'"),
     ("dim, as in PyTorch", lambda: cj.catnat(SJ, dim=0), TypeError, "called `axis`"),
@@ -269,19 +268,13 @@ IN_JAX: list[Row] = [
     ("both", lambda: cj.Catnat(SJ, mask=MASKJ, valid_classes=YJ), ValueError, "leave one of them out"),
     ("a mask of nodes", lambda: cj.Catnat(SJ, mask=MASKJ[:, 1:]), ValueError, "not over the K - 1 nodes"),
     ("nothing is valid", lambda: cj.Catnat(SJ, mask=~MASKJ), ValueError, "validate_mask"),
-    (
-        "an int mask in geometry",
-        lambda: cj.geometry.fisher_diagonal(SJ, mask=MASKJ.astype(int)),
-        TypeError,
-        "`valid_classes`",
-    ),
     ("a number as key", lambda: cj.sample(SJ, key=0), TypeError, r"jax.random.key\(0\)"),
     ("no key", lambda: cj.sample(SJ), TypeError, r"key=jax.random.key\(0\)"),
     ("a number as key, method", lambda: cj.Catnat(SJ).sample(key=0), TypeError, r"jax.random.key\(0\)"),
     ("no key, method", lambda: cj.Catnat(SJ).sample(), TypeError, r"`sample` draws.*jax.random.key"),
     ("a float array as key", lambda: cj.Catnat(SJ).sample(key=SJ), TypeError, "float(32|64).*jax.random.key"),
-    ("no key, layer", lambda: cj.ScoreLayer(4, 8), TypeError, r"key=jax.random.key\(0\)"),
-    ("a number as key, layer", lambda: cj.ScoreLayer(4, 8, key=0), TypeError, r"jax.random.key\(0\)"),
+    ("no key, layer", lambda: cj.CatnatLinear(4, 8), TypeError, r"key=jax.random.key\(0\)"),
+    ("a number as key, layer", lambda: cj.CatnatLinear(4, 8, key=0), TypeError, r"jax.random.key\(0\)"),
     ("a number as key, head", lambda: cj.CatnatHead(4, 8, key=1), TypeError, r"jax.random.key\(1\)"),
     ("a number of draws", lambda: cj.Catnat(SJ).sample(3, key=KEY), TypeError, r"\(3,\) for 3 draws"),
     ("a reparameterized draw", lambda: cj.Catnat(SJ).rsample(key=KEY), NotImplementedError, "StraightThrough"),
@@ -300,15 +293,15 @@ IN_JAX: list[Row] = [
     ("weights alone", lambda: layer().load_state_dict({"weight": np.zeros((7, 4))}), ValueError, "_extra_state"),
     (
         "weights of other features",
-        lambda: layer().load_state_dict(cj.ScoreLayer(3, 8, key=KEY).state_dict()),
+        lambda: layer().load_state_dict(cj.CatnatLinear(3, 8, key=KEY).state_dict()),
         ValueError,
         r"\(7, 3\).*\(7, 4\)",
     ),
     (
-        "Fisher's diagonal of a renormalized distribution",
+        "Fisher's diagonal of a conditional distribution",
         lambda: cj.Catnat(SJ, mask=MASKJ).fisher_diagonal(),
         ValueError,
-        'mask_mode="prune"',
+        "has a `mask`.*Leave them out",
     ),
 ]
 

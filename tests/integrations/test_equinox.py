@@ -30,12 +30,12 @@ class Model(eqx.Module):
     """A hidden layer and a head for one example, as equinox's own layers are."""
 
     hidden: eqx.nn.Linear
-    head: cj.ScoreLayer
+    head: cj.CatnatLinear
 
     def __init__(self, classes=TREE, activation="natural", *, key=KEY):
         first, second = jax.random.split(key)
         self.hidden = eqx.nn.Linear(FEATURES, 8, key=first)
-        self.head = cj.ScoreLayer(8, classes, activation, key=second)
+        self.head = cj.CatnatLinear(8, classes, activation, key=second)
 
     def __call__(self, x):
         return self.head(jax.nn.relu(self.hidden(x)))
@@ -48,7 +48,8 @@ class Classifier(eqx.Module):
 
 
 def loss_of(model, x, y):
-    return cj.cross_entropy(jax.vmap(model)(x), y, model.head.tree, model.head.activation)
+    """As for any classifier whose outputs are logits."""
+    return optax.softmax_cross_entropy_with_integer_labels(jax.vmap(model)(x), y).mean()
 
 
 def equal(found, wanted):
@@ -103,7 +104,7 @@ def test_one_example_or_a_batch():
     model = Model()
     hidden = jax.nn.relu(jax.vmap(model.hidden)(X))
     close(jax.vmap(model)(X), model.head(hidden))
-    assert model(X[0]).shape == (K - 1,)
+    assert model(X[0]).shape == (K,)
     head = cj.CatnatHead(FEATURES, TREE, key=KEY)
     close(jax.vmap(head)(X, Y).output, head(X, Y).output)
     close(jax.vmap(head.log_prob)(X), head.log_prob(X))
@@ -121,7 +122,7 @@ def test_only_weight_and_bias_are_trained():
 
 def test_gradients_have_the_same_tree():
     gradient = eqx.filter_jit(eqx.filter_grad(loss_of))(Model(), X, Y)
-    assert isinstance(gradient.head, cj.ScoreLayer)
+    assert isinstance(gradient.head, cj.CatnatLinear)
     assert gradient.head.tree == TREE
     assert all(jnp.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
 
@@ -129,11 +130,11 @@ def test_gradients_have_the_same_tree():
 def test_surgery():
     model = Model()
     zero = eqx.tree_at(lambda model: model.head.weight, model, jnp.zeros((K - 1, 8)))
-    np.testing.assert_allclose(cj.catnat(zero(X[0]), TREE), TREE.prior, rtol=1e-5)  # zero scores mean the prior
+    np.testing.assert_allclose(jnp.exp(zero(X[0])), TREE.prior, rtol=1e-5)  # zero scores mean the prior
     assert (model.head.weight != 0).all()
     assert eqx.tree_at(lambda model: model.head.bias, model, None).head.bias is None
-    other = eqx.tree_at(lambda model: model.head, model, cj.ScoreLayer(8, catnat.chain(4), key=KEY))
-    assert other(X[0]).shape == (3,)
+    other = eqx.tree_at(lambda model: model.head, model, cj.CatnatLinear(8, catnat.chain(4), key=KEY))
+    assert other(X[0]).shape == (4,)
 
 
 def test_equal_means_equal_trees_too():
@@ -145,15 +146,19 @@ def test_equal_means_equal_trees_too():
 def test_many_models_side_by_side():
     models = eqx.filter_vmap(lambda key: Model(key=key))(jax.random.split(KEY, 3))
     scores = eqx.filter_vmap(lambda model, x: jax.vmap(model)(x), in_axes=(eqx.if_array(0), None))(models, X)
-    assert scores.shape == (3, 40, K - 1)
+    assert scores.shape == (3, 40, K)
 
 
 def test_in_a_sequential_it_is_a_lambda():
     """``eqx.nn.Sequential`` hands every layer a key; ``eqx.nn.Lambda`` drops it, and its weights are trained."""
-    layer = cj.ScoreLayer(8, TREE, key=KEY)
+    layer = cj.CatnatLinear(8, TREE, key=KEY)
     layers = [eqx.nn.Linear(FEATURES, 8, key=KEY), eqx.nn.Lambda(jax.nn.relu), eqx.nn.Lambda(layer)]
     model = eqx.nn.Sequential(layers)
-    gradient = eqx.filter_grad(lambda model: cj.cross_entropy(jax.vmap(model)(X), Y, TREE))(model)
+
+    def loss(model):
+        return optax.softmax_cross_entropy_with_integer_labels(jax.vmap(model)(X), Y).mean()
+
+    gradient = eqx.filter_grad(loss)(model)
     assert jnp.abs(gradient[2].fn.weight).max() > 0
     with pytest.raises(TypeError, match="'key'"):
         eqx.nn.Sequential([*layers[:2], layer])(X[0])
@@ -166,14 +171,8 @@ def test_beside_layers_with_state():
         x, state = model[0](x, state)
         return model[1](x), state
 
-    assert jax.vmap(scores, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(X, state)[0].shape == (40, K - 1)
+    assert jax.vmap(scores, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(X, state)[0].shape == (40, K)
     assert eqx.nn.inference_mode(model)[1].head.tree == TREE
-
-
-def test_layers_without_weights_are_static():
-    model = eqx.nn.Sequential([eqx.nn.Lambda(Model()), eqx.nn.Lambda(cj.LogProbsLayer(TREE))])
-    logs = eqx.filter_jit(lambda x: jax.vmap(model)(x))(X)
-    np.testing.assert_allclose(jnp.exp(logs).sum(-1), np.ones(40), rtol=1e-5)
 
 
 # ---- files ----
@@ -214,9 +213,9 @@ def test_equinoxs_options_go_through():
         (TREE.with_prior(np.ones(K)), "natural", "another tree: tree_table_10_.* has tree_table_10_"),
         (catnat.balanced(K + 1), "natural", "another tree: tree_table_10_.* has tree_balanced_11"),
         (TREE, "sigmoid", "another activation: activation_natural, .* has activation_sigmoid"),
-        (TREE, cj.natural(boundary="reflect"), "another activation: .*which is natural.*boundary='reflect'"),
+        (TREE, cj.natural(width=3.0), r"another activation: .*which is natural.*width=3\.0"),
     ],
-    ids=["tree", "prior", "classes", "activation", "boundary"],
+    ids=["tree", "prior", "classes", "activation", "width"],
 )
 def test_another_tree_or_activation_raises(tree, activation, says):
     with pytest.raises(ValueError, match=says):
@@ -227,20 +226,17 @@ def test_another_tree_or_activation_raises(tree, activation, says):
 
 def test_every_layer_is_checked():
     def model(*trees):
-        head = Classifier(cj.CatnatHead(FEATURES, trees[0], key=KEY))
-        return [head, Model(trees[1]), cj.LogProbsLayer(trees[2]), cj.ProbsLayer()]
+        return [Classifier(cj.CatnatHead(FEATURES, trees[0], key=KEY)), Model(trees[1])]
 
-    trees = TREE, TREE, TREE
-    assert eqx.tree_equal(tree_deserialise_leaves(saved(model(*trees)), model(*trees)), model(*trees))
-    for i in range(3):
-        others = [catnat.chain(K) if i == j else TREE for j in range(3)]
+    assert eqx.tree_equal(tree_deserialise_leaves(saved(model(TREE, TREE)), model(TREE, TREE)), model(TREE, TREE))
+    for others in ((TREE, catnat.chain(K)), (catnat.chain(K), TREE)):
         with pytest.raises(ValueError, match="another tree"):
-            tree_deserialise_leaves(saved(model(*trees)), model(*others))
+            tree_deserialise_leaves(saved(model(TREE, TREE)), model(*others))
 
 
 def test_a_file_with_more_than_the_model_has_raises(tmp_path):
-    path, like = tmp_path / "model.eqx", cj.ScoreLayer(FEATURES, TREE, bias=False, key=KEY)
-    tree_serialise_leaves(path, cj.ScoreLayer(FEATURES, TREE, key=KEY))
+    path, like = tmp_path / "model.eqx", cj.CatnatLinear(FEATURES, TREE, bias=False, key=KEY)
+    tree_serialise_leaves(path, cj.CatnatLinear(FEATURES, TREE, key=KEY))
     with pytest.raises(ValueError, match="more arrays than `like` has, such as the bias"):
         tree_deserialise_leaves(path, like)
     with open(path, "rb") as file:  # more may follow
@@ -256,14 +252,14 @@ def test_a_model_without_layers_of_catnat():
 # ---- misuse ----
 
 MISUSES = {
-    "no key": (lambda: cj.ScoreLayer(FEATURES, K), TypeError, r"needs a key: pass key=jax.random.key\(0\)"),
-    "an int for a key": (lambda: cj.ScoreLayer(FEATURES, K, key=0), TypeError, r"`key` is 0.*jax.random.key\(0\)"),
+    "no key": (lambda: cj.CatnatLinear(FEATURES, K), TypeError, r"needs a key: pass key=jax.random.key\(0\)"),
+    "an int for a key": (lambda: cj.CatnatLinear(FEATURES, K, key=0), TypeError, r"`key` is 0.*jax.random.key\(0\)"),
     "None for a key": (
         lambda: cj.CatnatHead(FEATURES, K, key=None),
         TypeError,
         r"`key` is None.*a random key is needed: jax.random.key",
     ),
-    "features of the wrong width": (lambda: jax.vmap(Model().head)(X), ValueError, r"`features` has shape \(6,\).* 8 "),
+    "features of the wrong width": (lambda: jax.vmap(Model().head)(X), ValueError, r"`input` has shape \(6,\).* 8 "),
     "another number of layers": (
         lambda: tree_deserialise_leaves(saved([Model(), Model()]), Model()),
         ValueError,

@@ -20,7 +20,7 @@ import optax
 import orbax.checkpoint
 from flax import linen, nnx
 
-from catnat.integrations.flax import CatnatHead, Fingerprint, ScoreLayer
+from catnat.integrations.flax import CatnatHead, CatnatLinear, Fingerprint
 
 FEATURES, K = 6, 10
 TREE = catnat.huffman(np.arange(1, K + 1))
@@ -31,9 +31,9 @@ Y = jnp.asarray(np.random.default_rng(1).integers(K, size=40))
 class Model(nnx.Module):
     """A hidden layer and a head, as users write them."""
 
-    def __init__(self, classes, activation="natural", *, rngs, kind=ScoreLayer):
+    def __init__(self, classes, activation="natural", *, rngs):
         self.hidden = nnx.Linear(FEATURES, 8, rngs=rngs)
-        self.head = kind(8, classes, activation, rngs=rngs)
+        self.head = CatnatLinear(8, classes, activation, rngs=rngs)
 
     def features(self, x):
         return nnx.relu(self.hidden(x))
@@ -77,7 +77,7 @@ def loss_of(layer):
 
 
 @pytest.mark.one_row
-@pytest.mark.parametrize(("kind", "plain"), [(ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)])
+@pytest.mark.parametrize(("kind", "plain"), [(CatnatLinear, cj.CatnatLinear), (CatnatHead, cj.CatnatHead)])
 def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain):
     layer = kind(FEATURES, TREE, "sigmoid", rngs=nnx.Rngs(3))
     optimizer = nnx.Optimizer(layer, optax.adamw(0.05, weight_decay=0.1), wrt=nnx.Param)
@@ -113,24 +113,26 @@ def test_inside_a_model_every_parameter_gets_a_gradient():
 def test_many_models_side_by_side():
     models = nnx.vmap(lambda rngs: Model(TREE, rngs=rngs))(nnx.Rngs(0).split(3))
     assert models.head.weight.shape == (3, K - 1, 8)
-    assert nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models, X).shape == (3, 40, K - 1)
+    assert nnx.vmap(lambda model, x: model(x), in_axes=(0, None))(models, X).shape == (3, 40, K)
 
 
 # ---- the methods are those of catnat.jax ----
 
 
-def test_score_layer_says_what_the_plain_one_says():
-    layer = ScoreLayer(FEATURES, TREE, rngs=nnx.Rngs(3))
-    plain = cj.ScoreLayer(FEATURES, TREE, dtype=jnp.float32, key=nnx.Rngs(3).params())
+def test_linear_layer_says_what_the_plain_one_says():
+    layer = CatnatLinear(FEATURES, TREE, rngs=nnx.Rngs(3))
+    plain = cj.CatnatLinear(FEATURES, TREE, dtype=jnp.float32, key=nnx.Rngs(3).params())
     mask = jnp.arange(K) != 2
     equal(layer(X), plain(X))
-    equal(layer.log_probs(X), cj.log_catnat(plain(X), TREE))
-    equal(layer.distribution(X, mask=mask, unimix=0.1), cj.Catnat(plain(X), TREE, mask=mask, unimix=0.1))
-    equal(layer.loss(X, Y, label_smoothing=0.1), cj.cross_entropy(plain(X), Y, TREE, label_smoothing=0.1))
+    equal(layer.scores(X), plain.scores(X))
+    equal(layer.log_probs(X), plain(X))
+    equal(layer.distribution(X, mask=mask, unimix=0.1), plain.distribution(X, mask=mask, unimix=0.1))
+    equal(layer.loss(X, Y, label_smoothing=0.1), plain.loss(X, Y, label_smoothing=0.1))
     equal(layer.as_pytree(), plain)
+    assert layer(X).shape == (40, K)
     assert layer.loss(X, Y).shape == ()
     assert layer.tree == TREE
-    assert layer.activation == cj.natural()
+    assert layer.activation == cj.sigmoid()
     assert layer.in_features == FEATURES
 
 
@@ -153,32 +155,33 @@ def test_head_says_what_the_plain_one_says():
 
 def test_no_method_of_the_plain_layers_is_missing():
     """All but what makes a pytree, files, which are flax's affair, and rows on many devices: see ``as_pytree``."""
-    for kind, plain in ((ScoreLayer, cj.ScoreLayer), (CatnatHead, cj.CatnatHead)):
+    for kind, plain in ((CatnatLinear, cj.CatnatLinear), (CatnatHead, cj.CatnatHead)):
         public = {name for name in dir(plain) if not name.startswith("_") and callable(getattr(plain, name))}
         assert public - set(dir(kind)) <= {
             "tree_flatten_with_keys",
             "tree_unflatten",
+            "checked",
             "padded",
             "state_dict",
             "load_state_dict",
+            "from_state_dict",
         }
 
 
 def test_one_example_and_any_batch():
-    layer = ScoreLayer(FEATURES, TREE, rngs=nnx.Rngs(0))
+    layer = CatnatLinear(FEATURES, TREE, rngs=nnx.Rngs(0))
     np.testing.assert_allclose(layer(X[0]), layer(X)[0], rtol=1e-6)
     np.testing.assert_allclose(jax.vmap(layer)(X), layer(X), rtol=1e-6)
-    assert layer(X.reshape(4, 10, FEATURES)).shape == (4, 10, K - 1)
+    assert layer(X.reshape(4, 10, FEATURES)).shape == (4, 10, K)
 
 
 def test_dtypes_have_flaxs_meaning():
     """``dtype`` is what is computed in and ``param_dtype`` that of the parameters, as in nnx.Linear."""
-    for kind in (ScoreLayer, CatnatHead):
+    for kind in (CatnatLinear, CatnatHead):
         layer = kind(FEATURES, TREE, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
-        scores = layer if kind is ScoreLayer else layer.scores
         linear = nnx.Linear(FEATURES, K - 1, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
         assert layer.weight.dtype == linear.kernel.dtype == jnp.float32
-        assert scores(X).dtype == linear(X).dtype == jnp.bfloat16
+        assert layer.scores(X).dtype == layer.log_probs(X).dtype == linear(X).dtype == jnp.bfloat16
         assert loss_of(layer).dtype == jnp.bfloat16
         assert kind(FEATURES, TREE, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0)).weight.dtype == jnp.bfloat16
         assert kind(FEATURES, TREE, use_bias=False, rngs=nnx.Rngs(0)).bias is None
@@ -299,7 +302,7 @@ def test_a_head_checks_its_state_too():
 def plain_in_a_module(wrap):
     class Wrapped(nnx.Module):
         def __init__(self, rngs):
-            self.head = wrap(cj.ScoreLayer(FEATURES, K, key=rngs.params()))
+            self.head = wrap(cj.CatnatLinear(FEATURES, K, key=rngs.params()))
 
     model = Wrapped(nnx.Rngs(0))
     optimizer, before = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param), jnp.array(model.head.weight)
@@ -308,7 +311,7 @@ def plain_in_a_module(wrap):
 
 
 def test_a_plain_layer_is_refused_or_not_trained():
-    with pytest.raises(ValueError, match=r"Found data on value of type.*ScoreLayer"):
+    with pytest.raises(ValueError, match=r"Found data on value of type.*CatnatLinear"):
         plain_in_a_module(lambda layer: layer)
     assert plain_in_a_module(nnx.data) == 0
 
@@ -334,11 +337,11 @@ def test_linen_needs_no_layer():
 
 
 def layer_of(**changes):
-    return ScoreLayer(**{"in_features": FEATURES, "classes": K, "rngs": nnx.Rngs(0), **changes})
+    return CatnatLinear(**{"in_features": FEATURES, "classes": K, "rngs": nnx.Rngs(0), **changes})
 
 
 MISUSES = {
-    "no rngs": (lambda: ScoreLayer(FEATURES, K), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
+    "no rngs": (lambda: CatnatLinear(FEATURES, K), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
     "catnat's name for a bias": (lambda: layer_of(bias=False), TypeError, "use_bias"),
     "a key": (lambda: layer_of(key=jax.random.key(0)), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
     "an int for rngs": (lambda: layer_of(rngs=0), TypeError, r"`rngs` is 0 .*rngs=nnx.Rngs\(0\)"),
@@ -352,12 +355,7 @@ MISUSES = {
     "no classes": (lambda: layer_of(classes=0), ValueError, "at least 1 class"),
     "softmax as activation": (lambda: layer_of(activation="softmax"), ValueError, "one of 'natural', 'sigmoid'"),
     "features that are no integer": (lambda: layer_of(in_features="6"), TypeError, "`in_features` is '6'"),
-    "features of the wrong width": (lambda: layer_of()(X[:, :4]), ValueError, r"`features` has shape \(40, 4\).* 6 "),
-    "a wrong width in the head": (
-        lambda: CatnatHead(FEATURES, K, rngs=nnx.Rngs(0))(X[:, :4], Y),
-        ValueError,
-        r"`input` has shape \(40, 4\)",
-    ),
+    "features of the wrong width": (lambda: layer_of()(X[:, :4]), ValueError, r"`input` has shape \(40, 4\).* 6 "),
     "targets of the wrong shape": (lambda: layer_of().loss(X, Y[:7]), ValueError, "`target` has shape"),
     "targets that are no classes": (lambda: layer_of().loss(X, Y + K), ValueError, "0 .. 9"),
     "a mask over nodes": (

@@ -32,8 +32,8 @@ TREE = catnat.huffman([5, 3, 2, 1, 1, 4, 2])
 MASK = np.array([True, True, False, True, False, True, True])
 OPTIONS = {
     "plain": {},
-    "prune": {"mask": MASK},
-    "all": {"mask": MASK, "mask_mode": "renormalize", "temperature": 2.0, "unimix": 0.2},
+    "mask": {"mask": MASK},
+    "all": {"mask": MASK, "temperature": 2.0, "unimix": 0.2},
 }
 
 
@@ -171,7 +171,7 @@ def test_gradients_and_transformations():
     close(jax.jit(jax.grad(mine))(scores), jax.grad(wanted)(scores), 1e-10)
     # A distribution is a pytree of its arrays, with masks and temperatures in every row.
     mask, temperature = jnp.asarray(np.stack([MASK, ~MASK, np.ones(K, bool)])), jnp.array([0.5, 1.0, 2.0])
-    batch = Catnat(scores, TREE, mask=mask, mask_mode="renormalize", temperature=temperature)
+    batch = Catnat(scores, TREE, mask=mask, temperature=temperature)
     assert len(jax.tree.leaves(batch)) == 3
     same = jax.tree.map(lambda array: array, batch)
     assert (type(same), same.batch_shape) == (Catnat, (3,))
@@ -250,12 +250,12 @@ def test_groups_of_a_mixture_are_drawn_from_their_posterior():
 
 # ---- the bijection ----
 
-NARROW = cj.natural(width=3.0, scaling="isotropic")
+NARROW = cj.natural(width=3.0)
 MAPS = {
     "balanced sigmoid": (catnat.balanced(8), cj.sigmoid()),
     "balanced natural": (catnat.balanced(8), cj.natural()),
-    "uneven isotropic sigmoid": (TREE, cj.sigmoid(scaling="isotropic")),
-    "uneven narrow isotropic natural": (TREE, NARROW),
+    "uneven sigmoid": (TREE, cj.sigmoid()),
+    "uneven narrow natural": (TREE, NARROW),
     "chain natural": (catnat.chain(5), cj.natural()),
     "two classes": (catnat.balanced(2), cj.natural()),
 }
@@ -309,7 +309,7 @@ def test_the_determinant_integrates_to_the_volume_of_the_simplex(activation):
 
 
 def test_the_domain_is_the_activations_band():
-    """Its edges are where one branch becomes certain, for uneven trees and any scale."""
+    """Its edges are where one branch becomes certain, for uneven trees and any width."""
     for activation in ("natural", NARROW):
         transform = CatnatTransform(TREE, activation)
         assert transform.domain.event_dim == 1
@@ -364,10 +364,10 @@ def test_it_is_static_data():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="reflect"):
-        CatnatTransform(catnat.balanced(4), cj.natural(boundary="reflect"))
-    with pytest.raises(TypeError, match=r"catnat\.Tree is needed"):
-        CatnatTransform(4)
+    assert CatnatTransform(4).tree == catnat.balanced(4)
+    for nothing in (None, "four"):
+        with pytest.raises(TypeError, match="`tree` is"):
+            CatnatTransform(nothing)
     transform = CatnatTransform(catnat.balanced(4))
     for shape_of, wrong in ((transform.forward_shape, (2, 4)), (transform.inverse_shape, (3,))):
         with pytest.raises(ValueError, match="4 classes"):
@@ -395,7 +395,7 @@ def test_transformed_distributions_and_their_reparameterization():
 def test_nuts_finds_the_posterior_of_counts():
     """A Dirichlet, whose means and variances are known; all within six standard errors."""
     counts, prior = jnp.array([30, 0, 5, 12, 3]), 0.5
-    transform = CatnatTransform(catnat.huffman([4, 1, 2, 3, 1]))  # natural: NUTS also has to find its way into a box
+    transform = CatnatTransform(catnat.huffman([4, 1, 2, 3, 1]), "natural")  # NUTS also has to find its way into a box
 
     def model():
         p = numpyro.sample("p", dist.Dirichlet(jnp.full(5, prior)))

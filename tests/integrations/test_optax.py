@@ -46,7 +46,7 @@ def test_it_is_what_a_loss_of_natural_gradient_gives(damping):
 
 def test_saturated_scores_do_not_move():
     scores = jnp.array([4.0, 0.3, -0.2])  # the root always says yes: node 1 is never reached
-    optimizer = scale_by_fisher(damping=0.1)
+    optimizer = scale_by_fisher(activation="natural", damping=0.1)
     updates, _ = optimizer.update(jnp.ones(3), optimizer.init(scores), scores)
     np.testing.assert_allclose(updates, [0.0, 0.0, 1 / 0.35], rtol=1e-6)
 
@@ -117,6 +117,8 @@ def test_natural_gradient_descent_finds_the_target():
 
 
 def test_errors():
+    with pytest.raises(TypeError, match="`tree` is 'a tree'"):
+        scale_by_fisher("a tree")
     with pytest.raises(ValueError, match="`damping`"):
         scale_by_fisher(damping=-1.0)
     optimizer = scale_by_fisher()

@@ -226,7 +226,7 @@ for value in (
     cj.geometry.natural_gradient(np.zeros(3)),
     cj.geometry.kl_step(np.zeros((2, 3)), np.ones((2, 3)), np.array([0.1, 0.2])),
     cj.estimators.MovingAverage().update(np.ones(3)).value,
-    cj.ScoreLayer(3, 4, key=key).weight,
+    cj.CatnatLinear(3, 4, key=key).weight,
 ):
     assert value.dtype == jnp.float32, value.dtype
 """

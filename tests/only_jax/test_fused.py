@@ -10,7 +10,7 @@ import pytest
 import catnat
 import catnat.jax as cj
 from catnat.jax import _fused
-from catnat.jax._nodes import Nodes
+from catnat.jax._plan import Plan
 
 pytest.importorskip("catnat_kernels.jax_ops")
 
@@ -26,13 +26,13 @@ TREES = {
     "balanced-8": catnat.balanced(8),
     "balanced-100": catnat.balanced(100),
     "huffman": catnat.huffman([1.0, 2, 4, 8, 16]),
-    "forest": catnat.Forest([3, 1, catnat.chain(5), 40]),
+    "chain": catnat.chain(40),
 }
-ACTIVATIONS = {
-    "sigmoid": cj.sigmoid(),
-    "natural": cj.natural(),
-    "reflect": cj.natural(boundary="reflect", scaling="isotropic"),
-}
+ACTIVATIONS = {"sigmoid": cj.sigmoid(), "natural": cj.natural(), "narrow": cj.natural(width=3.0)}
+
+
+def problem_of(tree, activation=ACTIVATIONS["natural"], floored=True, dtype=jnp.float64):
+    return _fused.Problem(Plan(tree, activation, jnp.dtype(dtype)), floored)
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
@@ -50,7 +50,7 @@ def both(problem, of) -> None:
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 def test_values_and_gradients_are_those_of_plain_operations(tree, activation, floored):
     scores, grad = normal(0, 21, tree.num_nodes), normal(1, 21, tree.num_classes)
-    both(_fused.Problem(tree, activation, floored), lambda f: value_and_gradient(f, scores, grad))
+    both(problem_of(tree, activation, floored), lambda f: value_and_gradient(f, scores, grad))
 
 
 def value_and_gradient(function, scores, grad):
@@ -77,7 +77,7 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
 def test_transforms(transform):
     scores, tangent = normal(0, 3, 7), normal(1, 3, 7)
-    both(_fused.Problem(TREES["balanced-8"], cj.natural(), True), lambda f: transform(f, scores, tangent))
+    both(problem_of(TREES["balanced-8"]), lambda f: transform(f, scores, tangent))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
@@ -86,28 +86,32 @@ def test_hostile_scores_stay_finite(activation, dtype):
     limits = jnp.finfo(dtype)
     values = [0.0, limits.tiny, limits.eps, 1.0, np.pi, 4 * np.pi, 1e4, limits.max**0.5, limits.max]
     scores = jnp.asarray([*values, *(-value for value in values)], dtype)[:, None]
-    problem = _fused.Problem(catnat.balanced(2), activation, True)
+    problem = problem_of(catnat.balanced(2), activation, dtype=dtype)
     found = value_and_gradient(lambda s: _fused._log_probs(s, problem), scores, jnp.ones((len(scores), 2), dtype))
     assert all(jnp.isfinite(each).all() and each.dtype == dtype for each in found)
 
 
 def test_rows_in_parallel():
     scores, grad = normal(0, 3001, 31), normal(1, 3001, 32)
-    problem = _fused.Problem(catnat.balanced(32), cj.natural(), True)
+    problem = problem_of(catnat.balanced(32))
     both(problem, lambda f: value_and_gradient(f, scores, grad))
 
 
 def test_outside_of_jit():
-    scores, problem = normal(0, 3, 7), _fused.Problem(TREES["balanced-8"], cj.natural(), True)
+    scores, problem = normal(0, 3, 7), problem_of(TREES["balanced-8"])
     np.testing.assert_allclose(_fused._log_probs(scores, problem), problem.plain(scores), rtol=1e-9)
 
 
 def test_who_is_served():
-    nodes = Nodes(jnp.zeros((2, 3)), catnat.balanced(4), cj.natural())
-    assert _fused.log_probs(nodes, floored=True) is not None
-    half = Nodes(jnp.zeros((2, 3), jnp.bfloat16), nodes.tree, nodes.activation)
-    assert _fused.log_probs(half, floored=True) is None
-    assert "catnat_log_probs" in jax.jit(cj.log_catnat).lower(jnp.zeros((2, 3))).as_text()
+    class Own(cj.sigmoid):
+        """A subclass may compute something else."""
+
+    def program(dtype, activation="natural"):
+        return jax.jit(lambda s: cj.log_catnat(s, activation=activation)).lower(jnp.zeros((2, 3), dtype)).as_text()
+
+    assert "catnat_log_probs" in program(jnp.float32)
+    assert "catnat_log_probs" in program(jnp.bfloat16)  # computed in float32
+    assert "catnat_log_probs" not in program(jnp.float32, Own())
 
 
 def test_shards_of_a_mesh():

@@ -25,10 +25,9 @@ def make(tree, activation="natural", dtype=jnp.float64, spread=1.0, **options):
     """A head whose scores spread over the bands, some beyond them."""
     rng = np.random.default_rng(0)
     head = cj.CatnatHead(FEATURES, tree, activation, dtype=dtype, key=jax.random.key(0), **options)
-    deviation = spread / np.broadcast_to(head.activation.scale(tree), tree.num_nodes)
-    head.weight = jnp.asarray(rng.normal(size=head.weight.shape) * deviation[:, None] * 2 / FEATURES**0.5, dtype)
+    head.weight = jnp.asarray(rng.normal(size=head.weight.shape) * spread * 2 / FEATURES**0.5, dtype)
     if head.bias is not None:
-        head.bias = jnp.asarray(rng.normal(size=head.bias.shape) * deviation, dtype)
+        head.bias = jnp.asarray(rng.normal(size=head.bias.shape) * spread, dtype)
     return head
 
 
@@ -128,10 +127,10 @@ else:
 # ---- parameters, dtypes, errors ----
 
 
-def test_it_starts_as_a_score_layer_does():
+def test_it_starts_as_a_linear_layer_does():
     tree, key = TREES["huffman-90"], jax.random.key(0)
     for bias in (False, True):
-        head, layer = (kind(8, tree, "sigmoid", bias, key=key) for kind in (cj.CatnatHead, cj.ScoreLayer))
+        head, layer = (kind(8, tree, "sigmoid", bias, key=key) for kind in (cj.CatnatHead, cj.CatnatLinear))
         close(jax.tree.leaves(head), jax.tree.leaves(layer))
         close(head.log_prob(jnp.zeros(8)), jnp.log(tree.prior))
     assert cj.CatnatHead(8, 5, dtype=jnp.bfloat16, key=key).weight.dtype == jnp.bfloat16

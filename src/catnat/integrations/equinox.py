@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import catnat.jax as cj
-from catnat.jax import extend
+from catnat.trees.saving import check_names, names
 
 __all__ = ["tree_deserialise_leaves", "tree_serialise_leaves"]
 
-_LAYERS = (cj.ScoreLayer, cj.CatnatHead, cj.ProbsLayer, cj.LogProbsLayer)
+_LAYERS = (cj.CatnatLinear, cj.CatnatHead)
 
 
 def tree_serialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], pytree: Any, **options: Any) -> None:
@@ -39,8 +39,8 @@ def tree_serialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], pytree: 
     Example:
         >>> import io, jax
         >>> from catnat.integrations.equinox import tree_serialise_leaves
-        >>> from catnat.jax import ScoreLayer
-        >>> tree_serialise_leaves(io.BytesIO(), ScoreLayer(8, 10, key=jax.random.key(0)))
+        >>> from catnat.jax import CatnatLinear
+        >>> tree_serialise_leaves(io.BytesIO(), CatnatLinear(8, 10, key=jax.random.key(0)))
     """
     with _opened(path_or_file, "wb") as file:
         np.save(file, np.array(_names(pytree), dtype=str).reshape(-1, 2))
@@ -61,11 +61,11 @@ def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: 
         ...     tree_deserialise_leaves,
         ...     tree_serialise_leaves,
         ... )
-        >>> from catnat.jax import ScoreLayer
+        >>> from catnat.jax import CatnatLinear
         >>> file = io.BytesIO()
-        >>> tree_serialise_leaves(file, ScoreLayer(8, 10, "natural", key=jax.random.key(0)))
+        >>> tree_serialise_leaves(file, CatnatLinear(8, 10, "natural", key=jax.random.key(0)))
         >>> _ = file.seek(0)
-        >>> tree_deserialise_leaves(file, ScoreLayer(8, 10, "sigmoid", key=jax.random.key(1)))
+        >>> tree_deserialise_leaves(file, CatnatLinear(8, 10, "sigmoid", key=jax.random.key(1)))
         Traceback (most recent call last):
         ValueError: The weights are of a layer with another activation: ...
     """
@@ -76,8 +76,8 @@ def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: 
                 f"The file holds a model with {len(saved)} layers of catnat, but `like` has {len(layers)}: build "
                 "`like` as the model that was saved."
             )
-        for layer, names in zip(layers, saved.tolist(), strict=True):
-            extend.check_names(names, layer.tree, layer.activation)
+        for layer, found in zip(layers, saved.tolist(), strict=True):
+            check_names(found, layer.tree, layer.activation)
         model = eqx.tree_deserialise_leaves(file, like, **options)
         # Equinox reads what it needs and leaves the rest, which may be meant: after an open file, or by the options.
         if file is not path_or_file and not options and file.read(1):
@@ -94,21 +94,21 @@ def _layers(pytree: Any) -> list[Any]:
 
 
 def _names(pytree: Any) -> list[tuple[str, str]]:
-    return [extend.names(layer.tree, layer.activation) for layer in _layers(pytree)]
+    return [names(layer.tree, layer.activation) for layer in _layers(pytree)]
 
 
 def _read_names(file: IO[bytes]) -> NDArray[np.str_]:
     try:
-        names = np.load(file)
+        found = np.load(file)
     except (EOFError, ValueError):  # NumPy's own advice would be to allow pickles
-        names = np.zeros(0)
-    if names.dtype.kind != "U" or names.shape[1:] != (2,):
+        found = np.zeros(0)
+    if found.dtype.kind != "U" or found.shape[1:] != (2,):
         raise ValueError(
             "The file does not begin with the names of trees and activations: it looks as if equinox's own "
             "tree_serialise_leaves wrote it. Read it with eqx.tree_deserialise_leaves, which checks no tree, and save "
             "it again with catnat.integrations.equinox.tree_serialise_leaves."
         )
-    return names
+    return found
 
 
 def _opened(path_or_file: str | pathlib.Path | IO[bytes], mode: str) -> contextlib.AbstractContextManager[IO[bytes]]:

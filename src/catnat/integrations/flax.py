@@ -1,6 +1,6 @@
-"""The score layer and the head as modules of flax's NNX: the weights are ``nnx.Param``, so its optimizers train them.
+"""The last layers of :mod:`catnat.jax` as modules of flax's NNX, whose optimizers train the ``nnx.Param`` they hold.
 
-They hold no mathematics: every method is that of the layer of :mod:`catnat.jax` with the same weights. Arguments have
+They hold no mathematics: every method is that of the layer there with the same weights. Arguments have
 flax's names where ``nnx.Linear`` has one for the same thing (``in_features``, ``use_bias``, ``dtype``, ``param_dtype``,
 ``rngs``), because ``dtype`` alone means something else there, and those of :mod:`catnat.jax` otherwise. The parameters
 are ``weight`` and ``bias``, a row per node, as in both of catnat's backends: a ``kernel`` would be its transpose.
@@ -22,9 +22,10 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 import catnat.jax as cj
 from catnat import Tree
-from catnat.jax import extend
+from catnat.jax.layers import explains, needs
+from catnat.trees.saving import check_names, names
 
-__all__ = ["CatnatHead", "Fingerprint", "ScoreLayer"]
+__all__ = ["CatnatHead", "CatnatLinear", "Fingerprint"]
 
 
 _NEEDS_RNGS = "The initial weights are drawn from it: rngs=nnx.Rngs(0), or the rngs that the model was given."
@@ -47,51 +48,64 @@ class Fingerprint(nnx.Variable[Any]):
 
     Example:
         >>> from flax import nnx
-        >>> from catnat.integrations.flax import ScoreLayer
-        >>> list(ScoreLayer(8, 10, rngs=nnx.Rngs(0)).fingerprint.get_value())
-        ['activation_natural', 'tree_balanced_10']
+        >>> from catnat.integrations.flax import CatnatLinear
+        >>> list(CatnatLinear(8, 10, rngs=nnx.Rngs(0)).fingerprint.get_value())
+        ['activation_sigmoid', 'tree_balanced_10']
     """
 
 
-class _OfRows(nnx.Module):
+class _RowPerNode(nnx.Module):
     """What both have in common: parameters, what is static, and the same layer in :mod:`catnat.jax`."""
 
     weight: nnx.Param[Any]
     bias: nnx.Param[Any] | None
     fingerprint: Fingerprint
-    tree: Tree
-    activation: cj.Activation
 
-    def __init__(self, in_features: int, layer: cj.ScoreLayer | cj.CatnatHead, dtype: Any) -> None:
+    def __init__(self, in_features: int, layer: cj.CatnatLinear | cj.CatnatHead, dtype: Any) -> None:
         self.in_features = in_features
-        self.tree, self.activation, self.dtype = layer.tree, layer.activation, dtype
+        self.static, self.dtype = layer.tree_flatten_with_keys()[1], dtype
+        self.tree, self.activation = layer.tree, layer.activation
         self.weight = nnx.Param(layer.weight)
         self.bias = nnx.data(None) if layer.bias is None else nnx.Param(layer.bias)
-        self.fingerprint = Fingerprint(
-            {name: jnp.zeros((), jnp.float32) for name in extend.names(self.tree, self.activation)}
-        )
+        self.fingerprint = Fingerprint({name: jnp.zeros((), jnp.float32) for name in names(self.tree, self.activation)})
 
     def _parameters(self) -> tuple[Array, Array | None]:
         """The arrays in the dtype to compute in, if they belong to this tree and activation."""
-        extend.check_names(self.fingerprint.get_value(), self.tree, self.activation)
+        check_names(self.fingerprint.get_value(), self.tree, self.activation)
         weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
         return self._cast(weight), None if bias is None else self._cast(bias)
 
     def _cast(self, values: Array) -> Array:
         return values if self.dtype is None else jnp.asarray(values, self.dtype)
 
+    def as_pytree(self) -> Any:
+        """The same layer in :mod:`catnat.jax`, with the same arrays."""
+        raise NotImplementedError
 
-class ScoreLayer(_OfRows):
-    """The last linear layer of a model: features to the K-1 scores of a tree.
+    def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
+        """The scores of all nodes, O(d K)."""
+        return self.as_pytree().scores(self._cast(input))
 
-    The module of flax's NNX with the methods of :class:`catnat.jax.ScoreLayer`, in place of an ``nnx.Linear`` with K
-    outputs. Its state is ``weight``, (K-1, in_features), and ``bias``, (K-1,), as ``nnx.Param``, and a
-    :class:`Fingerprint`; the tree and the activation are static. It starts near the tree's prior.
+    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, O(d K)."""
+        return self.as_pytree().log_probs(self._cast(input))
+
+    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
+        """The distribution over all classes, with the options of :class:`catnat.jax.Catnat`, such as ``mask``."""
+        return self.as_pytree().distribution(self._cast(input), **options)
+
+
+class CatnatLinear(_RowPerNode):
+    """The last layer of a model, in the place of an ``nnx.Linear`` with K outputs that are logits.
+
+    The module of flax's NNX with the methods of :class:`catnat.jax.CatnatLinear`: called with features, it returns the
+    K leaf log-probabilities, which are logits to whatever takes logits. Its state is ``weight``, (K-1, in_features),
+    and ``bias``, (K-1,), as ``nnx.Param``, and a :class:`Fingerprint`; the tree and the activation are static.
 
     Args:
         in_features: The size of the input.
         classes: The number of classes, or the tree.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
         use_bias: Whether to add a bias.
         dtype: The dtype to compute the scores in; that of features and parameters if not given.
         param_dtype: The dtype of the parameters.
@@ -100,60 +114,51 @@ class ScoreLayer(_OfRows):
     Example:
         >>> import jax.numpy as jnp, optax
         >>> from flax import nnx
-        >>> from catnat.integrations.flax import ScoreLayer
+        >>> from catnat.integrations.flax import CatnatLinear
         >>> model = nnx.Sequential(
         ...     nnx.Linear(4, 32, rngs=nnx.Rngs(0)),
         ...     nnx.relu,
-        ...     ScoreLayer(32, 10, rngs=nnx.Rngs(1)),
+        ...     CatnatLinear(32, 10, rngs=nnx.Rngs(1)),
         ... )
         >>> optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
         >>> model(jnp.zeros((2, 4))).shape
-        (2, 9)
+        (2, 10)
     """
 
-    @extend.needs(rngs=_NEEDS_RNGS)
-    @extend.explains(**_OF_CATNAT_JAX)
+    @needs(rngs=_NEEDS_RNGS)
+    @explains(**_OF_CATNAT_JAX)
     def __init__(
         self,
         in_features: int,
         classes: int | Tree,
-        activation: cj.Activation | str = "natural",
+        activation: cj.Activation | str = "sigmoid",
         *,
         use_bias: bool = True,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        layer = cj.ScoreLayer(in_features, classes, activation, use_bias, param_dtype, key=_key(rngs))
+        layer = cj.CatnatLinear(in_features, classes, activation, use_bias, param_dtype, key=_key(rngs))
         super().__init__(in_features, layer, dtype)
 
-    def as_pytree(self) -> cj.ScoreLayer:
+    def as_pytree(self) -> cj.CatnatLinear:
         """The same layer in :mod:`catnat.jax`, with the same arrays."""
-        return cj.ScoreLayer.tree_unflatten((self.tree, self.activation), self._parameters())
+        return cj.CatnatLinear.tree_unflatten(self.static, self._parameters())
 
-    def __call__(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """The scores."""
-        return self.as_pytree()(self._cast(features))
-
-    def distribution(self, features: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
-        """The distribution over the classes, with the options of :class:`catnat.jax.Catnat`, such as ``mask``."""
-        return self.as_pytree().distribution(self._cast(features), **options)
-
-    def log_probs(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+    def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """The log-probability of every class."""
-        return self.as_pytree().log_probs(self._cast(features))
+        return self.log_probs(input)
 
-    def loss(self, features: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
+    def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
         """The cross-entropy, with the options of :func:`catnat.jax.cross_entropy`."""
-        return self.as_pytree().loss(self._cast(features), target, **options)
+        return self.as_pytree().loss(self._cast(input), target, **options)
 
 
-class CatnatHead(_OfRows):
+class CatnatHead(_RowPerNode):
     """Features to a categorical variable of very many classes: the loss and draws read the rows of a path alone.
 
-    The module of flax's NNX with the methods of :class:`catnat.jax.CatnatHead`. Its state is ``weight``, (K-1,
-    in_features), and ``bias``, (K-1,), as ``nnx.Param``, and a :class:`Fingerprint`; all else is static. Where many
-    devices share the rows by ``axis_name``, use ``head.as_pytree().padded(count)``.
+    The module of flax's NNX with the methods of :class:`catnat.jax.CatnatHead`, and the state of a
+    :class:`CatnatLinear`. Where many devices share the rows by ``axis_name``, use ``head.as_pytree().padded(count)``.
 
     Args:
         in_features: The size of the input.
@@ -179,8 +184,8 @@ class CatnatHead(_OfRows):
         (8,)
     """
 
-    @extend.needs(rngs=_NEEDS_RNGS)
-    @extend.explains(**_OF_CATNAT_JAX)
+    @needs(rngs=_NEEDS_RNGS)
+    @explains(**_OF_CATNAT_JAX)
     def __init__(
         self,
         in_features: int,
@@ -197,24 +202,14 @@ class CatnatHead(_OfRows):
         options: dict[str, Any] = {"class_weights": class_weights, "ignore_index": ignore_index, "dtype": param_dtype}
         head = cj.CatnatHead(in_features, classes, activation, use_bias, **options, key=_key(rngs))
         super().__init__(in_features, head, dtype)
-        self.class_weights, self.ignore_index = head.class_weights, ignore_index
 
     def as_pytree(self) -> cj.CatnatHead:
         """The same head in :mod:`catnat.jax`, with the same arrays."""
-        static = self.tree, self.activation, self.class_weights, self.ignore_index
-        return cj.CatnatHead.tree_unflatten(static, self._parameters())
+        return cj.CatnatHead.tree_unflatten(self.static, self._parameters())
 
     def __call__(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> cj.HeadOutput:
         """The log-probability of every target, 0 for ignored ones, and the loss."""
         return self.as_pytree()(self._cast(input), target)
-
-    def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """The scores of all nodes, O(d K)."""
-        return self.as_pytree().scores(self._cast(input))
-
-    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class, O(d K)."""
-        return self.as_pytree().log_probs(self._cast(input))
 
     def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """:meth:`log_probs`, under the other name that :class:`catnat.jax.CatnatHead` has for it."""
@@ -243,10 +238,6 @@ class CatnatHead(_OfRows):
     def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
         """The most probable class; see :meth:`topk`."""
         return self.as_pytree().predict(self._cast(input))
-
-    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
-        """The distribution over all classes, with the options of :class:`catnat.jax.Catnat`; O(d K)."""
-        return self.as_pytree().distribution(self._cast(input), **options)
 
 
 def _key(rngs: Any) -> PRNGKeyArray:

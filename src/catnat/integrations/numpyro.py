@@ -12,6 +12,7 @@ except ImportError as error:
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray, Shaped
 from numpy.typing import ArrayLike
@@ -26,7 +27,10 @@ from numpyro.distributions.util import (  # type: ignore[import-untyped, import-
 
 import catnat.jax as cj
 from catnat import Bins, EdgeWarning, Tree
-from catnat.jax import extend
+from catnat.activations import resolve
+from catnat.jax.distributions import divergence, takes_scores
+from catnat.jax.geometry import log_abs_det_jacobian
+from catnat.trees.builders import as_tree
 
 __all__ = ["BinnedCatnat", "Catnat", "CatnatTransform"]
 
@@ -43,12 +47,12 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         validate_args: Whether to check scores and values; NumPyro's default if not given.
-        options: ``num_classes``, ``mask``, ``valid_classes``, ``mask_mode``, ``temperature`` and ``unimix``, as for
-            :class:`catnat.jax.Catnat`. (The argument ``mask`` gives the valid classes. The method ``mask`` is
-            NumPyro's: it leaves whole variables out of a model.)
+        options: ``mask``, ``valid_classes``, ``temperature`` and ``unimix``, as for :class:`catnat.jax.Catnat`. (The
+            argument ``mask`` gives the valid classes. The method ``mask`` is NumPyro's: it leaves whole variables out
+            of a model.)
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -72,12 +76,12 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     distribution: cj.Catnat
     """The same distribution as a distribution of :mod:`catnat.jax`."""
 
-    @extend.explains(**extend.NOT_SCORES)
+    @takes_scores
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
-        tree: Tree | None = None,
-        activation: cj.Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: cj.Activation | str = "sigmoid",
         *,
         validate_args: bool | None = None,
         **options: Any,
@@ -127,8 +131,9 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     @validate_sample
     def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of classes; what is none has -inf, with a warning, if values are checked."""
-        classes, _ = extend.nearest_classes(value, self.distribution.num_classes)
-        return self.distribution.log_prob(classes)
+        value = jnp.asarray(value)  # of any dtype; a small one cannot hold the last class
+        wide = value.astype(jnp.promote_types(value.dtype, jnp.int32))
+        return self.distribution.log_prob(jnp.clip(wide, 0, self.distribution.num_classes - 1).astype(jnp.int32))
 
     def enumerate_support(self, expand: bool = True) -> Int[Array, "classes *batch"]:
         """All classes on a new first axis, for every row or, with ``expand=False``, for all rows together."""
@@ -150,7 +155,7 @@ def _between_catnats(p: Catnat, q: Catnat) -> Array:
 def _between_categoricals(p: Any, q: Any) -> Array:
     """KL(p || q) over all classes, where one of them is NumPyro's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
-    return extend.divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
+    return divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
 
 
 class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no types
@@ -161,8 +166,8 @@ class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no ty
     Args:
         scores: One score per inner node on the last axis, K-1 for K bins.
         bins: The bins, or their K + 1 edges.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         validate_args: Whether to check scores and values; NumPyro's default if not given.
 
     Example:
@@ -180,13 +185,13 @@ class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no ty
     distribution: cj.BinnedCatnat
     """The same distribution as a distribution of :mod:`catnat.jax`."""
 
-    @extend.explains(**extend.NOT_SCORES)
+    @takes_scores
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
         bins: Bins | ArrayLike,
-        tree: Tree | None = None,
-        activation: cj.Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: cj.Activation | str = "sigmoid",
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -250,22 +255,20 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
 
     J is the Jacobian matrix of the first K-1 probabilities (any K-1 of them give the same determinant), as in NumPyro's
-    ``StickBreakingTransform``, which is ``CatnatTransform(chain(K), "sigmoid")``.
+    ``StickBreakingTransform``, which is ``CatnatTransform(chain(K))``.
 
     With the sigmoid, scores are any K-1 numbers. With the natural activation they lie in an open box, each between the
     edges of its node's band; ``biject_to(transform.domain)`` leads from all numbers into it, a step that NUTS takes by
     itself. Probabilities that underflow are held at the smallest normal number, so that logarithms are finite.
 
     Args:
-        tree: The tree, and so the number of classes.
-        activation: "natural", "sigmoid", or an activation object; not ``natural(boundary="reflect")``, which takes
-            every value many times.
+        tree: The tree, or the K of ``balanced(K)``.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from catnat import balanced
         >>> from catnat.integrations.numpyro import CatnatTransform
-        >>> transform = CatnatTransform(balanced(4), "sigmoid")
+        >>> transform = CatnatTransform(4)
         >>> print(transform(jnp.array([0.0, 0.0, 1.0])).round(4))
         [0.25   0.25   0.1345 0.3655]
         >>> print(transform.inv(jnp.array([0.25, 0.25, 0.1345, 0.3655])).round(3))
@@ -286,30 +289,21 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
 
     codomain = constraints.simplex
 
-    def __init__(self, tree: Tree, activation: cj.Activation | str = "natural") -> None:
-        if not isinstance(tree, Tree):
-            extend.not_a_tree(tree)
-        self.tree, self.activation = tree, extend.resolve_activation(activation)
-        if isinstance(self.activation, cj.natural) and self.activation.boundary == "reflect":
-            raise ValueError(
-                '`activation` is natural(boundary="reflect"), which takes every value at many scores and so has no '
-                'inverse: use natural(), whose scores stay inside their band, or "sigmoid".'
-            )
-        with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
-            warnings.simplefilter("ignore", EdgeWarning)
-            self._tables(jnp.result_type(float))
-
-    def _tables(self, dtype: Any) -> Any:
-        return extend.node_constants(self.tree, self.activation, dtype)
+    def __init__(self, tree: Tree | int, activation: cj.Activation | str = "sigmoid") -> None:
+        if tree is None:
+            raise TypeError("`tree` is None, but the number of classes or a tree is needed, such as 10.")
+        self.tree, self.activation = as_tree(tree, 10), resolve(activation)
+        self.domain  # noqa: B018 - so that nothing warns later
 
     @property
     def domain(self) -> constraints.Constraint:
         """All vectors, or with the natural activation those inside every node's band."""
         if not isinstance(self.activation, cj.natural):
             return constraints.real_vector
-        lower, _, upper, *_ = (
-            jnp.broadcast_to(row, self.tree.num_nodes) for row in self._tables(jnp.result_type(float))
-        )
+        with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
+            warnings.simplefilter("ignore", EdgeWarning)
+            band = self.activation.band(self.tree, jnp.result_type(float))
+        lower, upper = (jnp.asarray(np.broadcast_to(edge, self.tree.num_nodes)) for edge in (band.lower, band.upper))
         return constraints.independent(constraints.open_interval(lower, upper), 1)
 
     def __call__(self, x: Float[Array, "*batch nodes"]) -> Float[Array, "*batch classes"]:
@@ -326,7 +320,7 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     ) -> Float[Array, "*batch"]:
         """The logarithm of the determinant, from the scores alone; finite."""
         x = jnp.asarray(x)
-        return _nan_where_lost(x, _log_det(extend.prepare(x, self.tree, self.activation)))
+        return _nan_where_lost(x, log_abs_det_jacobian(x, self.tree, self.activation))
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """K for K-1 on the last axis."""
@@ -356,19 +350,3 @@ def _nan_where_lost(scores: Array, values: Array) -> Array:
     """``values``, but NaN in rows where a score is: samplers recognize a step that went astray by that."""
     lost = jnp.isnan(scores).any(-1, keepdims=values.ndim == scores.ndim)
     return jnp.where(lost, jnp.nan, values)
-
-
-@jax.jit
-def _log_det(nodes: extend.Nodes) -> Array:
-    node_scores = nodes.all()
-
-    def branch_log_probs(scores: Array) -> Any:
-        return node_scores._replace(scores=scores).branch_log_probs(floored=False)
-
-    (no, yes), (no_slope, yes_slope) = jax.jvp(branch_log_probs, (nodes.scores,), (jnp.ones_like(nodes.scores),))
-    # a' = a (1 - a) times the slope of the log-odds; that is 0 at a saturated node, whose branches are far enough down.
-    slope = yes_slope - no_slope
-    alive = slope > 0
-    log_slope = jnp.where(alive, jnp.log(jnp.where(alive, slope, 1)), 0)
-    reach = extend.path_sums(no, yes, nodes.tree, to="nodes")
-    return (reach + no + yes + log_slope).sum(-1)

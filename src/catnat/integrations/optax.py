@@ -19,13 +19,16 @@ from jax import Array
 from jaxtyping import Float
 
 from catnat import Tree
-from catnat.jax import Activation, extend
+from catnat.activations import resolve
+from catnat.jax import Activation
+from catnat.jax.geometry import check_damping, clamp_to_dtype, natural_factor
+from catnat.trees.builders import as_tree
 
 __all__ = ["scale_by_fisher"]
 
 
 def scale_by_fisher(
-    tree: Tree | None = None, activation: Activation | str = "natural", *, damping: float = 0.0
+    tree: Tree | int | None = None, activation: Activation | str = "sigmoid", *, damping: float = 0.0
 ) -> optax.GradientTransformation:
     r"""Divide the gradient of free scores by their Fisher information: natural gradient descent.
 
@@ -37,8 +40,8 @@ def scale_by_fisher(
     ``natural_gradient(scores, tree, activation, damping=damping)`` would give.
 
     Args:
-        tree: The tree of all scores; if not given, each parameter has a ``balanced`` one of its own width.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree of all scores, or the K of ``balanced(K)``; by the width of each parameter if not given.
+        activation: "sigmoid", "natural", or an activation object.
         damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
 
     Example:
@@ -52,10 +55,9 @@ def scale_by_fisher(
         >>> print(updates.round(3))
         [-0.199 -0.397  0.   ]
     """
-    if tree is not None and not isinstance(tree, Tree):
-        extend.not_a_tree(tree)
-    activation = extend.resolve_activation(activation)
-    extend.check_damping(damping)
+    shared = None if tree is None else as_tree(tree, 10)
+    activation = resolve(activation)
+    check_damping(damping)
 
     def scaled(gradient: Float[Array, "*batch nodes"], scores: Float[Array, "*batch nodes"]) -> Array:
         if gradient.shape != scores.shape:
@@ -63,8 +65,8 @@ def scale_by_fisher(
                 f"A gradient has shape {gradient.shape}, but its scores have {scores.shape}: they must be the same. "
                 "Pass the parameters that the gradients were taken of."
             )
-        factor = extend.natural_factor(extend.prepare(scores, tree, activation), damping)
-        return extend.saturate(factor * gradient.astype(factor.dtype), gradient.dtype)
+        factor = natural_factor(scores, shared, activation, damping=damping)
+        return clamp_to_dtype(factor * gradient.astype(factor.dtype), gradient.dtype)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if params is None:

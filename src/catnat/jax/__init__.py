@@ -15,8 +15,8 @@ from catnat.jax._binned import BinnedCatnat as BinnedCatnat
 from catnat.jax._fused import kernels as kernels
 from catnat.jax._inverse import scores_from_logits as scores_from_logits
 from catnat.jax._inverse import scores_from_probs as scores_from_probs
-from catnat.jax._masks import validate_mask as validate_mask
 from catnat.jax._multi import MultiCatnat as MultiCatnat
+from catnat.jax._options import validate_mask as validate_mask
 from catnat.jax._topk import TopK as TopK
 from catnat.jax.distributions import Catnat as Catnat
 from catnat.jax.distributions import OneHotCatnat as OneHotCatnat
@@ -33,23 +33,19 @@ from catnat.jax.functional import sample as sample
 from catnat.jax.functional import sample_without_replacement as sample_without_replacement
 from catnat.jax.heads import CatnatHead as CatnatHead
 from catnat.jax.heads import HeadOutput as HeadOutput
-from catnat.jax.layers import LogProbsLayer as LogProbsLayer
-from catnat.jax.layers import ProbsLayer as ProbsLayer
-from catnat.jax.layers import ScoreLayer as ScoreLayer
+from catnat.jax.layers import CatnatLinear as CatnatLinear
 
 __all__ = [
     "Activation",
     "BinnedCatnat",
     "Catnat",
     "CatnatHead",
+    "CatnatLinear",
     "HeadOutput",
-    "LogProbsLayer",
     "MultiCatnat",
     "OneHotCatnat",
     "OneHotCatnatStraightThrough",
-    "ProbsLayer",
     "RelaxedOneHotCatnat",
-    "ScoreLayer",
     "TopK",
     "catnat",
     "cross_entropy",

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from catnat.jax import _constants
+from catnat.jax import _plan
 from catnat.trees.bins import Bins, as_bins, check_resolved
 
 # A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
@@ -27,7 +27,7 @@ class Table(NamedTuple):
     entropy: NDArray[Any]
 
 
-@_constants.constant
+@_plan.cached
 def table_of(bins: Bins, dtype: Any) -> Table:
     """The table of ``bins``, built once."""
     check_resolved(bins, dtype)
@@ -61,7 +61,7 @@ def locate(value: Array, bins: Bins) -> Position:
     table = table_of(bins, value.dtype)
     index = jnp.searchsorted(table.edges[1:-1], value, side="right")
     index = jnp.minimum(index, bins.num_bins - 1)  # where a number is NaN
-    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
+    lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     places = (value - lower) / width
     below = jnp.clip(places, 0, 1)
     above = 1 - below
@@ -79,11 +79,11 @@ def locate(value: Array, bins: Bins) -> Position:
 def place(index: Array, below: Array, bins: Bins) -> Array:
     """The number in the bin ``index`` with the fraction ``below`` of the bin's mass below it; finite."""
     table = table_of(bins, below.dtype)
-    lower, width = (_constants.look_up(column, index) for column in (table.edges, table.width))
+    lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
         # Rounded, it may lie beyond the bin, and beyond the last one there is no density.
-        return found - lax.stop_gradient(jnp.maximum(found - _constants.look_up(table.edges, index + 1), 0))
+        return found - lax.stop_gradient(jnp.maximum(found - _plan.look_up(table.edges, index + 1), 0))
     left, right = index == 0, index == bins.num_bins - 1
     from_left = jnp.log(jnp.maximum(below, smallest_fraction(below.dtype))) + 1
     from_right = -jnp.log1p(-jnp.minimum(below, 1 - float(jnp.finfo(below.dtype).eps) / 2))

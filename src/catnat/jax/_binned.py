@@ -14,18 +14,20 @@ from numpy.typing import ArrayLike
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.jax import _bin_positions, _cumulative, _inputs, _leaves, functional
+from catnat.jax import _bin_positions, _cumulative, _dense, _plan, _walk
 from catnat.jax._bin_positions import Position
-from catnat.jax._leaves import Leaves
-from catnat.jax._nodes import Nodes, prepare
-from catnat.jax.distributions import Catnat, OfScores, as_data
+from catnat.jax._plan import Plan
+from catnat.jax.distributions import Catnat, Parameterized, as_data, takes_scores
+from catnat.jax.functional import log_prob_of
+from catnat.jax.functional import probs as probs_of
 from catnat.trees import bins
 from catnat.trees.bins import Bins
+from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
 @as_data
-class BinnedCatnat(OfScores):
+class BinnedCatnat(Parameterized):
     r"""A distribution of numbers: each class of a tree is a bin, in which the density is constant.
 
     .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
@@ -39,8 +41,8 @@ class BinnedCatnat(OfScores):
     Args:
         scores: One score per inner node on the last axis, K-1 for K bins.
         bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
-        tree: The tree; ``balanced(K)`` if not given. Class k is bin k.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the K of ``balanced(K)``; by the number of bins if not given. Class k is bin k.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,17 +64,23 @@ class BinnedCatnat(OfScores):
 
     _arrays: ClassVar[dict[str, int]] = {"scores": 1}
 
-    @_checks.explains(**_checks.NOT_SCORES)
+    @takes_scores
     def __init__(
         self,
         scores: Float[Array, "*batch nodes"],
         bins: Bins | ArrayLike,
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
     ) -> None:
         made = _bin_positions.bins_of(bins)
-        nodes = prepare(scores, tree, activation, made.num_bins)
-        self._set(scores=jnp.asarray(scores), bins=made, tree=nodes.tree, activation=nodes.activation)
+        tree = as_tree(tree, made.num_bins)
+        if tree.num_classes != made.num_bins:
+            raise ValueError(
+                f"`tree` has {tree.num_classes} classes, but there are {made.num_bins} bins: they must agree, one "
+                "class per bin."
+            )
+        _, plan, _ = _plan.prepare(scores, tree, activation)
+        self._set(scores=jnp.asarray(scores), bins=made, tree=tree, activation=plan.activation)
 
     # ---- what it is made of ----
 
@@ -82,16 +90,25 @@ class BinnedCatnat(OfScores):
         return Catnat(self.scores, self.tree, self.activation)
 
     @property
-    def _trees(self) -> Tree:
-        return self.tree
+    def num_classes(self) -> int:
+        """The number of bins."""
+        return self.tree.num_classes
 
     @property
-    def _nodes(self) -> Nodes:
-        return Nodes(_inputs.to_computing_dtype(self.scores), self.tree, self.activation)
+    def probs(self) -> Float[Array, "*batch classes"]:
+        """The probability of every bin, O(K)."""
+        return self.categorical.probs
 
     @property
-    def _leaves(self) -> Leaves:
-        return _leaves.from_fields(self._nodes, None, "renormalize", None, 0.0)
+    def logits(self) -> Float[Array, "*batch classes"]:
+        """The log-probability of every bin, O(K); finite."""
+        return self.categorical.logits
+
+    @property
+    def _computed(self) -> tuple[Array, Plan]:
+        """The scores in the dtype to compute in, and the plan for them."""
+        scores = _plan.to_computing_dtype(self.scores)
+        return scores, Plan(self.tree, self.activation, scores.dtype)
 
     # ---- one path ----
 
@@ -100,11 +117,11 @@ class BinnedCatnat(OfScores):
 
         Outside of all bins it is the smallest finite number.
         """
-        return self._returned(_log_density(self._nodes, self._numbers(value, "value"), self.bins))
+        return self._returned(_log_density(*self._computed, self._numbers(value, "value"), self.bins))
 
     def cdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         """The probability of a number up to ``value``, along one path."""
-        below, _ = _below_and_above(self._nodes, self._numbers(value, "value"), self.bins)
+        below, _ = _below_and_above(*self._computed, self._numbers(value, "value"), self.bins)
         return self._returned(jnp.minimum(below, 1))
 
     def icdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
@@ -113,41 +130,41 @@ class BinnedCatnat(OfScores):
         It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
         end of the upper one. Numbers outside [0, 1] count as its ends.
         """
-        return self._returned(_quantile(self._nodes, self._numbers(value, "value"), self.bins))
+        return self._returned(_quantile(*self._computed, self._numbers(value, "value"), self.bins))
 
     def interval(
         self, low: Float[Array, "*samples_and_batch"], high: Float[Array, "*samples_and_batch"]
     ) -> Float[Array, "*samples_and_batch"]:
         """The probability of a number between ``low`` and ``high``, along two paths; 0 where these are not in order."""
         ends = self._numbers(low, "low"), self._numbers(high, "high")
-        return self._returned(_between(self._nodes, *ends, self.bins))
+        return self._returned(_between(*self._computed, *ends, self.bins))
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
         """Draw numbers: a bin by walking down from the root, and a place inside it."""
-        return self._returned(_draw(self._nodes, self.bins, _checks.shape_of_samples(sample_shape), key))
+        return self._returned(_draw(*self._computed, self.bins, _checks.shape_of_samples(sample_shape), key))
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
         """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
-        return self.icdf(jax.random.uniform(key, shape, self._nodes.dtype))
+        return self.icdf(jax.random.uniform(key, shape, self._computed[1].dtype))
 
     # ---- all bins ----
 
     @property
     def mean(self) -> Float[Array, "*batch"]:
         """The mean, O(K)."""
-        return self._returned(_moments(self._nodes, self.bins)[0])
+        return self._returned(_moments(*self._computed, self.bins)[0])
 
     @property
     def variance(self) -> Float[Array, "*batch"]:
         """The variance, O(K)."""
-        return self._returned(_moments(self._nodes, self.bins)[1])
+        return self._returned(_moments(*self._computed, self.bins)[1])
 
     def entropy(self) -> Float[Array, "*batch"]:
         r"""The differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
-        return self._returned(_entropy(self._nodes, self.bins))
+        return self._returned(_entropy(*self._computed, self.bins))
 
     def crps(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
         r"""The continuous ranked probability score of ``value``, in closed form, O(K).
@@ -157,7 +174,7 @@ class BinnedCatnat(OfScores):
         It is the absolute error where all mass is at one number, is measured in the units of the values, and punishes
         values outside of all bins by their distance only.
         """
-        return self._returned(_crps(self._nodes, self._numbers(value, "value"), self.bins))
+        return self._returned(_crps(*self._computed, self._numbers(value, "value"), self.bins))
 
     def coarsen(self, level: int) -> BinnedCatnat:
         """The histogram of the tree's first levels: bins are joined that no node above ``level`` tells apart.
@@ -182,79 +199,76 @@ class BinnedCatnat(OfScores):
 
     def _numbers(self, value: Array, name: str) -> Array:
         """Numbers in the dtype to compute in."""
-        return _inputs.check_array(value, name).astype(self._nodes.dtype)
-
-    def _returned(self, value: Array) -> Array:
-        return _inputs.saturate(value, self.scores.dtype)
+        return _plan.check_array(value, name).astype(self._computed[1].dtype)
 
 
-_compiled = functools.partial(jax.jit, static_argnames="bins")
+_compiled = functools.partial(jax.jit, static_argnames=("bins", "plan"))
 
 
 @_compiled
-def _log_density(nodes: Nodes, value: Array, bins: Bins) -> Array:
+def _log_density(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
     at = _bin_positions.locate(value, bins)
-    log_prob = functional.log_prob_unchecked(nodes, at.which) - jnp.log(at.width) - at.distance
+    log_prob = log_prob_of(scores, at.which, plan) - jnp.log(at.width) - at.distance
     log_prob = jnp.where(at.beyond > 0, float(jnp.finfo(log_prob.dtype).min), log_prob)
     return jnp.where(jnp.isnan(value), value, log_prob)
 
 
 @_compiled
-def _below_and_above(nodes: Nodes, value: Array, bins: Bins) -> tuple[Array, Array]:
+def _below_and_above(scores: Array, plan: Plan, value: Array, bins: Bins) -> tuple[Array, Array]:
     """The probability of smaller and of larger numbers."""
-    value, back = _inputs.behind_batch(value, nodes.batch)
+    value, back = _plan.behind_batch(value, scores.shape[:-1])
     at = _bin_positions.locate(value, bins)
-    masses = _cumulative.masses(nodes, at.which)
+    masses = _cumulative.masses(scores, at.which, plan)
     return back(masses.below + masses.inside * at.below), back(masses.above + masses.inside * at.above)
 
 
 @_compiled
-def _between(nodes: Nodes, low: Array, high: Array, bins: Bins) -> Array:
-    below_low, above_low = _below_and_above(nodes, low, bins)
-    below_high, above_high = _below_and_above(nodes, high, bins)
+def _between(scores: Array, plan: Plan, low: Array, high: Array, bins: Bins) -> Array:
+    below_low, above_low = _below_and_above(scores, plan, low, bins)
+    below_high, above_high = _below_and_above(scores, plan, high, bins)
     # From the nearer end, where the masses are smaller and the difference keeps more digits.
     between = jnp.where(above_low < below_high, above_low - above_high, below_high - below_low)
     return jnp.maximum(between, 0)
 
 
 @_compiled
-def _quantile(nodes: Nodes, value: Array, bins: Bins) -> Array:
-    mass, back = _inputs.behind_batch(jnp.clip(value, 0, 1), nodes.batch)
-    index = _cumulative.class_at(nodes, mass)
-    masses = _cumulative.masses(nodes, index)
+def _quantile(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
+    mass, back = _plan.behind_batch(jnp.clip(value, 0, 1), scores.shape[:-1])
+    index = _cumulative.class_at(scores, mass, plan)
+    masses = _cumulative.masses(scores, index, plan)
     inside = jnp.maximum(masses.inside, _bin_positions.smallest_fraction(mass.dtype))
     # From the nearer end, as in `_between`.
     below = jnp.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
     return back(_bin_positions.place(index, jnp.clip(below, 0, 1), bins))
 
 
-@functools.partial(jax.jit, static_argnames=("bins", "sample_shape"))
-def _draw(nodes: Nodes, bins: Bins, sample_shape: tuple[int, ...], key: Array) -> Array:
+@functools.partial(jax.jit, static_argnames=("bins", "plan", "sample_shape"))
+def _draw(scores: Array, plan: Plan, bins: Bins, sample_shape: tuple[int, ...], key: Array) -> Array:
     first, second = jax.random.split(key)
-    index = functional.draw(nodes, sample_shape, first)
-    return lax.stop_gradient(_bin_positions.place(index, jax.random.uniform(second, index.shape, nodes.dtype), bins))
+    index = _walk.draw(scores, sample_shape, first, plan)
+    return lax.stop_gradient(_bin_positions.place(index, jax.random.uniform(second, index.shape, plan.dtype), bins))
 
 
 @_compiled
-def _moments(nodes: Nodes, bins: Bins) -> tuple[Array, Array]:
-    probs, table = functional.probs(nodes), _bin_positions.table_of(bins, nodes.dtype)
+def _moments(scores: Array, plan: Plan, bins: Bins) -> tuple[Array, Array]:
+    probs, table = probs_of(scores, plan), _bin_positions.table_of(bins, plan.dtype)
     mean = (probs * table.mean).sum(-1, keepdims=True)
     return mean[..., 0], (probs * (table.variance + jnp.square(table.mean - mean))).sum(-1)
 
 
 @_compiled
-def _entropy(nodes: Nodes, bins: Bins) -> Array:
-    within = functional.probs(nodes) * _bin_positions.table_of(bins, nodes.dtype).entropy
-    return functional.node_entropies(nodes).sum(-1) + within.sum(-1)
+def _entropy(scores: Array, plan: Plan, bins: Bins) -> Array:
+    within = probs_of(scores, plan) * _bin_positions.table_of(bins, plan.dtype).entropy
+    return _dense.entropy(scores, plan) + within.sum(-1)
 
 
 @_compiled
-def _crps(nodes: Nodes, value: Array, bins: Bins) -> Array:
-    value, back = _inputs.behind_batch(value, nodes.batch)
+def _crps(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
+    value, back = _plan.behind_batch(value, scores.shape[:-1])
     at = _bin_positions.locate(value, bins)
-    masses = _cumulative.all_masses(nodes.expand(value.shape[:-1]))
-    lower, upper = _squares(masses, _bin_positions.table_of(bins, nodes.dtype).width, tails=bins.tails)
-    whole = _cumulative.pick(lower, at.which) + _cumulative.pick(upper, at.which)
+    masses = _cumulative.all_masses(_plan.expand(scores, value.shape[:-1]), plan)
+    lower, upper = _squares(masses, _bin_positions.table_of(bins, plan.dtype).width, tails=bins.tails)
+    whole = _walk.pick(lower, at.which) + _walk.pick(upper, at.which)
     return back(whole + _squares_in_bin(masses.at(at.which), at, bins) + at.beyond)
 
 

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from catnat.jax import _constants, _paths
-from catnat.jax._nodes import Nodes
-from catnat.jax.functional import probs, walks
+from catnat.jax import _plan, _walk
+from catnat.jax._plan import Plan
+from catnat.jax.functional import probs
 from catnat.trees import bins
-from catnat.trees.forest import Forest
-from catnat.trees.tree import Tree
 
 
 class Masses(NamedTuple):
@@ -29,77 +27,70 @@ class Masses(NamedTuple):
 
     def at(self, classes: Array) -> Masses:
         """Those of ``classes``, of all."""
-        return Masses(*(pick(each, classes) for each in self))
+        return Masses(*(_walk.pick(each, classes) for each in self))
 
 
-def masses(nodes: Nodes, classes: Array) -> Masses:
+def masses(scores: Array, classes: Array, plan: Plan) -> Masses:
     """Those of ``classes``, batch + (n,)."""
-    nodes = nodes.expand(classes.shape[:-1])
-    return _masses_on_path(nodes, classes) if _walks_in_order(nodes.tree) else all_masses(nodes).at(classes)
+    scores = _plan.expand(scores, classes.shape[:-1])
+    if _walks_in_order(plan):
+        return _masses_on_path(scores, classes, plan)
+    return all_masses(scores, plan).at(classes)
 
 
-def all_masses(nodes: Nodes) -> Masses:
+def all_masses(scores: Array, plan: Plan) -> Masses:
     """Those of every class, batch + (K,)."""
-    inside = probs(nodes)
+    inside = probs(scores, plan)
     below = exclusive(jnp.cumsum(inside, -1))
     return Masses(below, inside, exclusive(jnp.cumsum(inside[..., ::-1], -1))[..., ::-1])
 
 
-def class_at(nodes: Nodes, mass: Array) -> Array:
+def class_at(scores: Array, mass: Array, plan: Plan) -> Array:
     """The class in which the cumulative probability reaches ``mass``, batch + (n,); one that is possible."""
-    nodes, mass = nodes.detach().expand(mass.shape[:-1]), lax.stop_gradient(mass)
-    if _walks_in_order(nodes.tree):
-        return _descend_to(nodes, mass)
-    every = probs(nodes)
+    scores, mass = map(lax.stop_gradient, (_plan.expand(scores, mass.shape[:-1]), mass))
+    if _walks_in_order(plan):
+        return _descend_to(scores, mass, plan)
+    every = probs(scores, plan)
     sums = jnp.cumsum(every, -1)
     search = jnp.vectorize(lambda row, x: jnp.searchsorted(row, x, side="right"), signature="(k),(n)->(n)")
-    last = nodes.tree.num_classes - 1 - jnp.argmax(every[..., ::-1] > 0, -1, keepdims=True)
+    last = plan.tree.num_classes - 1 - jnp.argmax(every[..., ::-1] > 0, -1, keepdims=True)
     return jnp.minimum(search(sums, mass * sums[..., -1:]), last)
 
 
-def pick(values: Array, classes: Array) -> Array:
-    """The entries of each row at its own ``classes``."""
-    return jnp.take_along_axis(values, classes, -1, mode="promise_in_bounds")
+def _walks_in_order(plan: Plan) -> bool:
+    return plan.walks and bins.yes_is_lower(plan.tree) is not None
 
 
-def _walks_in_order(tree: Tree | Forest) -> bool:
-    return walks(tree) and bins.yes_is_lower(tree) is not None
-
-
-def _masses_on_path(nodes: Nodes, classes: Array) -> Masses:
-    index, bits = _paths.path(classes, nodes.tree)
-    if nodes.tree.kind != "balanced":  # found by climbing
-        index, bits = index[..., ::-1], bits[..., ::-1]
+def _masses_on_path(scores: Array, classes: Array, plan: Plan) -> Masses:
+    index, bits = _walk.path(classes, plan.tree)
     node, on_path, yes_taken = jnp.maximum(index, 0), index >= 0, bits == 1
-    no, yes = nodes.at(node).branch_log_probs(floored=False)
+    no, yes = _walk.branches_at(scores, node, plan, floored=False)
     reach = jnp.cumsum(jnp.where(on_path, jnp.where(yes_taken, yes, no), 0), -1)
     beside = jnp.where(on_path, jnp.exp(exclusive(reach) + jnp.where(yes_taken, no, yes)), 0)
-    upper_taken = yes_taken != _yes_is_lower(node, nodes.tree)
+    upper_taken = yes_taken != _yes_is_lower(node, plan)
     below, above = (jnp.where(side, beside, 0).sum(-1) for side in (upper_taken, ~upper_taken))
     return Masses(below, jnp.exp(reach[..., -1]), above)
 
 
-def _descend_to(nodes: Nodes, mass: Array) -> Array:
-    walk = _paths.walk_of(nodes.tree)
-
-    def step(_: Any, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+def _descend_to(scores: Array, mass: Array, plan: Plan) -> Array:
+    def down(_: Any, carried: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         at, mass, inside = carried
-        node = walk.node(at)
-        no, yes = (inside * jnp.exp(branch) for branch in nodes.at(node).branch_log_probs(floored=False))
-        swapped = _yes_is_lower(node, nodes.tree)
+        node = _walk.node(at, plan.tree)
+        no, yes = (inside * jnp.exp(branch) for branch in _walk.branches_at(scores, node, plan, floored=False))
+        swapped = _yes_is_lower(node, plan)
         lower, upper = jnp.where(swapped, yes, no), jnp.where(swapped, no, yes)
         ascends = (mass >= lower) & (upper > 0)
         rest, inside = jnp.where(ascends, mass - lower, mass), jnp.where(ascends, upper, lower)
-        return walk.step(at, ascends != swapped), rest, inside
+        return _walk.step(at, (ascends != swapped).astype(at.dtype), plan.tree), rest, inside
 
-    start = walk.start(mass.shape), mass, jnp.ones_like(mass)
-    return walk.classes(lax.fori_loop(0, nodes.tree.depth, step, start)[0])
+    start = jnp.zeros(mass.shape, int), mass, jnp.ones_like(mass)
+    return lax.fori_loop(0, plan.tree.depth, down, start)[0] - plan.tree.num_nodes
 
 
-def _yes_is_lower(node: Array, tree: Tree | Forest) -> Any:
+def _yes_is_lower(node: Array, plan: Plan) -> Any:
     """Whether yes leads to the lower classes of each node."""
-    table = bins.yes_is_lower(tree)
-    return _constants.look_up(table, node) if isinstance(table, np.ndarray) else table
+    table = bins.yes_is_lower(plan.tree)
+    return _plan.look_up(table, node) if isinstance(table, np.ndarray) else table
 
 
 def exclusive(sums: Array) -> Array:

@@ -1,14 +1,15 @@
-"""Fused kernels: the log-probabilities of all classes in one call on the CPU, where catnat-kernels is installed.
+"""The log-probabilities of all classes in one call of a compiled kernel, on a CPU where catnat-kernels is installed.
 
-What XLA compiles from the plain operations is the definition, the fallback and, in tests, the oracle. All derivatives
-beyond the first are the plain operations'. The environment variable ``CATNAT_KERNELS=0``, set before the first call,
-switches them off, and ``=baseline``, ``=avx2`` or ``=avx512`` has them use this instruction set.
+What XLA compiles from the plain operations of ``_dense`` is the definition, the fallback and, in tests, the oracle. All
+derivatives beyond the first are the plain operations'. The environment variable ``CATNAT_KERNELS=0``, set before the
+first call, switches kernels off, and ``=baseline``, ``=avx2`` or ``=avx512`` has them use this instruction set.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import math
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,12 +22,10 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from catnat.activations import Activation
-from catnat.jax import _constants, _dense
-from catnat.jax._nodes import Nodes
+from catnat.activations import natural
+from catnat.jax import _dense
+from catnat.jax._plan import Plan
 from catnat.trees import tables
-from catnat.trees.forest import Forest
-from catnat.trees.tree import Tree
 
 
 @functools.cache
@@ -57,36 +56,28 @@ def kernels() -> dict[str, str]:
     return {"cpu": words if found else f"none: {words}"}
 
 
-def log_probs(nodes: Nodes, *, floored: bool) -> Array | None:
-    """The log-probability of every class, (..., K), or None where no kernel serves."""
-    tree, scores = nodes.tree, nodes.scores
-    if nodes.masses is not None or type(nodes.activation) not in tables.FUSED or tree.num_nodes == 0:
-        return None
-    if scores.dtype not in (jnp.float32, jnp.float64) or not _found()[0] or _is_on_mesh(scores):
-        return None
-    return _log_probs(scores, Problem(tree, nodes.activation, floored))
+@functools.partial(jax.jit, static_argnames=("plan", "floored"))
+def log_probs(scores: Array, plan: Plan, *, floored: bool = True) -> Array:
+    """The log-probability of every class, by a kernel where one serves.
 
-
-def plain_log_probs(nodes: Nodes, *, floored: bool) -> Array:
-    """The same as operations that XLA compiles."""
-    return _dense.path_sums(*nodes.all().branch_log_probs(floored=floored), nodes.tree, to="leaves")
-
-
-def _is_on_mesh(scores: Array) -> bool:
-    """Whether the scores are spread over a mesh of devices, or the shard of one: XLA cannot partition foreign calls."""
-    return not jax.typeof(scores).sharding.mesh.empty
+    Not floored, its exponential is exactly 0 where the probability is.
+    """
+    served = type(plan.activation) in tables.FUSED and plan.dtype in (jnp.float32, jnp.float64) and _found()[0]
+    # XLA cannot partition foreign calls: not where scores are spread over a mesh of devices, or the shard of one.
+    if not served or plan.tree.num_nodes == 0 or not jax.typeof(scores).sharding.mesh.empty:
+        return _dense.log_probs(scores, plan, floored=floored)
+    return _log_probs(scores, Problem(plan, floored))
 
 
 class Problem(NamedTuple):
     """What is computed of the scores: static."""
 
-    tree: Tree | Forest
-    activation: Activation
+    plan: Plan
     floored: bool
 
     def plain(self, scores: Array) -> Array:
         """The log-probabilities."""
-        return plain_log_probs(Nodes(scores, self.tree, self.activation), floored=self.floored)
+        return _dense.log_probs(scores, self.plan, floored=self.floored)
 
     def plain_push(self, scores: Array, tangent: Array) -> Array:
         """The tangent of the log-probabilities."""
@@ -99,14 +90,24 @@ class Problem(NamedTuple):
 
     def call(self, target: str, *arrays: Array, columns: int) -> Array:
         """A kernel of the CPU, of ``arrays`` with the same leading axes; the result has ``columns`` on its last."""
-        constants = [*_constants.node_constants(self.tree, self.activation, arrays[0].dtype)]
-        code = tables.fused_code(self.activation)
-        if code != tables.SIGMOID:
-            constants.append(jnp.pi / constants[5])
-        rows = jnp.stack([jnp.asarray(row, arrays[0].dtype).reshape(-1) for row in constants])
-        shape = jax.ShapeDtypeStruct((*arrays[0].shape[:-1], columns), arrays[0].dtype)
-        attributes = {"depth": np.int64(self.tree.depth), "activation": np.int64(code), "floored": self.floored}
-        return jax.ffi.ffi_call(target, shape)(*arrays, rows, tables.fused_table(self.tree), **attributes)
+        tree, activation, dtype = self.plan.tree, self.plan.activation, arrays[0].dtype
+        rows = jnp.stack([jnp.asarray(row, dtype).reshape(-1) for row in self._constants()])
+        attributes = {
+            "depth": np.int64(tree.depth),
+            "activation": np.int64(tables.FUSED[type(activation)]),
+            "floored": self.floored,
+        }
+        shape = jax.ShapeDtypeStruct((*arrays[0].shape[:-1], columns), dtype)
+        return jax.ffi.ffi_call(target, shape)(*arrays, rows, tables.fused_table(tree), **attributes)
+
+    def _constants(self) -> list[Any]:
+        """The rows that the kernels read: scale and offset, or the band, its centre, the rate and the period."""
+        rows = self.plan.constants()
+        if not isinstance(self.plan.activation, natural):
+            return [rows[0] * 0 + 1, *rows]
+        lower, _, upper, _ = rows
+        rate = math.pi / (2 * self.plan.activation.width)
+        return [*rows, (lower + upper) / 2, lower * 0 + rate, lower * 0 + math.pi / rate]
 
 
 def _on_cpu(kernel: Callable[..., Array], plain: Callable[..., Array], *arrays: Array) -> Array:
@@ -125,7 +126,7 @@ def _lead(arrays: tuple[Array, ...], is_batched: list[bool], size: int) -> list[
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _log_probs(scores: Array, problem: Problem) -> Array:
     def kernel(scores: Array) -> Array:
-        return problem.call("catnat_log_probs", scores, columns=problem.tree.num_classes)
+        return problem.call("catnat_log_probs", scores, columns=problem.plan.tree.num_classes)
 
     return _on_cpu(kernel, problem.plain, scores)
 
@@ -140,7 +141,7 @@ def _pull(scores: Array, grad: Array, problem: Problem) -> Array:
     """The gradient of the scores, from that of the log-probabilities."""
 
     def kernel(scores: Array, grad: Array) -> Array:
-        return problem.call("catnat_log_probs_backward", grad, scores, columns=problem.tree.num_nodes)
+        return problem.call("catnat_log_probs_backward", grad, scores, columns=problem.plan.tree.num_nodes)
 
     return _on_cpu(kernel, problem.plain_pull, scores, grad)
 
@@ -165,7 +166,7 @@ def _push_impl(scores: Array, tangent: Array, *, problem: Problem) -> Array:
 
 @_push.def_abstract_eval
 def _push_shape(scores: Any, tangent: Any, *, problem: Problem) -> Any:
-    return scores.update(shape=(*scores.shape[:-1], problem.tree.num_classes))
+    return scores.update(shape=(*scores.shape[:-1], problem.plan.tree.num_classes))
 
 
 def _push_transpose(grad: Any, scores: Array, tangent: Any, *, problem: Problem) -> tuple[None, Any]:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jaxtyping import Float
 
 from catnat import _checks
-from catnat.activations import Activation, Band, resolve
-from catnat.jax import _constants, _dense, _inputs
-from catnat.jax._kernels import kernel_for
+from catnat.activations import Activation, clip_to_open_unit, natural, resolve, sigmoid
+from catnat.jax import _dense, _plan
+from catnat.jax._plan import Plan
+from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
 def scores_from_probs(
-    probs: Float[Array, "*batch classes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    probs: Float[Array, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Array, "*batch nodes"]:
     r"""The scores whose :func:`catnat` is ``probs``.
 
@@ -31,8 +34,8 @@ def scores_from_probs(
 
     Args:
         probs: Class probabilities on the last axis. They must sum to 1, up to the rounding of their dtype.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the probabilities if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,15 +44,15 @@ def scores_from_probs(
         >>> print(catnat(scores).round(4))
         [0.1 0.2 0.3 0.4]
     """
-    computed, tree, activation = _prepare(probs, "probs", tree, activation)
-    _check_probs(computed, max(1e-5, math.sqrt(jnp.finfo(probs.dtype).eps)))
+    computed, plan, dtype = _prepare(probs, "probs", tree, activation)
+    _check_probs(computed, max(1e-5, math.sqrt(jnp.finfo(dtype).eps)))
     positive = computed >= jnp.finfo(computed.dtype).tiny
     logs = jnp.where(positive, jnp.log(jnp.where(positive, computed, 1)), -math.inf)
-    return _inputs.saturate(_scores(logs, tree, activation), _inputs.returned_dtype(probs))
+    return _plan.clamp_to_dtype(_scores(logs, plan), dtype)
 
 
 def scores_from_logits(
-    logits: Float[Array, "*batch classes"], tree: Tree | None = None, activation: Activation | str = "natural"
+    logits: Float[Array, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Array, "*batch nodes"]:
     r"""The scores whose :func:`catnat` is ``softmax(logits)``.
 
@@ -62,8 +65,8 @@ def scores_from_logits(
 
     Args:
         logits: One logit per class on the last axis, as softmax takes them; -inf for a class of probability 0.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the logits if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -72,71 +75,73 @@ def scores_from_logits(
         >>> bool(jnp.allclose(catnat(scores_from_logits(logits)), jax.nn.softmax(logits)))
         True
     """
-    computed, tree, activation = _prepare(logits, "logits", tree, activation)
-    if _inputs.is_true(~(computed < math.inf).all()):
+    computed, plan, dtype = _prepare(logits, "logits", tree, activation)
+    if _plan.is_true(~(computed < math.inf).all()):
         raise ValueError(
             "`logits` holds NaN or +inf, but finite logits are needed, or -inf for a class of probability 0."
         )
-    return _inputs.saturate(_scores(computed, tree, activation), _inputs.returned_dtype(logits))
+    return _plan.clamp_to_dtype(_scores(computed, plan), dtype)
 
 
 def _prepare(
-    values: Array, name: str, tree: Tree | None, activation: Activation | str
-) -> tuple[Array, Tree, Activation]:
-    """Checked arguments: one value per class, in the dtype to compute in."""
-    values = _inputs.check_array(values, name)
-    if not jnp.issubdtype(values.dtype, jnp.floating) or values.ndim == 0 or values.shape[-1] == 0:
-        raise TypeError(
-            f"`{name}` has dtype {values.dtype} and shape {values.shape}, but a floating-point array with one value "
-            "per class on its last axis is needed: (..., K)."
-        )
+    values: Array, name: str, tree: Tree | int | None, activation: Activation | str
+) -> tuple[Array, Plan, Any]:
+    """Checked values, one per class, in the dtype to compute in; the plan for them; the dtype of the result."""
+    values = _plan.check_floating(values, name, "value per class", "K")
     width = values.shape[-1]
-    if tree is None:
-        tree = _constants.default_tree(width - 1)
-    elif not isinstance(tree, Tree):
-        _checks.not_a_tree(tree, width)
+    tree = as_tree(tree, width)
     _checks.width_of_classes(width, name, tree.num_classes)
-    return _inputs.to_computing_dtype(values), tree, resolve(activation)
+    computed = _plan.to_computing_dtype(values)
+    return computed, Plan(tree, resolve(activation), computed.dtype), values.dtype
 
 
 def _check_probs(probs: Array, tolerance: float) -> None:
-    if _inputs.is_true(~(probs >= 0).all()):
+    if _plan.is_true(~(probs >= 0).all()):
         raise ValueError("`probs` holds a negative number or NaN. If these are logits, use scores_from_logits.")
     error = jnp.abs(lax.stop_gradient(probs).sum(-1) - 1)
-    if _inputs.is_true(~(error <= tolerance).all()):
+    if _plan.is_true(~(error <= tolerance).all()):
         raise ValueError(
             f"`probs` must sum to 1 over the last axis, but a row is {float(error.max()):.2g} away from it. Divide by "
             "probs.sum(-1, keepdims=True), or use scores_from_logits if these are logits."
         )
 
 
-@functools.partial(jax.jit, static_argnames=("tree", "activation"))
-def _scores(logs: Array, tree: Tree, activation: Activation) -> Array:
+@functools.partial(jax.jit, static_argnames="plan")
+def _scores(logs: Array, plan: Plan) -> Array:
     """The scores of the distribution proportional to ``exp(logs)``."""
-    no, yes = _dense.log_masses(logs, tree)
+    no, yes = _dense.log_masses(logs, plan.tree)
     unreachable = jnp.isneginf(no) & jnp.isneginf(yes)
     logit = jnp.where(unreachable, 0, yes) - jnp.where(unreachable, 0, no)
-    constants = _constants.node_constants(tree, activation, logs.dtype)
-    if isinstance(constants, Band):
-        found = _in_band(logit, constants)
+    if isinstance(plan.activation, natural) and plan.is_natural:
+        found = _in_band(logit, plan.activation.width, *plan.constants())
     else:
-        found = (_inverse(activation, logit) - constants.offset) / constants.scale
+        (offset,) = plan.constants()
+        found = _inverse(plan.activation, logit) - offset
     return jnp.where(unreachable, 0, found)
 
 
-def _in_band(logit: Array, band: Band) -> Array:
+def _in_band(logit: Array, width: float, lower: Any, lower_rest: Any, upper: Any, upper_rest: Any) -> Array:
     """The score at which a natural activation has the log-odds ``logit``, measured from the nearer edge of its band."""
     below = logit < 0
     # Log-odds of the unlikely branch, which are those of sin^2 against cos^2: the exponential cannot overflow.
-    distance = jnp.arctan(jnp.exp(jnp.where(below, logit, -logit) / 2)) / band.rate
-    return jnp.where(below, band.lower + (band.lower_rest + distance), band.upper + (band.upper_rest - distance))
+    distance = jnp.arctan(jnp.exp(jnp.where(below, logit, -logit) / 2)) * (2 * width / math.pi)
+    return jnp.where(below, lower + (lower_rest + distance), upper + (upper_rest - distance))
 
 
 # One's own activation is inverted in NumPy: the slope of its logit gives the gradient.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _inverse(activation: Activation, logit: Array) -> Array:
     """The x at which the log-odds of yes are ``logit``, with a gradient for every activation."""
-    return kernel_for(activation).inverse(logit)
+    if type(activation) is sigmoid:
+        limit = -math.log(jnp.finfo(logit.dtype).tiny)
+        return jnp.where(jnp.isinf(logit), jnp.sign(logit) * limit, logit)
+
+    def in_numpy(logit: Any) -> Any:
+        yes = 1 / (1 + np.exp(-np.clip(np.asarray(logit, dtype=np.float64), -700, 700)))
+        return activation.inverse(clip_to_open_unit(yes)).astype(logit.dtype)
+
+    shape = jax.ShapeDtypeStruct(logit.shape, logit.dtype)
+    return jax.pure_callback(in_numpy, shape, logit, vmap_method="expand_dims")
 
 
 @_inverse.defjvp

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
-from catnat.jax._nodes import LazyNodes
-from catnat.jax._paths import HeapWalk, TableWalk, walk_of
+from catnat.jax import _walk
+from catnat.jax._plan import Plan
+from catnat.jax._walk import LazyScores
 
 # A step of the search reads all nodes of so many levels below a place. It ends at so many places.
 _LEVELS = 5
@@ -53,8 +54,8 @@ class _State(NamedTuple):
 
 
 class _Search(NamedTuple):
-    rows: LazyNodes  # of one input
-    walk: HeapWalk | TableWalk
+    scores: LazyScores  # of one input
+    plan: Plan
     k: int
     max_nodes: int
 
@@ -62,11 +63,11 @@ class _Search(NamedTuple):
         """The root is open, and nothing is found."""
         # Beyond _MOST_PLACES the node read is one of the last _BLOCK, and the places below it are written behind them:
         # less than two blocks further. One way down is at most depth / _LEVELS + 1 such steps.
-        size = _MOST_PLACES + 2 * _BLOCK * (2 + self.rows.tree.depth // _LEVELS)
-        nothing = functools.partial(jnp.full, fill_value=-jnp.inf, dtype=self.rows.dtype)
+        size = _MOST_PLACES + 2 * _BLOCK * (2 + self.plan.tree.depth // _LEVELS)
+        nothing = functools.partial(jnp.full, fill_value=-jnp.inf, dtype=self.plan.dtype)
         # Inside shard_map, what a loop carries must differ between devices from the start: a 0 that might not be one.
-        zero = (self.rows.at(jnp.zeros((), int)).yes() > 1).astype(int)
-        root = self.walk.start(()) + zero
+        _, yes = _walk.branches_at(self.scores, jnp.zeros((), int), self.plan, floored=True)
+        root = zero = (yes > 1).astype(int)
         return _State(
             leaves=jnp.broadcast_to(root, self.k),
             leaf_log_prob=nothing(self.k) + zero,
@@ -91,7 +92,7 @@ class _Search(NamedTuple):
         down = (height > _MOST_PLACES) | jnp.isneginf(state.leaf_log_prob[-1])
         chosen = jnp.where(place >= jnp.where(down, height - _BLOCK, 0), bounds, -jnp.inf).argmax()
         at, log_prob, read = self.below(state.nodes[chosen], bounds[chosen], state.leaf_log_prob[-1])
-        is_leaf = self.walk.at_leaf(at)
+        is_leaf = at >= self.plan.tree.num_nodes
         leaves = jnp.concatenate([state.leaves, at])
         found = jnp.concatenate([state.leaf_log_prob, jnp.where(is_leaf, log_prob, -jnp.inf)])
         leaf_log_prob, best = lax.top_k(found, self.k)
@@ -106,14 +107,15 @@ class _Search(NamedTuple):
 
     def below(self, node: Array, log_prob: Array, least: Array) -> tuple[Array, Array, Array]:
         """The places some levels below a node, their log-probabilities, and how many nodes were read on the way."""
-        levels = [node[None]]
+        levels, tree = [node[None]], self.plan.tree
         for _ in range(_LEVELS):
-            levels.append(jnp.concatenate([self.walk.step(levels[-1], jnp.asarray(bit)) for bit in (0, 1)]))
-        branches = self.rows.at(self.walk.node(jnp.concatenate(levels[:-1]))).branch_log_probs(floored=True)
+            levels.append(jnp.concatenate([_walk.step(levels[-1], bit, tree) for bit in (0, 1)]))
+        index = _walk.node(jnp.concatenate(levels[:-1]), tree)
+        branches = _walk.branches_at(self.scores, index, self.plan, floored=True)
         reached, read, start = log_prob[None], jnp.zeros((), int), 0
         for at in levels[:-1]:
             no, yes = (branch[start : start + len(at)] for branch in branches)
-            leaf = self.walk.at_leaf(at)
+            leaf = at >= tree.num_nodes
             # A leaf stays, and has no other side. What is less probable than k leaves is not read.
             reads = ~leaf & (reached > least)
             sides = jnp.where(leaf, 0, no), jnp.where(leaf, -jnp.inf, yes)
@@ -123,22 +125,21 @@ class _Search(NamedTuple):
         return levels[-1], reached, read
 
 
-@functools.partial(jax.jit, static_argnames=("k", "max_nodes"))
-def topk(rows: LazyNodes, k: int, max_nodes: int | None) -> TopK:
+@functools.partial(jax.jit, static_argnames=("k", "max_nodes", "plan"))
+def topk(scores: LazyScores, k: int, max_nodes: int | None, plan: Plan) -> TopK:
     """The k most probable classes of every input, and whether that is proven."""
-    rows = lax.stop_gradient(rows)
-    if rows.tree.num_nodes == 0:
-        zeros = jnp.zeros(rows.batch, int)
-        return TopK(zeros[..., None].astype(rows.dtype), zeros[..., None], zeros == 0, zeros)
+    scores, batch = lax.stop_gradient(scores), scores.shape[:-1]
+    if plan.tree.num_nodes == 0:
+        zeros = jnp.zeros(batch, int)
+        return TopK(zeros[..., None].astype(plan.dtype), zeros[..., None], zeros == 0, zeros)
 
     def of_one(input: Array) -> TopK:
-        walk = walk_of(rows.tree)
-        most = rows.tree.num_nodes if max_nodes is None else max_nodes
-        search = _Search(dataclasses.replace(rows, input=input), walk, k, most)
+        most = plan.tree.num_nodes if max_nodes is None else max_nodes
+        search = _Search(dataclasses.replace(scores, input=input), plan, k, most)
         state = lax.while_loop(search.going, search.deeper, search.start())
         proven = ~(state.bounds() > -jnp.inf).any()
-        return TopK(state.leaf_log_prob, walk.classes(state.leaves), proven, state.visited)
+        return TopK(state.leaf_log_prob, state.leaves - plan.tree.num_nodes, proven, state.visited)
 
-    for _ in rows.batch:
+    for _ in batch:
         of_one = jax.vmap(of_one)
-    return of_one(rows.input)
+    return of_one(scores.input)

@@ -1,9 +1,8 @@
 """Distributions: the categorical family, parameterized by scores on a tree, as pytrees.
 
-The arrays of a distribution are its leaves; the tree, the activation and the other options are static. So it goes in
-and out of ``jit``, ``vmap`` and ``scan``. Names are those of the PyTorch counterpart, which NumPyro and Distrax mostly
-share; draws take ``sample_shape`` and a ``key``. ``probs``, ``logits`` and ``mode`` compute all classes whenever they
-are needed; a compiler does so once.
+The arrays of a distribution are its leaves; the tree, the activation and unimix are static. So it goes in and out of
+``jit``, ``vmap`` and ``scan``. Names are those of the PyTorch counterpart; draws take ``sample_shape`` and a ``key``.
+``probs``, ``logits`` and ``mode`` compute all classes whenever they are needed; a compiler does so once.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,27 +19,26 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray, Shaped
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.jax import _dense, _inputs, _leaves, _masks, functional
-from catnat.jax._leaves import Leaves
-from catnat.jax._nodes import Nodes, prepare
-from catnat.trees.forest import Forest
+from catnat.jax import _branches, _dense, _options, _plan, _walk
+from catnat.jax._fused import log_probs
+from catnat.jax._plan import Plan, clamp_to_dtype
+from catnat.jax.functional import log_prob_of
 from catnat.trees.tree import Tree
 
-_Self = TypeVar("_Self", bound="OfScores")
+__all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat"]
+
+_Self = TypeVar("_Self", bound="Parameterized")
 
 # Frozen, with a constructor that checks. It is not run when a transformation takes a pytree apart and rebuilds it.
 as_data = functools.partial(dataclasses.dataclass, frozen=True, eq=False, init=False)
+takes_scores = _checks.explains(**_checks.NOT_SCORES)
+"""For constructors: whoever passes logits or probabilities by name is told what there is instead."""
 
 
-class OfScores:
-    """What all distributions have in common: frozen data, pytrees, and leaves that all is read from."""
+class Parameterized:
+    """What all distributions have in common: frozen data with scores, and pytrees."""
 
     scores: Array
-    activation: Activation
-    mask: Array | None
-    mask_mode: str
-    temperature: Array | None
-    unimix: float
 
     # The leaves of the pytree, each with its number of axes behind the batch.
     _arrays: ClassVar[dict[str, int]] = {"scores": 1, "mask": 1, "temperature": 0}
@@ -53,21 +51,6 @@ class OfScores:
             object.__setattr__(self, name, value)
 
     @property
-    def _trees(self) -> Tree | Forest:
-        """The tree, or the forest."""
-        raise NotImplementedError
-
-    @property
-    def _leaves(self) -> Leaves:
-        nodes = Nodes(_inputs.to_computing_dtype(self.scores), self._trees, self.activation)
-        return _leaves.from_fields(nodes, self.mask, self.mask_mode, self._leaf_temperature, self.unimix)
-
-    @property
-    def _leaf_temperature(self) -> Array | None:
-        """The temperature of the classes."""
-        return self.temperature
-
-    @property
     def batch_shape(self) -> tuple[int, ...]:
         """The shape of independent variables."""
         return self.scores.shape[:-1]
@@ -76,21 +59,6 @@ class OfScores:
     def event_shape(self) -> tuple[int, ...]:
         """The shape of one value."""
         return ()
-
-    @property
-    def num_classes(self) -> int:
-        """The number of classes; of all variables together if there are several."""
-        return self._trees.num_classes
-
-    @property
-    def probs(self) -> Float[Array, "*batch classes"]:
-        """The probability of every class, O(K)."""
-        return self._leaves.probs().astype(self.scores.dtype)
-
-    @property
-    def logits(self) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class, O(K); finite."""
-        return _inputs.saturate(self._leaves.leaf_log_probs(), self.scores.dtype)
 
     def expand(self: _Self, batch_shape: Sequence[int]) -> _Self:
         """The same distribution with its batch shape expanded."""
@@ -103,15 +71,19 @@ class OfScores:
         wide = [None if each is None else widen(each, count) for each, count in zip(arrays, axes, strict=True)]
         return _unflatten(type(self), static, wide)
 
+    def _returned(self, values: Array) -> Array:
+        """Results in the dtype of the scores."""
+        return clamp_to_dtype(values, self.scores.dtype)
 
-def _flatten(distribution: OfScores) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+
+def _flatten(distribution: Parameterized) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The arrays, and what is static."""
     kind = type(distribution)
     arrays, static = ([getattr(distribution, name) for name in names] for names in (kind._arrays, _static(kind)))
     return tuple(arrays), tuple(static)
 
 
-def _flatten_with_keys(distribution: OfScores) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _flatten_with_keys(distribution: Parameterized) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     arrays, static = _flatten(distribution)
     return tuple(zip(map(jax.tree_util.GetAttrKey, distribution._arrays), arrays, strict=True)), static
 
@@ -122,27 +94,125 @@ def _unflatten(kind: type[_Self], static: Sequence[Any], arrays: Sequence[Any]) 
     return new
 
 
-def _static(kind: type[OfScores]) -> list[str]:
+def _static(kind: type[Parameterized]) -> list[str]:
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return [field.name for field in fields if field.name not in kind._arrays]
 
 
-class OfClasses(OfScores):
+def checked_options(
+    scores: Array, mask: Array | None, temperature: float | Array | None, unimix: float
+) -> dict[str, Any]:
+    """The scores, a mask with usable rows, a temperature, all in one batch shape, and unimix; None for no option."""
+    _checks.unimix(unimix)
+    scores = jnp.asarray(scores)
+    if mask is not None:
+        _checks.mask_beside_scores(mask.shape[:-1], scores.shape[:-1])
+        batch = jnp.broadcast_shapes(scores.shape[:-1], mask.shape[:-1])
+        scores, mask = _plan.expand(scores, batch), _plan.expand(mask, batch)
+    one = temperature is None or (isinstance(temperature, (int, float)) and temperature == 1)
+    tau = None if one else _options.checked_temperature(temperature, scores)
+    return {"scores": scores, "mask": mask, "temperature": tau, "unimix": float(unimix)}
+
+
+@as_data
+class TreeDistribution(Parameterized):
+    """What distributions on one tree are made from, and the log-probabilities of their classes."""
+
+    scores: Float[Array, "*batch nodes"]
+    tree: Tree
+    activation: Activation
+    mask: Bool[Array, "*batch classes"] | None
+    temperature: Float[Array, "*batch"] | None
+    unimix: float
+
+    @takes_scores
+    def __init__(
+        self,
+        scores: Float[Array, "*batch nodes"],
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
+        *,
+        mask: Bool[Array, "*#batch classes"] | None = None,
+        valid_classes: Int[Array, "*#batch some"] | None = None,
+        temperature: float | Float[Array, "*#batch"] | None = 1.0,
+        unimix: float = 0.0,
+    ) -> None:
+        _, plan, _ = _plan.prepare(scores, tree, activation)
+        mask = _options.given_mask(mask, valid_classes, plan.tree.num_classes)
+        valid = None if mask is None else _options.usable_mask(mask)
+        self._set(tree=plan.tree, activation=plan.activation, **checked_options(scores, valid, temperature, unimix))
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return self.tree.num_classes
+
+    @property
+    def probs(self) -> Float[Array, "*batch classes"]:
+        """The probability of every class, O(K)."""
+        return jnp.exp(self._log_probs(floored=False)).astype(self.scores.dtype)
+
+    @property
+    def logits(self) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, O(K); finite."""
+        return self._returned(self._log_probs())
+
+    @property
+    def _computed(self) -> tuple[Array, Plan]:
+        """The scores in the dtype to compute in, and the plan for them."""
+        scores = _plan.to_computing_dtype(self.scores)
+        return scores, Plan(self.tree, self.activation, scores.dtype)
+
+    @property
+    def _exponent(self) -> Array | None:
+        """The temperature of the classes."""
+        return self.temperature
+
+    @property
+    def _normalizes(self) -> bool:
+        """Whether the probability of a class takes those of all classes."""
+        return self.mask is not None or self._exponent is not None
+
+    def _log_probs(self, *, floored: bool = True, without_nan: bool = False) -> Array:
+        """The log-probability of every class, in the dtype to compute in.
+
+        ``without_nan`` reads NaN scores as 0 if there is a mask, so that whatever is chosen is a class it allows.
+        """
+        scores, plan = self._computed
+        if without_nan and self.mask is not None:
+            scores = jnp.where(jnp.isnan(scores), 0, scores)
+        logs = log_probs(scores, plan, floored=floored)
+        if not (self._normalizes or self.unimix):
+            return logs
+        zero = -jnp.inf if floored else _branches.log_of_zero(plan)
+        return _options.apply(logs, self.mask, self._exponent, self.unimix, zero)
+
+
+class CategoricalDistribution(TreeDistribution):
     """What the distributions of classes, as opposed to points between them, have in common."""
 
     @property
     def mode(self) -> Shaped[Array, "..."]:
         """The most probable value."""
-        return self._leaves.mode()
+        return self._log_probs(floored=False, without_nan=True).argmax(-1)
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Shaped[Array, "..."]:
         """Draw values, sample shape + batch shape + event shape; see :func:`catnat.jax.sample`.
 
         Scores are not checked: one that is NaN takes the branch no, or, where there is a mask, read as 0, so that no
         masked class is drawn.
         """
-        return self._leaves.draw(_checks.shape_of_samples(sample_shape), key)
+        shape = _checks.shape_of_samples(sample_shape)
+        if self._normalizes:
+            return _walk.draw_by_log_probs(self._log_probs(floored=False, without_nan=True), shape, key)
+        scores, plan = self._computed
+        if not self.unimix:
+            return _walk.draw(scores, shape, key, plan)
+        key, coin, uniformly = jax.random.split(key, 3)
+        drawn = _walk.draw(scores, shape, key, plan)
+        other = jax.random.randint(uniformly, drawn.shape, 0, self.num_classes, drawn.dtype)
+        return jnp.where(jax.random.uniform(coin, drawn.shape, plan.dtype) < self.unimix, other, drawn)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
         """Classes have no derivative: this raises, and says what there is instead."""
@@ -150,110 +220,59 @@ class OfClasses(OfScores):
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
         """The log-probability of ``value``; axes of samples may stand before the batch."""
-        return _inputs.saturate(self._leaves.log_prob(self._classes(value)), self.scores.dtype)
+        classes = self._classes(value)
+        if self._normalizes:
+            return self._returned(_walk.pick_samples(self._log_probs(), classes))
+        found = log_prob_of(self._computed[0], classes, self._computed[1])
+        return self._returned(_options.mix(found, self.unimix, self.num_classes) if self.unimix else found)
 
     def _classes(self, value: Array) -> Array:
         """The classes that a value stands for, which exist."""
-        return functional.check_classes(value, self.num_classes)
+        return _plan.existing_classes(value, self.num_classes)
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats."""
-        return _inputs.saturate(self._leaves.entropy(), self.scores.dtype)
+        if self._normalizes or self.unimix:
+            return self._returned(_options.entropy(self._log_probs(floored=False), self.mask))
+        return self._returned(_dense.entropy(*self._computed))
 
-    def kl_divergence(self, other: OfClasses) -> Float[Array, "*batch"]:
+    def kl_divergence(self, other: CategoricalDistribution) -> Float[Array, "*batch"]:
         """The divergence KL(self || other) from another distribution of the same values.
 
         By the chain rule on a common tree, otherwise over all classes. It is infinite where only the other's mask
         forbids what this one can take, and finite everywhere else.
         """
-        if not isinstance(other, OfClasses):
+        if not isinstance(other, CategoricalDistribution):
             raise TypeError(f"`other` is a {type(other).__name__}, but a distribution of catnat.jax is needed.")
-        mine, others = self._shape_of_values, other._shape_of_values
+        mine, others = ((each.num_classes, each.event_shape) for each in (self, other))
         if mine != others:
-            raise ValueError(f"`other` has values of {others}, but those of {mine} are needed: they must be the same.")
-        divergence = self._leaves.kl_divergence(other._leaves)
+            raise ValueError(f"`other` has classes and an event shape of {others}, but {mine} is needed: the same.")
+        (p, plan), (q, other_plan) = self._computed, other._computed
         dtype = jnp.promote_types(self.scores.dtype, other.scores.dtype)
-        return jnp.where(jnp.isinf(divergence), divergence.astype(dtype), _inputs.saturate(divergence, dtype))
-
-    @property
-    def _shape_of_values(self) -> str:
-        trees = self._trees
-        classes = trees.sizes if isinstance(trees, Forest) else trees.num_classes
-        return f"{classes} classes and shape {self.event_shape}"
+        changed = any(each._normalizes or each.unimix for each in (self, other))
+        if changed or (plan.tree, plan.activation) != (other_plan.tree, other_plan.activation):
+            exact = self._log_probs(floored=False)
+            found = _options.divergence(jnp.exp(exact), self._log_probs(), other._log_probs(), other.mask)
+            return keep_infinite(found, dtype)
+        plan = dataclasses.replace(plan, dtype=jnp.promote_types(plan.dtype, other_plan.dtype))
+        return clamp_to_dtype(_dense.kl_divergence(p.astype(plan.dtype), q.astype(plan.dtype), plan), dtype)
 
     def fisher_diagonal(self) -> Float[Array, "*batch nodes"]:
         """The diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.geometry.fisher_diagonal`.
 
-        It exists for the distribution of a tree, pruned or not. A mixture, a temperature and a renormalized
-        distribution have full Fisher matrices, for which this raises.
+        With a mask, a temperature or unimix the Fisher matrix is full, and this raises.
         """
-        return _inputs.saturate(self._leaves.fisher_diagonal(), self.scores.dtype)
+        if self._normalizes or self.unimix:
+            _checks.not_diagonal()
+        return self._returned(_dense.information(*self._computed))
 
 
-@as_data
-class _OfOneTree(OfScores):
-    """What distributions on one tree are made from."""
-
-    scores: Float[Array, "*batch nodes"]
-    tree: Tree
-    activation: Activation
-    mask: Bool[Array, "*batch classes"] | None
-    mask_mode: str
-    temperature: Float[Array, "*batch"] | None
-    unimix: float
-
-    @_checks.explains(**_checks.NOT_SCORES)
-    def __init__(
-        self,
-        scores: Float[Array, "*batch nodes"],
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
-        *,
-        num_classes: int | None = None,
-        mask: Bool[Array, "*#batch classes"] | None = None,
-        valid_classes: Int[Array, "*#batch some"] | None = None,
-        mask_mode: Literal["renormalize", "prune"] = "renormalize",
-        temperature: float | Float[Array, "*#batch"] | None = 1.0,
-        unimix: float = 0.0,
-    ) -> None:
-        nodes = prepare(scores, tree, activation, num_classes)
-        self._set(**_checked(scores, nodes, mask, valid_classes, mask_mode, temperature, unimix))
-
-    @property
-    def _trees(self) -> Tree:
-        return self.tree
+def keep_infinite(divergence: Array, dtype: Any) -> Array:
+    """A divergence in ``dtype``, infinite where a mask makes it so."""
+    return jnp.where(jnp.isinf(divergence), divergence.astype(dtype), clamp_to_dtype(divergence, dtype))
 
 
-def _checked(
-    scores: Array,
-    nodes: Nodes,
-    mask: Array | None,
-    valid_classes: Array | None,
-    mask_mode: str,
-    temperature: float | Array | None,
-    unimix: float,
-) -> dict[str, Any]:
-    """The fields of a distribution on one tree."""
-    mask = _masks.given(mask, valid_classes, nodes.tree.num_classes)
-    return {"tree": nodes.tree, **fields_of(scores, nodes, mask, mask_mode, temperature, unimix)}
-
-
-def fields_of(
-    scores: Array,
-    nodes: Nodes,
-    mask: Array | None,
-    mask_mode: str,
-    temperature: float | Array | None,
-    unimix: float,
-) -> dict[str, Any]:
-    """The fields of a distribution but for its tree or forest; ``scores`` keep their dtype."""
-    nodes, valid, tau = _leaves.checked(nodes, mask, mask_mode, temperature, unimix)
-    wide = jnp.broadcast_to(jnp.asarray(scores), nodes.scores.shape)
-    options = {"mask_mode": mask_mode, "temperature": tau, "unimix": float(unimix)}
-    return {"scores": wide, "activation": nodes.activation, "mask": valid, **options}
-
-
-class Catnat(OfClasses, _OfOneTree):
+class Catnat(CategoricalDistribution):
     r"""A categorical distribution over the leaves of a tree.
 
     ``log_prob`` and ``sample`` read only the paths they need. ``logits`` are the leaf log-probabilities, which
@@ -262,18 +281,14 @@ class Catnat(OfClasses, _OfOneTree):
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
-        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. A masked
-            class has probability 0, the smallest finite number as its
-            log-probability, no gradient, and is never drawn. A row that leaves no class raises; where values are not
-            known, under ``jit`` and ``vmap``, it counts as unmasked: see :func:`validate_mask`.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
+        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. The
+            distribution is the conditional one given these classes, O(K), as masked logits give it. A masked class has
+            probability 0, the smallest finite number as its log-probability, no gradient, and is never drawn. A row
+            that leaves no class raises; where values are not known, under ``jit`` and ``vmap``, it counts as unmasked:
+            see :func:`validate_mask`.
         valid_classes: The mask as indices (..., m) of the valid classes, padded with -1.
-        mask_mode: What a mask makes of the distribution. "renormalize": the probabilities without the mask, divided by
-            their sum over the valid classes, O(K); the conditional distribution, as masked logits give it. "prune": a
-            node of which one side is masked is passed over; what is left is a tree again, its Fisher matrix is
-            diagonal, draws are O(depth), and zero scores mean the prior over the valid classes.
         temperature: The distribution is p^(1/T) / Z, O(K); a number, or an array of the batch shape. None is 1.
         unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, after the
             temperature.
@@ -290,17 +305,15 @@ class Catnat(OfClasses, _OfOneTree):
     """
 
 
-class OneHotCatnat(OfClasses, _OfOneTree):
+class OneHotCatnat(CategoricalDistribution):
     """The one-hot counterpart of :class:`Catnat`: its values are one-hot vectors.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
         unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
 
@@ -332,7 +345,7 @@ class OneHotCatnat(OfClasses, _OfOneTree):
         """The most probable class, one-hot."""
         return self._one_hot(super().mode)
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def sample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
@@ -345,14 +358,14 @@ class OneHotCatnat(OfClasses, _OfOneTree):
     def _classes(self, value: Array) -> Array:
         value = _check_width(value, self.num_classes)
         vertices = ((value == 0) | (value == 1)).all() & (value.sum(-1) == 1).all()
-        if _inputs.is_true(~vertices):
+        if _plan.is_true(~vertices):
             raise ValueError("`value` holds rows that are not one-hot: each needs a single 1, and 0 everywhere else.")
         return value.argmax(-1)
 
 
 def _check_width(value: Array, num_classes: int) -> Array:
     """Values with an entry per class on the last axis."""
-    value = _inputs.check_array(value, "value")
+    value = _plan.check_array(value, "value")
     if value.shape[-1:] != (num_classes,):
         raise ValueError(
             f"`value` has shape {value.shape}, but vectors with one entry per class are needed: (..., {num_classes})."
@@ -374,7 +387,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
         [0.5   0.125 0.125]
     """
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
@@ -383,18 +396,16 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
         return self.sample(sample_shape, key=key) + (probs - lax.stop_gradient(probs))
 
 
-class RelaxedOneHotCatnat(_OfOneTree):
+class RelaxedOneHotCatnat(TreeDistribution):
     """The Gumbel-softmax relaxation of :class:`OneHotCatnat`, on the leaf log-probabilities.
 
     Args:
         temperature: The relaxation's temperature, positive; a number, or an array of the batch shape.
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        mask_mode: "renormalize" or "prune", as for :class:`Catnat`.
         unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
 
     Example:
@@ -406,68 +417,66 @@ class RelaxedOneHotCatnat(_OfOneTree):
 
     temperature: Float[Array, "*batch"]  # not the distribution's
 
-    @_checks.explains(**_checks.NOT_SCORES)
+    @takes_scores
     def __init__(
         self,
         temperature: float | Float[Array, "*#batch"],
         scores: Float[Array, "*batch nodes"],
-        tree: Tree | None = None,
-        activation: Activation | str = "natural",
+        tree: Tree | int | None = None,
+        activation: Activation | str = "sigmoid",
         *,
-        num_classes: int | None = None,
         mask: Bool[Array, "*#batch classes"] | None = None,
         valid_classes: Int[Array, "*#batch some"] | None = None,
-        mask_mode: Literal["renormalize", "prune"] = "renormalize",
         unimix: float = 0.0,
     ) -> None:
-        nodes = prepare(scores, tree, activation, num_classes)
-        self._set(**_checked(scores, nodes, mask, valid_classes, mask_mode, None, unimix))
-        tau = _leaves.checked_temperature(temperature, _inputs.to_computing_dtype(self.scores))
-        self._set(temperature=tau)
+        options = {"mask": mask, "valid_classes": valid_classes, "unimix": unimix}
+        super().__init__(scores, tree, activation, **options)  # type: ignore[arg-type]
+        self._set(temperature=_options.checked_temperature(temperature, self.scores))
 
     @property
-    def _leaf_temperature(self) -> None:
-        """That of a relaxation is another one's: of the points between the classes."""
+    def _exponent(self) -> None:
+        """The temperature is that of the relaxation, of points between the classes."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:
         """One entry per class."""
         return (self.num_classes,)
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def sample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
         """Draw points of the simplex that pass no gradient."""
         return lax.stop_gradient(self.rsample(sample_shape, key=key))
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
         """Draw points of the simplex that pass gradients to the scores and the temperature."""
-        return _relaxed_draw(self._leaves, self.temperature, _checks.shape_of_samples(sample_shape), key).astype(
-            self.scores.dtype
-        )
+        shape = _checks.shape_of_samples(sample_shape)
+        return _relaxed_draw(self._log_probs(), self.mask, self.temperature, shape, key).astype(self.scores.dtype)
 
     def log_prob(self, value: Float[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
         """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
         value = _check_width(value, self.num_classes)
-        return _inputs.saturate(_relaxed_density(self._leaves, self.temperature, value), self.scores.dtype)
+        return self._returned(_relaxed_density(self._log_probs(), self.mask, self.temperature, value))
 
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
-def _relaxed_draw(leaves: Leaves, temperature: Array, sample_shape: tuple[int, ...], key: Array) -> Array:
-    noisy = _leaves.gumbel_noise_on(leaves.leaf_log_probs(), leaves.valid, sample_shape, key)
-    return jax.nn.softmax(_dense.apply_temperature(noisy, temperature[..., None]), -1)
+def _relaxed_draw(
+    logs: Array, valid: Array | None, temperature: Array, sample_shape: tuple[int, ...], key: Array
+) -> Array:
+    noisy = _walk.add_gumbel_noise(logs, valid, sample_shape, key)
+    return jax.nn.softmax(_options.apply_temperature(noisy, temperature[..., None]), -1)
 
 
 @jax.jit
-def _relaxed_density(leaves: Leaves, temperature: Array, value: Array) -> Array:
+def _relaxed_density(log_probs: Array, valid: Array | None, temperature: Array, value: Array) -> Array:
     logs = jnp.log(jnp.maximum(value.astype(temperature.dtype), float(jnp.finfo(temperature.dtype).tiny)))
-    terms = jax.nn.log_softmax(leaves.leaf_log_probs() - temperature[..., None] * logs, -1) - logs
+    terms = jax.nn.log_softmax(log_probs - temperature[..., None] * logs, -1) - logs
     count = jnp.asarray(logs.shape[-1], logs.dtype)
-    if leaves.valid is not None:
-        count = leaves.valid.sum(-1).astype(logs.dtype)
-        terms = jnp.where(leaves.valid, terms, 0)
+    if valid is not None:
+        count = valid.sum(-1).astype(logs.dtype)
+        terms = jnp.where(valid, terms, 0)
     return jax.scipy.special.gammaln(count) + (count - 1) * jnp.log(temperature) + terms.sum(-1)

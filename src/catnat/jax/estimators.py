@@ -19,8 +19,7 @@ from jax import Array, lax
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from catnat import _checks
-from catnat.jax import _dense, _inputs
-from catnat.jax._leaves import gumbel_noise_on
+from catnat.jax import _options, _plan, _walk
 from catnat.jax.distributions import RelaxedOneHotCatnat
 from catnat.trees import tables
 
@@ -70,7 +69,7 @@ class Categorical(Distribution, Protocol):
 # ---- samples that pass gradients ----
 
 
-@_inputs.takes_key
+@_plan.takes_key
 def gumbel_softmax(
     distribution: Categorical,
     temperature: float | Float[Array, "..."],
@@ -111,15 +110,15 @@ def gumbel_softmax(
     """
     probs = _probs(distribution, "gumbel_softmax")
     _check_temperature(temperature)
-    logits = distribution.logits
-    noisy = gumbel_noise_on(_inputs.to_computing_dtype(logits), ~(probs <= 0), sample_shape, key)
-    soft = jax.nn.softmax(_dense.apply_temperature(noisy, temperature), -1)
+    logits, shape = distribution.logits, _checks.shape_of_samples(sample_shape)
+    noisy = _walk.add_gumbel_noise(_plan.to_computing_dtype(logits), ~(probs <= 0), shape, key)
+    soft = jax.nn.softmax(_options.apply_temperature(noisy, temperature), -1)
     if hard:
         soft = jax.nn.one_hot(noisy.argmax(-1), noisy.shape[-1], dtype=soft.dtype) + (soft - lax.stop_gradient(soft))
     return soft.astype(logits.dtype)
 
 
-@_inputs.takes_key
+@_plan.takes_key
 def straight_through(
     distribution: Categorical, *, sample_shape: Sequence[int] = (), key: PRNGKeyArray
 ) -> Float[Array, "*samples_and_batch classes"]:
@@ -196,7 +195,7 @@ class MovingAverage:
 
     def update(self, costs: Float[Array, "..."]) -> MovingAverage:
         """The average with ``costs`` taken in; no gradient goes into it."""
-        costs = _inputs.check_array(costs, "costs")
+        costs = _plan.check_array(costs, "costs")
         if not costs.size:  # no costs have no mean
             return self
         now = lax.stop_gradient(costs).mean().astype(self.total.dtype)
@@ -207,7 +206,7 @@ class MovingAverage:
 jax.tree_util.register_dataclass(MovingAverage, data_fields=["total", "weight"], meta_fields=["decay"])
 
 
-@_inputs.takes_key
+@_plan.takes_key
 def score_function(
     f: Costs,
     distribution: Distribution,
@@ -253,11 +252,11 @@ def score_function(
     draws = lax.stop_gradient(distribution.sample((count,), key=key))
     log_prob = distribution.log_prob(draws)
     costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
-    log_prob = _inputs.to_computing_dtype(log_prob)
+    log_prob = _plan.to_computing_dtype(log_prob)
     constant = lax.stop_gradient(costs)
     advantage = constant - lax.stop_gradient(_baseline(baseline, constant))
     # The second term is 0; its gradient is that of the score function.
-    return _inputs.saturate((costs + advantage * (log_prob - lax.stop_gradient(log_prob))).mean(0), dtype)
+    return _plan.clamp_to_dtype((costs + advantage * (log_prob - lax.stop_gradient(log_prob))).mean(0), dtype)
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
@@ -292,7 +291,7 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
 # ---- without replacement, and without randomness ----
 
 
-@_inputs.takes_key
+@_plan.takes_key
 def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyArray) -> Float[Array, "*batch"]:
     r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
 
@@ -327,7 +326,7 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
         [1.5 1.5 1.5]
     """
     given = _probs(distribution, "unordered_set")
-    every = _inputs.to_computing_dtype(given)
+    every = _plan.to_computing_dtype(given)
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(lax.stop_gradient(every), k, key)
     probs = jnp.take_along_axis(every, classes, -1)
@@ -341,13 +340,13 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
     first, second = _ratios(probabilities, jnp.where(drawn, 0, lax.stop_gradient(every)).sum(-1, keepdims=True))
     baseline = (second * (probabilities * constant)[..., None, :]).sum(-1) if k > 1 else 0
     advantage = first * (constant - baseline)
-    return _inputs.saturate((probabilities * first * costs + advantage * (probs - probabilities)).sum(-1), dtype)
+    return _plan.clamp_to_dtype((probabilities * first * costs + advantage * (probs - probabilities)).sum(-1), dtype)
 
 
 def _draw_distinct(probs: Array, k: int, key: Array) -> Array:
     """Draw k distinct classes one after the other, (*batch, k); impossible ones come last."""
     logs = jnp.where(probs > 0, jnp.log(jnp.where(probs > 0, probs, 1)), -math.inf)
-    return lax.top_k(gumbel_noise_on(logs, None, (), key), k)[1].astype(int)
+    return lax.top_k(_walk.add_gumbel_noise(logs, None, (), key), k)[1].astype(int)
 
 
 def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
@@ -401,14 +400,14 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
     classes = jnp.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
-    expected = jnp.where(possible, _inputs.to_computing_dtype(probs), 0) * jnp.where(possible, costs, 0)
-    return _inputs.saturate(expected.sum(0), dtype)
+    expected = jnp.where(possible, _plan.to_computing_dtype(probs), 0) * jnp.where(possible, costs, 0)
+    return _plan.clamp_to_dtype(expected.sum(0), dtype)
 
 
 # ---- many draws at once ----
 
 
-@_inputs.takes_key
+@_plan.takes_key
 def sample_counts(
     distribution: Categorical,
     total_count: int | Int[Array, "..."],
@@ -441,7 +440,7 @@ def sample_counts(
         [1000000 1000000 1000000 1000000 1000000]
     """
     probs = lax.stop_gradient(_probs(distribution, "sample_counts")).astype(float)
-    if _inputs.is_true(jnp.isnan(probs).any()):
+    if _plan.is_true(jnp.isnan(probs).any()):
         raise ValueError(_checks.NAN_PROBS)
     shape = (*_checks.shape_of_samples(sample_shape), *probs.shape[:-1])
     count = jnp.broadcast_to(_total_count(total_count, probs), shape)
@@ -512,19 +511,19 @@ def _values(distribution: Categorical, probs: Array, classes: Array) -> Array:
 
 def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tuple[Array, np.dtype]:
     """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
-    costs = _inputs.check_array(f(draws), "f(draws)")
+    costs = _plan.check_array(f(draws), "f(draws)")
     if costs.shape != tuple(needed):
         raise ValueError(
             f"`f` returned shape {costs.shape} for draws of shape {draws.shape}, but one cost per draw is needed: "
             f"{tuple(needed)}. Do not average inside f: take the mean of the result."
         )
     dtype = jnp.promote_types(costs.dtype, dtype)
-    return _inputs.to_computing_dtype(costs.astype(dtype)), dtype
+    return _plan.to_computing_dtype(costs.astype(dtype)), dtype
 
 
 def _check_temperature(temperature: float | Array) -> None:
     if isinstance(temperature, (jax.Array, np.ndarray)):
-        bad = _inputs.is_true(~(jnp.asarray(temperature) > 0).all())
+        bad = _plan.is_true(~(jnp.asarray(temperature) > 0).all())
     else:
         bad = not 0 < temperature < math.inf
     if bad:

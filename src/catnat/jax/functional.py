@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,35 +14,42 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.jax import _constants, _dense, _fused, _inputs, _paths
-from catnat.jax._nodes import LazyNodes, Nodes, prepare
-from catnat.trees.forest import Forest
+from catnat.jax import _dense, _plan, _walk
+from catnat.jax._fused import log_probs
+from catnat.jax._plan import Plan, clamp_to_dtype, existing_classes, prepare
 from catnat.trees.tree import Tree
 
-# Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
-MOST_DENSE_CLASSES = _dense.MOST_MATMUL_CLASSES
+__all__ = [
+    "catnat",
+    "cross_entropy",
+    "entropy",
+    "kl_divergence",
+    "log_catnat",
+    "log_prob",
+    "mode",
+    "sample",
+    "sample_without_replacement",
+]
 
 
 @_checks.explains(dim="It is called `axis`.")
 def catnat(
     scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
     r"""The probability of every class, the counterpart of ``jax.nn.softmax``.
 
     .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
 
-    Probabilities are exactly 0 where a clamped natural activation is certain.
+    Probabilities are exactly 0 where a node of the natural activation is saturated.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -50,18 +58,16 @@ def catnat(
         >>> print(catnat(jnp.zeros(2)).round(4))
         [0.3333 0.3333 0.3333]
     """
-    if axis != -1:
-        return jnp.moveaxis(catnat(jnp.moveaxis(scores, axis, -1), tree, activation, num_classes=num_classes), -1, axis)
-    return probs(prepare(scores, tree, activation, num_classes)).astype(_inputs.returned_dtype(scores))
+    scores, plan, dtype = prepare(jnp.moveaxis(_plan.check_array(scores, "scores"), axis, -1), tree, activation)
+    return jnp.moveaxis(probs(scores, plan).astype(dtype), -1, axis)
 
 
 @_checks.explains(dim="It is called `axis`.")
 def log_catnat(
     scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
     r"""The log-probability of every class, the counterpart of ``jax.nn.log_softmax``; always finite.
@@ -73,9 +79,8 @@ def log_catnat(
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
     Example:
@@ -84,33 +89,21 @@ def log_catnat(
         >>> print(log_catnat(jnp.zeros(3)).round(4))
         [-1.3863 -1.3863 -1.3863 -1.3863]
     """
-    if axis != -1:
-        return jnp.moveaxis(
-            log_catnat(jnp.moveaxis(scores, axis, -1), tree, activation, num_classes=num_classes), -1, axis
-        )
-    return _inputs.saturate(log_probs(prepare(scores, tree, activation, num_classes)), _inputs.returned_dtype(scores))
+    scores, plan, dtype = prepare(jnp.moveaxis(_plan.check_array(scores, "scores"), axis, -1), tree, activation)
+    return jnp.moveaxis(clamp_to_dtype(log_probs(scores, plan), dtype), -1, axis)
 
 
-@functools.partial(jax.jit, static_argnames="floored")
-def log_probs(nodes: Nodes, *, floored: bool = True) -> Array:
-    """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
-    fused = _fused.log_probs(nodes, floored=floored)
-    return _fused.plain_log_probs(nodes, floored=floored) if fused is None else fused
-
-
-@jax.jit
-def probs(nodes: Nodes) -> Array:
-    """The probability of every class."""
-    return jnp.exp(log_probs(nodes, floored=False))
+@functools.partial(jax.jit, static_argnames="plan")
+def probs(scores: Array, plan: Plan) -> Array:
+    """:func:`catnat` of prepared arguments."""
+    return jnp.exp(log_probs(scores, plan, floored=False))
 
 
 def log_prob(
     scores: Float[Array, "*batch nodes"],
     classes: Int[Array, "*samples_and_batch"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*samples_and_batch"]:
     r"""The log-probability of given classes, reading only the nodes on their paths.
 
@@ -122,9 +115,8 @@ def log_prob(
     Args:
         scores: One score per inner node on the last axis.
         classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -132,31 +124,26 @@ def log_prob(
         >>> print(jnp.exp(log_prob(jnp.zeros((5, 3)), jnp.array([0, 1, 2, 3, 0]))).round(4))
         [0.25 0.25 0.25 0.25 0.25]
     """
-    nodes = prepare(scores, tree, activation, num_classes)
-    classes = check_classes(classes, nodes.tree.num_classes)
-    return _inputs.saturate(log_prob_unchecked(nodes, classes), _inputs.returned_dtype(scores))
+    scores, plan, dtype = prepare(scores, tree, activation)
+    classes = existing_classes(classes, plan.tree.num_classes)
+    return clamp_to_dtype(log_prob_of(scores, classes, plan), dtype)
 
 
-@jax.jit
-def log_prob_unchecked(nodes: Nodes, classes: Array) -> Array:
+@functools.partial(jax.jit, static_argnames="plan")
+def log_prob_of(scores: Array, classes: Array, plan: Plan) -> Array:
     """:func:`log_prob` of prepared arguments."""
-    event = classes.shape[-1:] if isinstance(nodes.tree, Forest) else ()
-    queries, back = _inputs.behind_batch(classes, nodes.batch, event)
-    batch = queries.shape[: queries.ndim - 1 - len(event)]
-    if walks(nodes.tree):
-        return back(_paths.path_log_prob(nodes.expand(batch), queries))
-    every = log_probs(nodes)
-    every = jnp.broadcast_to(every, (*batch, every.shape[-1]))
-    return back(jnp.take_along_axis(every, queries, -1, mode="promise_in_bounds"))
+    if not plan.walks:
+        return _walk.pick_samples(log_probs(scores, plan), classes)
+    classes, back = _plan.behind_batch(classes, scores.shape[:-1])
+    return back(_walk.path_log_prob(_plan.expand(scores, classes.shape[:-1]), classes, plan))
 
 
-@_inputs.takes_key
+@_plan.takes_key
 def sample(
     scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Int[Array, "*samples_and_batch"]:
@@ -167,9 +154,8 @@ def sample(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         sample_shape: The shape of independent draws, which stands before the batch shape in the result.
         key: The random key.
 
@@ -179,25 +165,17 @@ def sample(
         >>> sample(jnp.zeros((2, 9)), sample_shape=(3,), key=jax.random.key(0)).shape
         (3, 2)
     """
-    return draw(prepare(scores, tree, activation, num_classes), _checks.shape_of_samples(sample_shape), key)
+    scores, plan, _ = prepare(scores, tree, activation)
+    return _walk.draw(scores, _checks.shape_of_samples(sample_shape), key, plan)
 
 
-@functools.partial(jax.jit, static_argnames="sample_shape")
-def draw(nodes: Nodes | LazyNodes, sample_shape: tuple[int, ...], key: Array) -> Array:
-    """:func:`sample` of prepared arguments."""
-    drawn = _paths.descend(lax.stop_gradient(nodes), math.prod(sample_shape), key)
-    drawn = jnp.moveaxis(drawn, len(nodes.batch), 0)
-    return drawn.reshape((*sample_shape, *drawn.shape[1:]))
-
-
-@_inputs.takes_key
+@_plan.takes_key
 def sample_without_replacement(
     scores: Float[Array, "*batch nodes"],
     k: int,
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     key: PRNGKeyArray,
 ) -> Int[Array, "*batch k"]:
     r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
@@ -208,9 +186,8 @@ def sample_without_replacement(
     Args:
         scores: One score per inner node on the last axis.
         k: How many classes, at most K.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         key: The random key.
 
     Example:
@@ -219,35 +196,30 @@ def sample_without_replacement(
         >>> sample_without_replacement(jnp.zeros((4, 99)), 10, key=jax.random.key(0)).shape
         (4, 10)
     """
-    nodes = prepare(scores, tree, activation, num_classes)
-    _checks.how_many(k, nodes.tree.num_classes, least=0)
-    return draw_without_replacement(nodes, k, key)
+    scores, plan, _ = prepare(scores, tree, activation)
+    _checks.how_many(k, plan.tree.num_classes, least=0)
+    return _draw_distinct(lax.stop_gradient(scores), k, key, plan)
 
 
-@functools.partial(jax.jit, static_argnames="k")
-def draw_without_replacement(nodes: Nodes, k: int, key: Array) -> Array:
-    """:func:`sample_without_replacement` of prepared arguments."""
-    nodes = nodes.detach()
-    if walks(nodes.tree):
-        return _paths.descend_without_replacement(nodes, k, key)
-    exact = log_probs(nodes, floored=False)
-    return lax.top_k(exact - _paths.log_exponential(key, exact.shape, exact.dtype), k)[1].astype(int)
+@functools.partial(jax.jit, static_argnames=("k", "plan"))
+def _draw_distinct(scores: Array, k: int, key: Array, plan: Plan) -> Array:
+    if plan.walks:
+        return _walk.descend_without_replacement(scores, k, key, plan)
+    noisy = _walk.add_gumbel_noise(log_probs(scores, plan, floored=False), None, (), key)
+    return lax.top_k(noisy, k)[1].astype(int)
 
 
 def mode(
     scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Int[Array, "*batch"]:
     """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -256,15 +228,14 @@ def mode(
         >>> print(mode(jnp.array([0.2, 1.0, 0.0])))
         1
     """
-    return log_probs(prepare(scores, tree, activation, num_classes), floored=False).argmax(-1)
+    scores, plan, _ = prepare(scores, tree, activation)
+    return log_probs(scores, plan, floored=False).argmax(-1)
 
 
 def entropy(
     scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch"]:
     r"""The entropy in nats, by the chain rule over the tree.
 
@@ -272,9 +243,8 @@ def entropy(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -282,26 +252,15 @@ def entropy(
         >>> print(entropy(jnp.zeros(3)).round(4))
         1.3863
     """
-    return _inputs.saturate(
-        node_entropies(prepare(scores, tree, activation, num_classes)).sum(-1), _inputs.returned_dtype(scores)
-    )
-
-
-@jax.jit
-def node_entropies(nodes: Nodes) -> Array:
-    """What every node adds to the entropy: that of its branch, times the probability of reaching it."""
-    no, yes = nodes.all().branch_log_probs(floored=False)
-    branches = -(jnp.exp(yes) * yes + jnp.exp(no) * no)
-    return jnp.exp(_dense.path_sums(no, yes, nodes.tree, to="nodes")) * branches
+    scores, plan, dtype = prepare(scores, tree, activation)
+    return clamp_to_dtype(_dense.entropy(scores, plan), dtype)
 
 
 def kl_divergence(
     p_scores: Float[Array, "*batch nodes"],
     q_scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch"]:
     r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
 
@@ -312,9 +271,8 @@ def kl_divergence(
     Args:
         p_scores: Scores of the distribution the expectation is under.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -322,28 +280,27 @@ def kl_divergence(
         >>> print(kl_divergence(jnp.ones(3), jnp.ones(3)))
         0.0
     """
-    p = prepare(p_scores, tree, activation, num_classes)
-    divergence = node_divergences(p, prepare(q_scores, p.tree, activation)).sum(-1)
-    dtype = jnp.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores))
-    return _inputs.saturate(divergence, dtype)
+    p, q, plan, dtype = prepare_two(p_scores, q_scores, tree, activation)
+    return clamp_to_dtype(_dense.kl_divergence(p, q, plan), dtype)
 
 
-@jax.jit
-def node_divergences(p: Nodes, q: Nodes) -> Array:
-    """What every node adds to KL(p || q): that of its branch, times the probability of reaching it under p."""
-    p_no, p_yes = p.all().branch_log_probs(floored=False)
-    q_no, q_yes = q.all().branch_log_probs(floored=True)
-    branches = jnp.exp(p_yes) * (p_yes - q_yes) + jnp.exp(p_no) * (p_no - q_no)
-    return jnp.exp(_dense.path_sums(p_no, p_yes, p.tree, to="nodes")) * branches
+def prepare_two(
+    p_scores: Array, q_scores: Array, tree: Tree | int | None, activation: Activation | str
+) -> tuple[Array, Array, Plan, Any]:
+    """Two arrays of scores on one tree, their plan in the wider of the two dtypes, and the dtype of results."""
+    p, plan, p_dtype = prepare(p_scores, tree, activation)
+    q, other, q_dtype = prepare(q_scores, plan.tree, activation)
+    dtype = jnp.promote_types(plan.dtype, other.dtype)
+    plan = dataclasses.replace(plan, dtype=dtype)
+    return p.astype(dtype), q.astype(dtype), plan, jnp.promote_types(p_dtype, q_dtype)
 
 
 def cross_entropy(
     scores: Float[Array, "*batch nodes"],
     target: Array,
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     weight: Float[Array, "classes"] | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -353,16 +310,14 @@ def cross_entropy(
 
     With class indices and no label smoothing only the targets' paths are read. The options are those of PyTorch, but
     the nodes, and the classes of a target of probabilities, are on the last axis, as everywhere in JAX. The mean over
-    nothing (every target ignored) is 0. Called with neither ``tree`` nor ``num_classes``, and not traced, it warns once
-    if the last class is not among very many targets: then one score per class was passed, not one per node.
+    nothing (every target ignored) is 0. Give the number of classes as ``tree=K``: it is checked against the scores.
 
     Args:
         scores: One score per inner node on the last axis.
         target: Class indices, in the shape of ``scores`` without its last axis; or class probabilities, in the shape of
             ``scores`` with K for K-1.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         weight: A factor per class.
         ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (of class indices: weighted by the weights of the targets) or "sum".
@@ -376,87 +331,61 @@ def cross_entropy(
     """
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     _checks.label_smoothing(label_smoothing)
-    nodes, target = prepare(scores, tree, activation, num_classes), _inputs.check_array(target, "target")
+    (scores, plan, dtype), target = prepare(scores, tree, activation), _plan.check_array(target, "target")
+    num_classes, of_probs = plan.tree.num_classes, jnp.issubdtype(target.dtype, jnp.floating)
     if weight is not None:
-        _checks.class_weights(weight.shape, "weight", nodes.tree.num_classes)
-    if jnp.issubdtype(target.dtype, jnp.floating) and target.ndim < nodes.scores.ndim:
+        _checks.class_weights(weight.shape, "weight", num_classes)
+        weight = weight.astype(plan.dtype)
+    if of_probs and target.ndim < scores.ndim:
         raise TypeError(
             f"`target` has dtype {target.dtype} and shape {target.shape}: class indices must be integers, "
-            f"target.astype(int); class probabilities need a last axis of {nodes.tree.num_classes} classes."
+            f"target.astype(int); class probabilities need a last axis of {num_classes} classes."
         )
-    if not jnp.issubdtype(target.dtype, jnp.floating):
-        target = _inputs.class_indices(target, "target")
-    if tree is None and num_classes is None:
-        _watch_last_class(target, nodes.tree.num_classes, ignore_index)
-    if jnp.issubdtype(target.dtype, jnp.floating):
-        losses, total = _losses_of_probs(nodes, target, weight, label_smoothing)
+    if of_probs:
+        losses, total = _losses_of_probs(scores, target, plan, weight, label_smoothing)
     else:
-        losses, total = _losses_of_classes(nodes, target, weight, label_smoothing, ignore_index)
+        target = _plan.class_indices(target, "target")
+        losses, total = _losses_of_classes(scores, target, plan, weight, label_smoothing, ignore_index)
     if reduction != "none":
         losses = losses.sum()
     if reduction == "mean":
         losses = losses / jnp.where(total == 0, 1, total)
-    return _inputs.saturate(losses, _inputs.returned_dtype(scores))
+    return clamp_to_dtype(losses, dtype)
 
 
-def _losses_of_probs(nodes: Nodes, target: Array, weight: Array | None, smoothing: float) -> tuple[Array, Array]:
+def _losses_of_probs(
+    scores: Array, target: Array, plan: Plan, weight: Array | None, smoothing: float
+) -> tuple[Array, Array]:
     """The loss of every element, and what the mean divides by: their number."""
-    dtype, num_classes = nodes.scores.dtype, nodes.tree.num_classes
-    needed = (*nodes.scores.shape[:-1], num_classes)
+    num_classes = plan.tree.num_classes
+    needed = (*scores.shape[:-1], num_classes)
     if target.shape != needed:
         raise ValueError(
             f"`target` holds probabilities and has shape {target.shape}, but {needed} is needed: that of `scores` with "
             "K in place of K-1. (Class indices must be integers.)"
         )
-    target = target.astype(dtype) * (1 - smoothing) + smoothing / num_classes
-    losses = -(log_probs(nodes) * target * (1 if weight is None else weight.astype(dtype))).sum(-1)
-    return losses, jnp.asarray(losses.size, dtype)
+    target = target.astype(plan.dtype) * (1 - smoothing) + smoothing / num_classes
+    losses = -(log_probs(scores, plan) * target * (1 if weight is None else weight)).sum(-1)
+    return losses, jnp.asarray(losses.size, plan.dtype)
 
 
 def _losses_of_classes(
-    nodes: Nodes, target: Array, weight: Array | None, smoothing: float, ignore_index: int
+    scores: Array, target: Array, plan: Plan, weight: Array | None, smoothing: float, ignore_index: int
 ) -> tuple[Array, Array]:
     """The loss of every element, and what the mean divides by: the weight of the targets that count."""
-    dtype, num_classes = nodes.scores.dtype, nodes.tree.num_classes
-    if target.shape != nodes.scores.shape[:-1]:
+    if target.shape != scores.shape[:-1]:
         raise ValueError(
-            f"`target` has shape {target.shape}, but class indices of shape {nodes.scores.shape[:-1]} are needed: that "
+            f"`target` has shape {target.shape}, but class indices of shape {scores.shape[:-1]} are needed: that "
             "of `scores` without its last axis."
         )
-    counts = target != ignore_index
-    classes = check_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
-    weights = counts.astype(dtype) * (1 if weight is None else _constants.look_up(weight.astype(dtype), classes))
+    counts, num_classes = target != ignore_index, plan.tree.num_classes
+    classes = existing_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
+    weights = counts.astype(plan.dtype) * (1 if weight is None else _plan.look_up(weight, classes))
     if smoothing == 0:
-        found = log_prob_unchecked(nodes, classes) * weights
+        found = log_prob_of(scores, classes, plan) * weights
     else:
-        every = log_probs(nodes)
-        picked = jnp.take_along_axis(every, classes[..., None], -1, mode="promise_in_bounds")[..., 0]
-        spread = (every * (1 if weight is None else weight.astype(dtype))).sum(-1) / num_classes
-        found = (1 - smoothing) * picked * weights + smoothing * spread
+        every = log_probs(scores, plan)
+        spread = (every * (1 if weight is None else weight)).sum(-1) / num_classes
+        found = (1 - smoothing) * _walk.pick(every, classes[..., None])[..., 0] * weights + smoothing * spread
     # A choice, not a product with 0, which NaN scores of an ignored row would survive.
     return -jnp.where(counts, found, 0), weights.sum()
-
-
-def _watch_last_class(target: Array, num_classes: int, ignore_index: int) -> None:
-    """Watch the targets where they can be read: not while a function is traced."""
-    known = isinstance(target, jax.core.Tracer) or _checks.is_last_class_known(num_classes)
-    if jnp.issubdtype(target.dtype, jnp.integer) and not known:
-        used = target != ignore_index
-        _checks.watch_last_class(num_classes, int(used.sum()), bool((target == num_classes - 1).any()))
-
-
-def walks(tree: Tree | Forest) -> bool:
-    """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
-    return tree.num_classes > MOST_DENSE_CLASSES and tree.depth <= _paths.MOST_WALKED_LEVELS
-
-
-def check_classes(classes: Array, num_classes: int) -> Array:
-    """Class indices that exist, in the dtype of indices."""
-    classes = _inputs.class_indices(classes, "classes")
-    outside = (classes < 0) | (classes >= num_classes)
-    if _inputs.is_true(outside.any()):
-        raise ValueError(
-            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
-            "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
-        )
-    return jnp.clip(classes, 0, num_classes - 1)

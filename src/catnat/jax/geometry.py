@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from catnat.activations import Activation
-from catnat.jax import _inputs
-from catnat.jax._fisher import fisher_diagonal, information, prepare_masked, reach, saturated
-from catnat.jax._nodes import Nodes, prepare
-from catnat.jax.functional import log_probs, node_divergences
+from catnat.activations import isotropic_scale as isotropic_scale
+from catnat.jax import _branches, _dense, _plan
+from catnat.jax._fused import log_probs
+from catnat.jax._plan import Plan, clamp_to_dtype, prepare
+from catnat.jax.functional import prepare_two
 from catnat.trees.tree import Tree
 
 __all__ = [
     "fisher_diagonal",
     "fisher_rao_distance",
+    "isotropic_scale",
     "kl_step",
     "natural_gradient",
     "reach",
@@ -31,18 +33,110 @@ __all__ = [
 # How often kl_step compares its step with the divergence that is wanted.
 _ROUNDS = 8
 
+# ---- Fisher information ----
+
+
+def reach(
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+) -> Float[Array, "*batch nodes"]:
+    r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax.geometry import reach
+        >>> print(reach(jnp.zeros(3)).round(4))
+        [1.  0.5 0.5]
+    """
+    scores, plan, dtype = prepare(scores, tree, activation)
+    return jnp.exp(_dense.log_reach(scores, plan)).astype(dtype)
+
+
+def saturated(
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+) -> Bool[Array, "*batch nodes"]:
+    """Which nodes are saturated: one branch has probability 0, and the score gets no gradient.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax.geometry import saturated
+        >>> print(saturated(jnp.array([0.0, 4.0, -3.0]), activation="natural"))
+        [False  True False]
+    """
+    scores, plan, _ = prepare(scores, tree, activation)
+    return _branches.saturated(scores, plan)
+
+
+def fisher_diagonal(
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+) -> Float[Array, "*batch nodes"]:
+    r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
+
+    .. math:: G_{ii} = P(i)\,\frac{a'(s_i)^2}{a(s_i)(1 - a(s_i))}
+
+    For the sigmoid that is :math:`P(i)\, a_i (1 - a_i)`, for the natural activation :math:`P(i)\, (\pi / A)^2` inside
+    the band and 0 outside. This is the metric of the *scores*, not of the weights of a network behind them.
+
+    Args:
+        scores: One score per inner node on the last axis.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax.geometry import fisher_diagonal
+        >>> print(fisher_diagonal(jnp.array([1.0, 0.0, 0.0]), activation="natural").round(4))
+        [0.25   0.0651 0.1849]
+    """
+    scores, plan, dtype = prepare(scores, tree, activation)
+    return clamp_to_dtype(_dense.information(scores, plan), dtype)
+
+
+def log_abs_det_jacobian(
+    scores: Float[Array, "*batch nodes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
+) -> Float[Array, "*batch"]:
+    r"""The log-determinant of the Jacobian matrix of the first K-1 probabilities in the scores; finite.
+
+    .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
+    """
+    scores, plan, _ = prepare(scores, tree, activation)
+    return _log_det(scores, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def _log_det(scores: Array, plan: Plan) -> Array:
+    (no, yes), (no_slope, yes_slope) = _branches.slopes(scores, plan)
+    # a' = a (1 - a) times the slope of the log-odds; that is 0 at a saturated node, whose branches are far enough down.
+    slope = yes_slope - no_slope
+    moves = slope > 0
+    log_slope = jnp.where(moves, jnp.log(jnp.where(moves, slope, 1)), 0)
+    return (_dense.log_reach(scores, plan) + no + yes + log_slope).sum(-1)
+
+
 # ---- natural gradients ----
 
 
 def natural_gradient(
     scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
     *,
-    num_classes: int | None = None,
     damping: float = 0.0,
-    mask: Bool[Array, "*batch classes"] | None = None,
-    valid_classes: Int[Array, "*batch some"] | None = None,
 ) -> Float[Array, "*batch nodes"]:
     r"""The scores themselves; their gradient is replaced by the natural gradient in the backward pass.
 
@@ -58,12 +152,9 @@ def natural_gradient(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
         damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
-        mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
-        valid_classes: The mask as indices; see :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -77,16 +168,26 @@ def natural_gradient(
         [-2. -4.  0.]
     """
     check_damping(damping)
-    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes)
-    constant = lax.stop_gradient(nodes.scores)
-    replaced = constant + natural_factor(nodes, damping) * (nodes.scores - constant)
-    return replaced.astype(_inputs.returned_dtype(scores))
+    scores, plan, dtype = prepare(scores, tree, activation)
+    constant = lax.stop_gradient(scores)
+    return (constant + _natural_factor(scores, damping, plan) * (scores - constant)).astype(dtype)
 
 
-@jax.jit
-def natural_factor(nodes: Nodes, damping: float | Array) -> Array:
-    """What the gradient of every score is multiplied with; a constant."""
-    return _inverse(information(nodes.detach()), damping)
+def natural_factor(
+    scores: Float[Array, "*batch nodes"],
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
+    *,
+    damping: float = 0.0,
+) -> Float[Array, "*batch nodes"]:
+    """What :func:`natural_gradient` multiplies the gradient of every score with, in the dtype it computes in."""
+    scores, plan, _ = prepare(scores, tree, activation)
+    return _natural_factor(scores, damping, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def _natural_factor(scores: Array, damping: float | Array, plan: Plan) -> Array:
+    return _inverse(_dense.information(lax.stop_gradient(scores), plan), damping)
 
 
 def softmax_natural_gradient(
@@ -120,13 +221,8 @@ def softmax_natural_gradient(
         [ 3. -1. -1. -1.]
     """
     check_damping(damping)
-    logits = _inputs.check_array(logits, "logits")
-    if not jnp.issubdtype(logits.dtype, jnp.floating) or logits.ndim == 0:
-        raise TypeError(
-            f"`logits` has dtype {logits.dtype} and shape {logits.shape}, but a floating-point array with one logit "
-            "per class on its last axis is needed: (..., K)."
-        )
-    return _with_softmax_natural_gradient(_inputs.to_computing_dtype(logits), damping).astype(logits.dtype)
+    logits = _plan.check_floating(logits, "logits", "logit per class", "K")
+    return _with_softmax_natural_gradient(_plan.to_computing_dtype(logits), damping).astype(logits.dtype)
 
 
 @jax.jit
@@ -161,12 +257,8 @@ def kl_step(
     scores: Float[Array, "*batch nodes"],
     gradient: Float[Array, "*batch nodes"],
     kl: float | Float[Array, "*batch"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
-    mask: Bool[Array, "*batch classes"] | None = None,
-    valid_classes: Int[Array, "*batch some"] | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch nodes"]:
     r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
 
@@ -174,8 +266,8 @@ def kl_step(
 
     Add it to the scores: it is the step of a trust region, row by row. The length :math:`t` starts at its second-order
     value :math:`\sqrt{2\,\text{kl} / \sum_i g_i^2 / G_{ii}}` and is corrected in a few rounds, up to four times that
-    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all living nodes gets a zero step.
-    No gradient flows through this function.
+    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 wherever nodes are not saturated gets
+    a zero step. No gradient flows through this function.
 
     Up to kl = 0.001 the divergence is met within 0.002%. Larger steps of the natural activation come to the edges of
     its bands: before an edge the divergence grows ever faster, behind a clamped one not at all, and at kl = 0.1 one row
@@ -185,11 +277,8 @@ def kl_step(
         scores: One score per inner node on the last axis.
         gradient: The gradient of a loss in the scores, in their shape; the plain one, not the natural one.
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
-        mask: The valid classes, if the tree is pruned to them; see :class:`Catnat`.
-        valid_classes: The mask as indices; see :class:`Catnat`.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
@@ -199,29 +288,28 @@ def kl_step(
         >>> print(kl_divergence(scores, scores + kl_step(scores, gradient, 0.01)).round(4))
         0.01
     """
-    nodes = prepare_masked(scores, tree, activation, num_classes, mask, valid_classes).detach()
-    gradient = _inputs.check_array(gradient, "gradient")
-    if gradient.shape != nodes.scores.shape:
+    scores, plan, dtype = prepare(scores, tree, activation)
+    gradient = _plan.check_array(gradient, "gradient")
+    if gradient.shape != scores.shape:
         raise ValueError(
-            f"`gradient` has shape {gradient.shape}, but that of `scores` is needed, {nodes.scores.shape}: the "
+            f"`gradient` has shape {gradient.shape}, but that of `scores` is needed, {scores.shape}: the "
             "gradient of a loss in the scores."
         )
-    wanted = _checked_kl(kl, nodes.scores)
-    step = _step(nodes, lax.stop_gradient(gradient).astype(nodes.scores.dtype), lax.stop_gradient(wanted))
-    return _inputs.saturate(step, _inputs.returned_dtype(scores))
+    inputs = scores, gradient.astype(plan.dtype), _checked_kl(kl, scores)
+    return clamp_to_dtype(_step(*map(lax.stop_gradient, inputs), plan), dtype)
 
 
-@jax.jit
-def _step(nodes: Nodes, gradient: Array, wanted: Array) -> Array:
+@functools.partial(jax.jit, static_argnames="plan")
+def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
     """:func:`kl_step` of prepared arguments, with one divergence per row."""
-    if nodes.tree.num_nodes == 0:
+    if plan.tree.num_nodes == 0:
         return gradient
     limit = math.sqrt(jnp.finfo(gradient.dtype).max)
     wanted = jnp.minimum(wanted, limit)  # no two distributions are that far apart
-    inverse = natural_factor(nodes, 0.0)
-    living = jnp.where(inverse == 0, 0, gradient)
-    largest = jnp.abs(living).max(-1, keepdims=True)
-    gradient = living / jnp.where(largest == 0, 1, largest)  # so that no square overflows or vanishes
+    inverse = _natural_factor(scores, 0.0, plan)
+    unsaturated = jnp.where(inverse == 0, 0, gradient)
+    largest = jnp.abs(unsaturated).max(-1, keepdims=True)
+    gradient = unsaturated / jnp.where(largest == 0, 1, largest)  # so that no square overflows or vanishes
     natural = gradient * inverse
     square = (gradient * natural).sum(-1)
     first = jnp.minimum(jnp.sqrt(2 * wanted / jnp.where(square == 0, math.inf, square)), limit / 8)
@@ -230,8 +318,7 @@ def _step(nodes: Nodes, gradient: Array, wanted: Array) -> Array:
 
     def correct(_: int, lengths: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         length, shortest, longest = lengths
-        there = dataclasses.replace(nodes, scores=nodes.scores - length[..., None] * natural)
-        found = node_divergences(nodes, there).sum(-1)
+        found = _dense.kl_divergence(scores, scores - length[..., None] * natural, plan)
         too_far = found > wanted
         shortest, longest = jnp.where(too_far, shortest, length), jnp.where(too_far, length, longest)
         guess = length * jnp.sqrt((wanted + noise) / (jnp.maximum(found, 0) + noise))
@@ -255,7 +342,7 @@ def _checked_kl(kl: float | Array, scores: Array) -> Array:
             "`scores`."
         )
     wanted = jnp.asarray(kl, scores.dtype)
-    if _inputs.is_true(~((wanted > 0) & jnp.isfinite(wanted)).all()):
+    if _plan.is_true(~((wanted > 0) & jnp.isfinite(wanted)).all()):
         raise ValueError("`kl` must be positive and finite in every row.")
     return jnp.broadcast_to(wanted, batch)
 
@@ -266,10 +353,8 @@ def _checked_kl(kl: float | Array, scores: Array) -> Array:
 def fisher_rao_distance(
     p_scores: Float[Array, "*batch nodes"],
     q_scores: Float[Array, "*batch nodes"],
-    tree: Tree | None = None,
-    activation: Activation | str = "natural",
-    *,
-    num_classes: int | None = None,
+    tree: Tree | int | None = None,
+    activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch"]:
     r"""The length of the shortest way between two distributions, measured by the Fisher information.
 
@@ -283,25 +368,23 @@ def fisher_rao_distance(
     Args:
         p_scores: Scores of one distribution.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        num_classes: The number of classes K, to be checked against the scores and the tree.
+        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        activation: "sigmoid", "natural", or an activation object.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from catnat.jax.geometry import fisher_rao_distance
         >>> # |s - t| pi / A, A = 2 pi
-        >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5])).round(4))
+        >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5]), 2, "natural").round(4))
         0.75
     """
-    p = prepare(p_scores, tree, activation, num_classes)
-    distance = _distance(p, prepare(q_scores, p.tree, activation))
-    return distance.astype(jnp.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores)))
+    p, q, plan, dtype = prepare_two(p_scores, q_scores, tree, activation)
+    return _distance(p, q, plan).astype(dtype)
 
 
-@jax.jit
-def _distance(p: Nodes, q: Nodes) -> Array:
-    p_root, q_root = (jnp.exp(log_probs(nodes, floored=False) / 2) for nodes in (p, q))
+@functools.partial(jax.jit, static_argnames="plan")
+def _distance(p: Array, q: Array, plan: Plan) -> Array:
+    p_root, q_root = (jnp.exp(log_probs(scores, plan, floored=False) / 2) for scores in (p, q))
     square = jnp.square(p_root - q_root).sum(-1)
     # The second derivatives of a smaller distance would overflow: so near, p and q count as the same.
     same = square <= float(jnp.finfo(square.dtype).tiny)

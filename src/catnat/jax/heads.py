@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.jax import _constants, _inputs, _paths, _topk, functional
-from catnat.jax._nodes import LazyNodes
+from catnat.jax import _plan, _topk, _walk
+from catnat.jax._plan import Plan
 from catnat.jax._topk import TopK
-from catnat.jax.distributions import Catnat
-from catnat.jax.layers import OfRows
+from catnat.jax._walk import LazyScores
+from catnat.jax.layers import RowPerNode
 from catnat.trees.tree import Tree
+
+__all__ = ["CatnatHead", "HeadOutput", "TopK"]
 
 
 class HeadOutput(NamedTuple):
@@ -56,7 +58,7 @@ class FixedArray:
         return hash(self._key)
 
 
-class CatnatHead(OfRows):
+class CatnatHead(RowPerNode):
     r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a
@@ -64,8 +66,7 @@ class CatnatHead(OfRows):
     large as the parameters.
 
     It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; all else is static. It starts
-    near the tree's prior. For inputs of unit variance, scores times their scaling have standard deviation at most 0.5;
-    the bias starts at zero.
+    near the tree's prior: for inputs of unit variance, scores have standard deviation 0.5.
 
     **Many devices** can share the rows. Inside ``jax.shard_map``, with the rows split over an axis of the mesh and the
     input on all of its devices, give the axis to the loss as ``axis_name``. Every device computes the nodes whose
@@ -75,7 +76,7 @@ class CatnatHead(OfRows):
     Args:
         in_features: The size d of the input.
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
-        activation: "sigmoid" (the default: it was ahead in large classifiers), "natural", or an activation object.
+        activation: "sigmoid", "natural", or an activation object.
         bias: Whether to add a bias.
         class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
         ignore_index: A target that is ignored.
@@ -93,7 +94,7 @@ class CatnatHead(OfRows):
         >>> head.sample(features, key=jax.random.key(1)).shape
         (8,)
 
-        LazyNodes split over all devices:
+        Rows split over all devices:
 
         >>> from jax.sharding import AxisType, PartitionSpec as P
         >>> count = jax.device_count()
@@ -113,9 +114,9 @@ class CatnatHead(OfRows):
     class_weights: FixedArray | None
     ignore_index: int
 
-    _static: ClassVar[tuple[str, ...]] = (*OfRows._static, "class_weights", "ignore_index")
+    _static: ClassVar[tuple[str, ...]] = (*RowPerNode._static, "class_weights", "ignore_index")
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def __init__(
         self,
         in_features: int,
@@ -160,25 +161,18 @@ class CatnatHead(OfRows):
             target: The classes.
             axis_name: Inside ``shard_map``, the axis of devices that share the rows.
         """
-        rows, target = self._rows(input, axis_name), _inputs.class_indices(target, "target")
+        scores, plan, dtype = self._prepare(input, axis_name)
+        target = _plan.class_indices(target, "target")
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
-        classes = functional.check_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
-        found = jnp.where(counts, _path_log_prob(rows, classes, axis_name), 0)  # whatever the features are
+        classes = _plan.existing_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
+        found = jnp.where(counts, _path_log_prob(scores, classes, axis_name, plan), 0)  # whatever the features are
         weights = counts.astype(found.dtype)
         if self.class_weights is not None:
-            weights = weights * _constants.look_up(np.asarray(self.class_weights, found.dtype), classes)
+            weights = weights * _plan.look_up(np.asarray(self.class_weights, found.dtype), classes)
         total = weights.sum()
         loss = -(found * weights).sum() / jnp.where(total == 0, 1, total)
-        return HeadOutput(_inputs.saturate(found, self._dtype(input)), _inputs.saturate(loss, self._dtype(input)))
-
-    def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """The scores of all nodes, O(d K)."""
-        return self._scores(self._rows(input).input)[..., : self.tree.num_nodes]
-
-    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class, O(d K)."""
-        return functional.log_catnat(self.scores(input), self.tree, self.activation)
+        return HeadOutput(_plan.clamp_to_dtype(found, dtype), _plan.clamp_to_dtype(loss, dtype))
 
     def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
@@ -203,16 +197,18 @@ class CatnatHead(OfRows):
             classes: The classes.
             axis_name: Inside ``shard_map``, the axis of devices that share the rows.
         """
-        rows, classes = self._rows(input, axis_name), functional.check_classes(classes, self.tree.num_classes)
+        scores, plan, dtype = self._prepare(input, axis_name)
+        classes = _plan.existing_classes(classes, self.tree.num_classes)
         _checks.classes_of_rows(classes.shape, input.shape)
-        return _inputs.saturate(_path_log_prob(rows, classes, axis_name), self._dtype(input))
+        return _plan.clamp_to_dtype(_path_log_prob(scores, classes, axis_name, plan), dtype)
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def sample(
         self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Int[Array, "*samples_and_batch"]:
         """Draw classes by walking down from the root; reads the rows on the way alone."""
-        return functional.draw(self._rows(input), _checks.shape_of_samples(sample_shape), key)
+        scores, plan, _ = self._prepare(input)
+        return _walk.draw(scores, _checks.shape_of_samples(sample_shape), key, plan)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.
@@ -228,41 +224,25 @@ class CatnatHead(OfRows):
                 down, to k classes, is always gone.
         """
         _checks.how_many(k, self.tree.num_classes)
-        found = _topk.topk(self._rows(input), k, max_nodes)
-        return found._replace(values=_inputs.saturate(found.values, self._dtype(input)))
+        scores, plan, dtype = self._prepare(input)
+        found = _topk.topk(scores, k, max_nodes, plan)
+        return found._replace(values=_plan.clamp_to_dtype(found.values, dtype))
 
     def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
         """The most probable class; see :meth:`topk`."""
         return self.topk(input, 1).indices[..., 0]
 
-    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> Catnat:
-        """The distribution over all classes, O(d K) in time and O(K) in memory for every row.
-
-        Args:
-            input: Features.
-            **options: Those of :class:`Catnat`, such as ``mask``.
-        """
-        return Catnat(self.scores(input), self.tree, self.activation, **options)
-
-    def _rows(self, input: Array, axis_name: str | None = None) -> LazyNodes:
-        input = _inputs.check_array(input, "input")
-        held, in_features = self.weight.shape
-        _checks.features(input.shape, input.dtype, jnp.issubdtype(input.dtype, jnp.floating), in_features)
-        if held * (1 if axis_name is None else lax.axis_size(axis_name)) < self.tree.num_nodes:
-            raise ValueError(
-                f"`weight` has {held} rows here, but the tree has {self.tree.num_nodes} nodes. Where devices share the "
-                "rows, give the loss and log_prob_of their `axis_name`; the other methods need all rows."
-            )
-        first = 0 if axis_name is None else lax.axis_index(axis_name) * held
-        return LazyNodes(input, self.weight, self.bias, first, self.tree, self.activation)
-
-    def _dtype(self, input: Array) -> Any:
-        """That of the scores."""
-        return jnp.promote_types(_inputs.returned_dtype(input), self.weight.dtype)
+    def _prepare(self, input: Array, axis_name: str | None = None) -> tuple[LazyScores, Plan, Any]:
+        """The scores, made where they are read; the plan for them; the dtype of results."""
+        input = self.checked(input, 1 if axis_name is None else lax.axis_size(axis_name))
+        dtype = jnp.promote_types(input.dtype, self.weight.dtype)
+        plan = Plan(self.tree, self.activation, jnp.promote_types(dtype, jnp.float32))
+        first = 0 if axis_name is None else lax.axis_index(axis_name) * len(self.weight)
+        return LazyScores(input, self.weight, self.bias, first), plan, dtype
 
 
-@functools.partial(jax.jit, static_argnames="axis_name")
-def _path_log_prob(rows: LazyNodes, classes: Array, axis_name: str | None) -> Array:
+@functools.partial(jax.jit, static_argnames=("axis_name", "plan"))
+def _path_log_prob(scores: LazyScores, classes: Array, axis_name: str | None, plan: Plan) -> Array:
     """The log-probability of classes, batch or batch + any axes."""
-    found = _paths.path_log_prob(rows, classes)
+    found = _walk.path_log_prob(scores, classes, plan)
     return found if axis_name is None else lax.psum(found, axis_name)

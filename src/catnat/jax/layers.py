@@ -1,8 +1,7 @@
-"""Layers as pytrees: scores to probabilities and log-probabilities, and the linear layer that makes scores."""
+"""Last layers as pytrees: the drop-in for a linear layer whose outputs are logits."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -14,73 +13,21 @@ from jaxtyping import Float, PRNGKeyArray
 
 from catnat import _checks
 from catnat.activations import Activation, resolve
-from catnat.jax import _inputs, functional
+from catnat.jax import _plan, functional
 from catnat.jax.distributions import Catnat
 from catnat.trees import saving
 from catnat.trees.builders import balanced
 from catnat.trees.tree import Tree
 
-_Self = TypeVar("_Self", bound="OfRows")
+__all__ = ["CatnatLinear", "RowPerNode"]
 
-# Scaled scores of this size lie well inside the natural activation's band.
+_Self = TypeVar("_Self", bound="RowPerNode")
+
+# Scores of this size lie well inside the natural activation's band.
 INITIAL_SCORE = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layer:
-    tree: Tree | None = None
-    activation: Activation | str = "natural"
-    axis: int = -1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "activation", resolve(self.activation))
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class ProbsLayer(_Layer):
-    """Scores to probabilities, a layer without parameters; see :func:`catnat.jax.catnat`.
-
-    Args:
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        axis: The axis of the nodes, which becomes the axis of the classes.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from catnat.jax import ProbsLayer
-        >>> print(ProbsLayer()(jnp.zeros((1, 3))).round(4))
-        [[0.25 0.25 0.25 0.25]]
-    """
-
-    def __call__(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The probability of every class."""
-        return functional.catnat(scores, self.tree, self.activation, axis=self.axis)
-
-
-@jax.tree_util.register_static
-@dataclasses.dataclass(frozen=True)
-class LogProbsLayer(_Layer):
-    """Scores to log-probabilities, a layer without parameters; see :func:`catnat.jax.log_catnat`.
-
-    Args:
-        tree: The tree; ``balanced(K)`` if not given.
-        activation: "natural", "sigmoid", or an activation object.
-        axis: The axis of the nodes, which becomes the axis of the classes.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from catnat.jax import LogProbsLayer
-        >>> print(LogProbsLayer()(jnp.zeros((1, 3))).round(4))
-        [[-1.3863 -1.3863 -1.3863 -1.3863]]
-    """
-
-    def __call__(self, scores: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The log-probability of every class."""
-        return functional.log_catnat(scores, self.tree, self.activation, axis=self.axis)
-
-
-class OfRows:
+class RowPerNode:
     """What layers with a row of weights per node have in common: pytrees of their parameters, with all else static."""
 
     weight: Float[Array, "nodes features"]
@@ -107,14 +54,35 @@ class OfRows:
         self.tree = classes if isinstance(classes, Tree) else balanced(classes)
         self.activation = resolve(activation)
         dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
-        scale = np.broadcast_to(np.maximum(self.activation.scale(self.tree), 1), self.tree.num_nodes)
-        deviation = INITIAL_SCORE / max(1, in_features) ** 0.5 / scale[:, None]
-        self.weight = jax.random.normal(key, (self.tree.num_nodes, in_features), dtype) * deviation.astype(dtype)
+        deviation = INITIAL_SCORE / max(1, in_features) ** 0.5
+        self.weight = jax.random.normal(key, (self.tree.num_nodes, in_features), dtype) * deviation
         self.bias = jnp.zeros(self.tree.num_nodes, dtype) if bias else None
 
-    def _scores(self, features: Array) -> Array:
-        scores = features @ self.weight.T
-        return scores if self.bias is None else scores + self.bias
+    def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
+        """The scores of all nodes, O(d K)."""
+        input = self.checked(input)
+        scores = input @ self.weight.T
+        return (scores if self.bias is None else scores + self.bias)[..., : self.tree.num_nodes]
+
+    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, O(d K); see :func:`log_catnat`."""
+        return functional.log_catnat(self.scores(input), self.tree, self.activation)
+
+    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> Catnat:
+        """The distribution over all classes, O(d K); ``options`` are those of :class:`Catnat`, such as ``mask``."""
+        return Catnat(self.scores(input), self.tree, self.activation, **options)
+
+    def checked(self, input: Array, devices: int = 1) -> Array:
+        """The input, or what is wrong with it, or with the rows that each of some devices holds."""
+        input = _plan.check_array(input, "input")
+        held, in_features = self.weight.shape
+        _checks.features(input.shape, input.dtype, jnp.issubdtype(input.dtype, jnp.floating), in_features)
+        if held * devices < self.tree.num_nodes:
+            raise ValueError(
+                f"`weight` has {held} rows here, but the tree has {self.tree.num_nodes} nodes. Where devices share the "
+                "rows, give the loss and log_prob_of their `axis_name`; the other methods need all rows."
+            )
+        return input
 
     def __repr__(self) -> str:
         shape = getattr(self.weight, "shape", self.weight)  # a pytree may hold anything in place of its arrays
@@ -152,42 +120,43 @@ class OfRows:
         return layer
 
 
-class ScoreLayer(OfRows):
-    """The last linear layer of a model: features to the K-1 scores of a tree.
+class CatnatLinear(RowPerNode):
+    """The last layer of a model, in the place of a linear layer with K outputs that are logits.
 
-    The layer knows its tree and its activation, so take probabilities and losses from it rather than from its scores:
-    ``distribution(x)``, ``log_probs(x)`` and ``loss(x, target)`` cannot be called with another tree by mistake.
+    Called with features, it returns the K leaf log-probabilities. ``log_softmax`` leaves those unchanged, so they are
+    logits to whatever takes logits: cross-entropies, ``argmax``, ``jax.random.categorical``. ``loss`` and
+    ``distribution`` give the same and compute less.
 
     It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; the tree and the activation are
-    static. It starts near the tree's prior. For inputs of unit variance, scores times their scaling have standard
-    deviation at most 0.5, well inside the natural activation's band; the bias starts at zero.
+    static. It starts near the tree's prior: for inputs of unit variance, scores have standard deviation 0.5.
 
     Args:
         in_features: The size of the input.
         classes: The number of classes, or the tree.
-        activation: The activation that the scores are meant for.
+        activation: "sigmoid", "natural", or an activation object.
         bias: Whether to add a bias.
         dtype: The dtype of the parameters; JAX's default one if not given.
         key: The random key of the initial weights.
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from catnat.jax import ScoreLayer
-        >>> layer = ScoreLayer(128, 10, key=jax.random.key(0))
-        >>> layer(jnp.zeros((2, 128))).shape
-        (2, 9)
-        >>> print(layer.loss(jnp.zeros((2, 128)), jnp.array([3, 7])).round(4))
+        >>> from catnat.jax import CatnatLinear
+        >>> layer = CatnatLinear(128, 10, key=jax.random.key(0))
+        >>> features, target = jnp.zeros((2, 128)), jnp.array([3, 7])
+        >>> layer(features).shape
+        (2, 10)
+        >>> print(layer.loss(features, target).round(4))
         2.3026
         >>> jax.tree.map(jnp.shape, layer).weight
         (9, 128)
     """
 
-    @_inputs.takes_key
+    @_plan.takes_key
     def __init__(
         self,
         in_features: int,
         classes: int | Tree,
-        activation: Activation | str = "natural",
+        activation: Activation | str = "sigmoid",
         bias: bool = True,
         dtype: Any = None,
         *,
@@ -195,26 +164,33 @@ class ScoreLayer(OfRows):
     ) -> None:
         super().__init__(in_features, classes, activation, bias, dtype, key)
 
-    def __call__(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """The scores."""
-        features = _inputs.check_array(features, "features")
-        _checks.width_of_features(features.shape, self.weight.shape[-1])
-        return self._scores(features)
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> CatnatLinear:
+        """The layer whose state this is, built with the tree and the activation that the state holds.
 
-    def distribution(self, features: Float[Array, "*batch features"], **options: Any) -> Catnat:
-        """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
-        return Catnat(self(features), self.tree, self.activation, **options)
+        Args:
+            state: The ``state_dict()`` of a layer, or of a model that has one.
+            prefix: Where the layer's entries stand in it, such as ``"head."``.
+        """
+        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if "_extra_state" not in part or "weight" not in part:
+            raise KeyError(
+                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
+            )
+        static = saving.tree_and_activation(np.asarray(part["_extra_state"], np.uint8))
+        weight, bias = (None if part.get(name) is None else jnp.asarray(part[name]) for name in cls._parameters)
+        return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)
 
-    def log_probs(self, features: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class; see :func:`log_catnat`."""
-        return functional.log_catnat(self(features), self.tree, self.activation)
+    def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
+        """The log-probability of every class, which are logits too."""
+        return self.log_probs(input)
 
-    def loss(self, features: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
+    def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
         """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
 
         Args:
-            features: The input.
+            input: Features.
             target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
             **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
         """
-        return functional.cross_entropy(self(features), target, self.tree, self.activation, **options)
+        return functional.cross_entropy(self.scores(input), target, self.tree, self.activation, **options)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from catnat import _checks
-from catnat.jax import _bin_positions, _constants, _inputs
+from catnat.jax import _bin_positions, _plan
 from catnat.trees.bins import Bins
 
 __all__ = ["hard", "hl_gauss", "two_hot"]
@@ -100,14 +100,14 @@ def two_hot(value: Float[Array, "*batch"], bins: Bins | ArrayLike) -> Float[Arra
         return jnp.ones((*value.shape, 1), value.dtype)
     means = _bin_positions.table_of(bins, value.dtype).mean
     lower = jnp.minimum(jnp.searchsorted(means[1:-1], value, side="right"), bins.num_bins - 2)
-    start, end = (_constants.look_up(means, lower + step) for step in (0, 1))
+    start, end = (_plan.look_up(means, lower + step) for step in (0, 1))
     weight = jnp.clip((value - start) / (end - start), 0, 1)[..., None]
     places, lower = jnp.arange(bins.num_bins), lower[..., None]
     return (places == lower) * (1 - weight) + (places == lower + 1) * weight
 
 
 def _checked(value: Array, bins: Bins | ArrayLike) -> tuple[Array, Bins]:
-    value = _inputs.check_array(value, "value")
+    value = _plan.check_array(value, "value")
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(f"`value` has dtype {value.dtype}, but floating-point numbers are needed: value.astype(float).")
-    return _inputs.to_computing_dtype(lax.stop_gradient(value)), _bin_positions.bins_of(bins)
+    return _plan.to_computing_dtype(lax.stop_gradient(value)), _bin_positions.bins_of(bins)

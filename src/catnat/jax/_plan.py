@@ -1,0 +1,262 @@
+"""What is known before any score is: checked arguments, and a plan with every constant of a tree and an activation.
+
+All constants are NumPy arrays, built once. Inside a compiled function they become part of the program, so those of
+large trees must be few or short: balanced trees need none but runs of equal values, other trees two tables of integers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from catnat import _checks
+from catnat.activations import Activation, natural, resolve
+from catnat.trees import tables
+from catnat.trees.builders import as_tree
+from catnat.trees.tree import Tree
+
+# Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
+MOST_DENSE_CLASSES = 64
+# The path to a class in a deeper tree (a chain, say) is not followed: sums along all paths at once take fewer steps.
+MOST_WALKED_LEVELS = 64
+# Constants of up to this many nodes are kept as they are; longer ones as runs of equal nodes, if these are few.
+_LONG = 1 << 10
+_FEW_RUNS = 1 << 8
+
+cached = functools.lru_cache(512)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A tree, an activation, and the dtype to compute in: static, and all that does not depend on the scores."""
+
+    tree: Tree
+    activation: Activation
+    dtype: np.dtype[Any]
+
+    @property
+    def walks(self) -> bool:
+        """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
+        return self.tree.num_classes > MOST_DENSE_CLASSES and self.tree.depth <= MOST_WALKED_LEVELS
+
+    @property
+    def is_natural(self) -> bool:
+        """Whether the activation is computed by its band: the exact type, as a subclass may compute something else."""
+        return type(self.activation) is natural
+
+    def constants(self, index: Array | None = None) -> tuple[Any, ...]:
+        """The activation's constants at all nodes, or at those of ``index`` in its shape; floats if nodes are alike.
+
+        The edges of the natural activation's :class:`catnat.activations.Band`, or the offset of any other.
+        """
+        rows, starts = _constants(self)
+        if starts is not None and len(starts) == 1:
+            return tuple(map(float, rows[:, 0]))
+        if index is not None:
+            at = index if starts is None else jnp.searchsorted(starts, index, side="right") - 1
+            return tuple(jnp.moveaxis(look_up(rows.T, at), -1, 0))
+        if starts is None:
+            return tuple(rows)
+        lengths = np.diff(starts, append=self.tree.num_nodes)
+        runs = [jnp.broadcast_to(rows[:, [run]], (len(rows), int(size))) for run, size in enumerate(lengths)]
+        # The barrier: built once, and not again for every row of a batch.
+        return tuple(lax.optimization_barrier(jnp.concatenate(runs, axis=1)))
+
+
+@cached
+def _constants(plan: Plan) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
+    """The constants of every node, (n, K-1); or those of every run of equal nodes, and where the runs start."""
+    tree, activation = plan.tree, plan.activation
+    rows: tuple[Any, ...] = (activation.offset(tree).astype(plan.dtype),)
+    if isinstance(activation, natural) and plan.is_natural:
+        rows = activation.band(tree, plan.dtype)
+    found = np.stack([np.broadcast_to(row, tree.num_nodes) for row in rows])
+    if tree.num_nodes == 0:
+        return found, None
+    starts = np.flatnonzero(np.append(True, (found[:, 1:] != found[:, :-1]).any(axis=0)))
+    if len(starts) == 1 or (tree.num_nodes > _LONG and len(starts) <= _FEW_RUNS):
+        return found[:, starts], starts.astype(np.int32)
+    return found, None
+
+
+@cached
+def path_matrix(tree: Tree, to: str, dtype: Any) -> NDArray[Any]:
+    """Whether a no, then whether a yes, at a node lies on a path: 0/1, twice the nodes x leaves or x nodes."""
+    return tables.path_branches(tree, to).astype(dtype).reshape(2 * tree.num_nodes, -1)
+
+
+@cached
+def edges(tree: Tree) -> NDArray[np.int32]:
+    """The edge above every id, as twice its parent plus its bit; above the root it is twice the number of nodes."""
+    return np.where(tree.parents < 0, 2 * tree.num_nodes, 2 * tree.parents + tree.bits).astype(np.int32)
+
+
+@cached
+def children(tree: Tree) -> NDArray[np.int32]:
+    """The children of all nodes one after the other, that of an edge at its number: no, yes, no, yes ..."""
+    return tree.child_ids.astype(np.int32).reshape(-1)
+
+
+def look_up(table: Any, index: Array | NDArray[Any]) -> Array:
+    """``table[index]`` along the first axis, for indices that are known to exist."""
+    return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
+
+
+# ---- arguments ----
+
+
+def prepare(scores: Array, tree: Tree | int | None, activation: Activation | str) -> tuple[Array, Plan, Any]:
+    """Scores in the dtype to compute in, the plan for them, and the dtype of results."""
+    scores = check_scores(scores)
+    tree = as_tree(tree, scores.shape[-1] + 1)
+    _checks.width_of_scores(scores.shape[-1], tree.num_classes)
+    computed = to_computing_dtype(scores)
+    return computed, Plan(tree, resolve(activation), computed.dtype), scores.dtype
+
+
+def check_scores(scores: Any) -> Array:
+    """Scores of whatever number of nodes, or say what is wrong with them."""
+    return check_floating(scores, "scores", "score per node", "K-1", least=0)
+
+
+def check_floating(values: Any, name: str, one: str, width: str, least: int = 1) -> Array:
+    """A floating-point array with at least so many entries on a last axis, or say what is wrong with it."""
+    values = check_array(values, name)
+    if not jnp.issubdtype(values.dtype, jnp.floating) or values.ndim == 0 or values.shape[-1] < least:
+        raise TypeError(
+            f"`{name}` has dtype {values.dtype} and shape {values.shape}, but a floating-point array with one {one} "
+            f"on its last axis is needed: (..., {width})."
+        )
+    return values
+
+
+def check_array(value: Any, name: str) -> Array:
+    """``value`` as a JAX array; like the functions of JAX, those of catnat take no lists."""
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise TypeError(f"`{name}` is a {type(value).__name__}, but a jax.Array is needed: jnp.asarray({name}).")
+    return jnp.asarray(value)
+
+
+def class_indices(classes: Any, name: str) -> Array:
+    """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
+    if isinstance(classes, np.ndarray) and classes.dtype.kind in "iu":
+        limits = jnp.iinfo(jnp.asarray(0).dtype)
+        outside = (classes < int(limits.min)) | (classes > int(limits.max))
+        if outside.any():  # JAX would wrap them around, to some class that exists
+            raise ValueError(f"`{name}` holds {classes[outside][0]}, but indices are at most {limits.max} here.")
+    classes = check_array(classes, name)
+    if not jnp.issubdtype(classes.dtype, jnp.integer):
+        raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")
+    return classes.astype(int)
+
+
+def existing_classes(classes: Any, num_classes: int) -> Array:
+    """Class indices that exist, in the dtype of indices; where values are not known, the nearest that do."""
+    classes = class_indices(classes, "classes")
+    outside = (classes < 0) | (classes >= num_classes)
+    if is_true(outside.any()):
+        raise ValueError(
+            f"`classes` holds {int(classes[outside][0])}, but this tree has the classes 0 .. {num_classes - 1}. "
+            "If it marks targets to skip, pass it as `ignore_index` to cross_entropy or to the head."
+        )
+    return jnp.clip(classes, 0, num_classes - 1)
+
+
+def takes_key(function: _checks.Function) -> _checks.Function:
+    """For functions with a keyword ``key``: a call without it, or with what is no key, says what is needed."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "key" not in kwargs:
+            raise TypeError(
+                f"`{function.__name__}` draws random numbers and needs a key: pass key=jax.random.key(0), and a new "
+                "one from jax.random.split for every call."
+            )
+        check_key(kwargs["key"])
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def check_key(key: Any) -> None:
+    """Raise unless ``key`` is a key of ``jax.random``, of the new kind or the old one."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+        shown = f"{key!r} of type {type(key).__name__}" if dtype is None else f"an array of dtype {dtype}"
+        raise TypeError(f"`key` is {shown}, but a random key is needed: jax.random.key({key if dtype is None else 0}).")
+
+
+def is_true(condition: Array) -> bool:
+    """Whether ``condition`` holds, as far as can be told: not while a function is traced."""
+    return not isinstance(condition, jax.core.Tracer) and bool(condition)
+
+
+# ---- shapes ----
+
+
+def expand(values: Array, batch: Sequence[int]) -> Array:
+    """``values`` with the last axis they have and this batch shape."""
+    return jnp.broadcast_to(values, (*batch, values.shape[-1]))
+
+
+def behind_batch(values: Array, batch: Sequence[int]) -> tuple[Array, Callable[[Array], Array]]:
+    """Values whose sample axes stand behind the batch, batch + (n,), and how to bring results back.
+
+    Repeated reads of a row are then one gather, and no row is copied.
+    """
+    shape = jnp.broadcast_shapes(values.shape, tuple(batch))
+    extra = len(shape) - len(batch)
+    wide, before = shape[extra:], tuple(range(extra))
+    behind = tuple(range(len(wide), len(shape)))
+
+    def back(found: Array) -> Array:
+        return jnp.moveaxis(found.reshape((*wide, *shape[:extra])), behind, before)
+
+    values = jnp.moveaxis(jnp.broadcast_to(values, shape), before, behind)
+    return values.reshape((*wide, math.prod(shape[:extra]))), back
+
+
+# ---- dtypes ----
+
+
+def to_computing_dtype(values: Array) -> Array:
+    """``values`` to compute with: half precision computes in float32."""
+    if values.dtype == jnp.float16:
+        return _from_float16(values)
+    return values.astype(jnp.float32) if values.dtype.itemsize < 4 else values
+
+
+# In the backward pass a gradient that overflows float16 is clamped. (The range of bfloat16 is that of float32.)
+@jax.custom_vjp
+def _from_float16(values: Array) -> Array:
+    return values.astype(jnp.float32)
+
+
+def _clamp_gradient(_: None, grad: Array) -> tuple[Array]:
+    limit = float(jnp.finfo(jnp.float16).max) / 4  # room to add a few
+    return (jnp.clip(grad, -limit, limit).astype(jnp.float16),)
+
+
+_from_float16.defvjp(lambda values: (values.astype(jnp.float32), None), _clamp_gradient)
+
+
+def clamp_to_dtype(values: Array, dtype: Any) -> Array:
+    """``values`` in ``dtype``, with what overflows it at its largest or smallest finite number."""
+    if values.dtype == dtype:
+        return values
+    limits = jnp.finfo(dtype)
+    return jnp.clip(values, limits.min, limits.max).astype(dtype)
+
+
+def lowest(like: Array) -> float:
+    """The smallest finite number of an array's dtype."""
+    return float(jnp.finfo(like.dtype).min)

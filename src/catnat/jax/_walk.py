@@ -1,0 +1,216 @@
+"""One path at a time, O(depth): the nodes on the way to a class, and descents from the root.
+
+A place is an id: a node, or K - 1 + k for the leaf of class k. Balanced trees are walked by heap arithmetic, other
+trees by tables of edges or children.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from catnat.jax import _branches, _dense, _plan
+from catnat.jax._branches import Branches
+from catnat.jax._plan import Plan
+from catnat.trees.builders import balanced
+from catnat.trees.tree import Tree, first_leaf
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LazyScores:
+    """Scores that are made where they are read: an input times the node's row of weights.
+
+    Where rows are split between devices, these are the rows from ``first`` on.
+    """
+
+    input: Array
+    weight: Array
+    bias: Array | None
+    first: Array | int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the array of these scores would have."""
+        return (*self.input.shape[:-1], len(self.weight))
+
+    def read(self, index: Array) -> Array:
+        """The scores of the nodes ``index``; arbitrary if the row is not here."""
+        here = jnp.clip(index - self.first, 0, len(self.weight) - 1)
+        more = tuple(range(self.input.ndim - 1, index.ndim))
+        scores = (_plan.look_up(self.weight, here) * jnp.expand_dims(self.input, more)).sum(-1)
+        if self.bias is not None:
+            scores = scores + _plan.look_up(self.bias, here)
+        return _plan.to_computing_dtype(scores)
+
+    def holds(self, index: Array) -> Array:
+        """Whether the row of a node is here; -1 is no node."""
+        return (index >= self.first) & (index < self.first + len(self.weight))
+
+
+Scores = Array | LazyScores
+
+
+def branches_at(scores: Scores, index: Array, plan: Plan, *, floored: bool) -> Branches:
+    """The log-probabilities of both branches of the nodes ``index``, whose leading axes are the scores' batch."""
+    found = scores.read(index) if isinstance(scores, LazyScores) else pick(scores, index)
+    return _branches.branch_log_probs(found, plan, index, floored=floored)
+
+
+def pick(values: Array, index: Array) -> Array:
+    """The entries of each row of ``values`` at its own indices, which may have further axes."""
+    batch = values.shape[:-1]
+    flat = index.reshape(*batch, math.prod(index.shape[len(batch) :]))  # no -1: the batch may be empty
+    return jnp.take_along_axis(values, flat, -1, mode="promise_in_bounds").reshape(index.shape)
+
+
+@jax.jit
+def pick_samples(values: Array, classes: Array) -> Array:
+    """The entries of each row at its own classes; axes of samples may stand before the batch."""
+    queries, back = _plan.behind_batch(classes, values.shape[:-1])
+    return back(pick(_plan.expand(values, queries.shape[:-1]), queries))
+
+
+# ---- paths ----
+
+
+def path_log_prob(scores: Scores, classes: Array, plan: Plan) -> Array:
+    """The log-probability of ``classes``, batch + any axes, reading their paths only."""
+    index, bits = path(classes, plan.tree)
+    on_path = scores.holds(index) if isinstance(scores, LazyScores) else index >= 0
+    no, yes = branches_at(scores, jnp.maximum(index, 0), plan, floored=True)
+    return jnp.where(on_path, jnp.where(bits == 1, yes, no), 0).sum(-1)
+
+
+def path(classes: Array, tree: Tree) -> tuple[Array, Array]:
+    """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
+    if tree.kind == "balanced":
+        heap = classes + first_leaf(tree)
+        heap = jnp.where(heap >= 2 * tree.num_classes, heap - tree.num_classes, heap)
+        ladder = heap[..., None] >> jnp.arange(tree.depth, -1, -1, dtype=heap.dtype)
+        return ladder[..., :-1] - 1, ladder[..., 1:] & 1
+    edges, above_root = _plan.edges(tree), 2 * tree.num_nodes
+
+    def step(at: Array, _: None) -> tuple[Array, Array]:
+        edge = _plan.look_up(edges, at).astype(at.dtype)
+        return jnp.where(edge == above_root, at, edge >> 1), edge
+
+    _, climbed = lax.scan(step, classes + tree.num_nodes, None, length=tree.depth)
+    climbed = jnp.moveaxis(climbed, 0, -1)[..., ::-1]
+    return jnp.where(climbed == above_root, -1, climbed >> 1), climbed & 1
+
+
+# ---- descents ----
+
+
+def node(at: Array, tree: Tree) -> Array:
+    """The node to read at a place; at a leaf any will do, since its branch changes nothing."""
+    return jnp.minimum(at, tree.num_nodes - 1)
+
+
+def step(at: Array, bits: Array | int, tree: Tree) -> Array:
+    """The place below, on the side of the branch; a leaf stays where it is."""
+    if tree.kind == "balanced":
+        heap = 2 * at + 2 + bits
+        classes = heap - first_leaf(tree)
+        leaf = tree.num_nodes + jnp.where(classes < 0, classes + tree.num_classes, classes)
+        below = jnp.where(heap < tree.num_classes, heap - 1, leaf)
+    else:
+        below = _plan.look_up(_plan.children(tree), 2 * node(at, tree) + bits)
+    return jnp.where(at >= tree.num_nodes, at, below)
+
+
+def descend(yes: Callable[[Array], Array], tree: Tree, shape: Sequence[int], key: Array, dtype: Any) -> Array:
+    """Draw classes: at each node the branch is yes if a uniform number is below ``yes(index)``, its probability."""
+    at = jnp.zeros(shape, int)
+    if tree.num_nodes == 0:
+        return at
+
+    def down(level: Any, at: Array) -> Array:
+        uniform = jax.random.uniform(jax.random.fold_in(key, level), at.shape, dtype)
+        return step(at, (uniform < yes(node(at, tree))).astype(at.dtype), tree)
+
+    # The first step before the loop: inside shard_map, what a loop carries must differ between devices from the start.
+    return lax.fori_loop(1, tree.depth, down, down(0, at)) - tree.num_nodes
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "sample_shape"))
+def draw(scores: Scores, sample_shape: tuple[int, ...], key: Array, plan: Plan) -> Array:
+    """Draw classes, sample shape + batch, reading the nodes on the way only."""
+    scores, batch = lax.stop_gradient(scores), scores.shape[:-1]
+
+    def yes(index: Array) -> Array:
+        return jnp.exp(branches_at(scores, index, plan, floored=False)[1])
+
+    drawn = descend(yes, plan.tree, (*batch, math.prod(sample_shape)), key, plan.dtype)
+    return before_batch(drawn, sample_shape)
+
+
+@functools.partial(jax.jit, static_argnames="sample_shape")
+def draw_by_log_probs(logs: Array, sample_shape: tuple[int, ...], key: Array) -> Array:
+    """Draw classes with probabilities ``exp(logs)``; one whose exponential is 0 is never drawn."""
+    logs = lax.stop_gradient(logs)
+    # Any tree can carry them: a balanced one takes the fewest steps.
+    tree, possible = balanced(logs.shape[-1]), jnp.exp(logs) > 0
+    no, yes = _dense.log_masses(jnp.where(possible, logs, -math.inf), tree)
+    probs = jax.nn.sigmoid(yes - jnp.where(jnp.isneginf(yes), 0, no))  # exactly 0 or 1 where one side is -inf
+    shape = (*logs.shape[:-1], math.prod(sample_shape))
+    return before_batch(descend(lambda index: pick(probs, index), tree, shape, key, logs.dtype), sample_shape)
+
+
+def before_batch(drawn: Array, sample_shape: tuple[int, ...]) -> Array:
+    """Draws with their axis in front of the batch, as the sample shape."""
+    drawn = jnp.moveaxis(drawn, -1, 0)
+    return drawn.reshape((*sample_shape, *drawn.shape[1:]))
+
+
+def descend_without_replacement(scores: Array, count: int, key: Array, plan: Plan) -> Array:
+    """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
+
+    The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
+    as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
+    The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
+    """
+    tree, dtype, shape = plan.tree, plan.dtype, (*scores.shape[:-1], 1)
+    at, log_prob = jnp.zeros(shape, int), jnp.zeros(shape, dtype)
+    key, first = jax.random.split(key)
+    best = -log_exponential(first, shape, dtype)
+    for level in range(tree.depth):
+        side, other = jax.random.split(jax.random.fold_in(key, level))
+        no, yes = branches_at(scores, node(at, tree), plan, floored=False)
+        wins = jax.random.uniform(side, at.shape, dtype) < jnp.exp(yes)
+        winner, loser = log_prob + jnp.where(wins, yes, no), log_prob + jnp.where(wins, no, yes)
+        truncated = loser - jnp.logaddexp(loser - best, log_exponential(other, at.shape, dtype))
+        leaf = at >= tree.num_nodes
+        sides = [
+            (step(at, wins.astype(at.dtype), tree), jnp.where(leaf, log_prob, winner), best),
+            # A leaf has no other side: its copy must never be chosen.
+            (step(at, (~wins).astype(at.dtype), tree), loser, jnp.where(leaf, -jnp.inf, truncated)),
+        ]
+        at, log_prob, best = (jnp.concatenate(pair, -1) for pair in zip(*sides, strict=True))
+        best, chosen = lax.top_k(best, min(count, best.shape[-1]))
+        at, log_prob = (jnp.take_along_axis(values, chosen, -1) for values in (at, log_prob))
+    return at - tree.num_nodes
+
+
+# ---- Gumbel variables ----
+
+
+def log_exponential(key: Array, shape: Sequence[int], dtype: Any) -> Array:
+    """Logarithms of exponential variables, finite: Gumbel variables with their sign turned."""
+    # Uniform numbers are multiples of the dtype's eps: one that came out as 0 lies, on average, half of that above.
+    uniform = jax.random.uniform(key, tuple(shape), dtype)
+    return jnp.log(jnp.maximum(-jnp.log1p(-uniform), float(jnp.finfo(dtype).eps) / 2))
+
+
+def add_gumbel_noise(log_probs: Array, possible: Array | None, sample_shape: tuple[int, ...], key: Array) -> Array:
+    """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
+    noisy = log_probs - log_exponential(key, (*sample_shape, *log_probs.shape), log_probs.dtype)
+    return noisy if possible is None else jnp.where(possible, noisy, _plan.lowest(noisy))
