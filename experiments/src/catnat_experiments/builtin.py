@@ -22,7 +22,7 @@ class BuiltIn:
 BUILT_IN = {
     "gsl": BuiltIn(
         "graph structure learning, Table 2 of the paper",
-        {"quick": 0.1, "laptop": 1.6, "paper": 3.3, "beyond": 5, "shared": 1},
+        {"quick": 0.1, "laptop": 1.6, "paper": 3.3, "beyond": 5, "two-rates": 6, "shared": 1},
     ),
     "vae": BuiltIn(
         "categorical VAE on MNIST, Tables 3 and 4 of the paper",

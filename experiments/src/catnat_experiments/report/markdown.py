@@ -113,6 +113,7 @@ def _chosen(numbers: Numbers, row: Value, column: str) -> list[str]:
     return [
         " / ".join(number_text(value) for value in sorted(set(runs[f"config.{key}"].dropna().tolist()))) or "-"
         for key in table.chosen
+        if f"config.{key}" in runs  # some are in the configs of few presets
     ]
 
 

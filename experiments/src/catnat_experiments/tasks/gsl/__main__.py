@@ -18,12 +18,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m catnat_experiments.tasks.gsl", description=main.__doc__)
     parser.add_argument("--theta", type=float, default=0.75, help="theta*, the probability of a true edge")
     parser.add_argument("--parameterization", default="natural")
-    parser.add_argument("--rate", type=float, default=0.01, help="Adam's, for scores and W")
+    parser.add_argument("--rate", type=float, default=0.01, help="Adam's, for the scores")
+    parser.add_argument("--network-rate", type=float, help="Adam's, for W; that of the scores if not given")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
     began = time.perf_counter()
-    run = config(given.theta, given.parameterization, given.rate, given.seed, steps=given.steps)
+    run = config(
+        given.theta, given.parameterization, given.rate, given.seed, network_rate=given.network_rate, steps=given.steps
+    )
     shown = Printing("train_es", "mae_theta", "dead_zero", "dead_edge")
     [learned] = train([run], shown)
     seconds = time.perf_counter() - began

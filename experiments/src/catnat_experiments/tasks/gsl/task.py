@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,9 @@ from catnat_experiments.tasks.gsl.training import (
     OWN_GRAPHS,
     SHARED_GRAPHS,
     SMALLEST_START,
+    Rates,
     Training,
+    rates_of,
     shared_config,
     train,
 )
@@ -39,6 +42,12 @@ REFINED_RATES = {
 }
 """The paper's. For all others: seven points from the best coarse rate / 1.8 to 1.8 times it, evenly spaced in log."""
 REFINED_SPAN, REFINED_COUNT = 1.8, 7
+RATES = (0.000625, 0.00125, 0.0025, *COARSE_RATES)
+"""For two rates: the coarse grid, with three more at its lower end, where natural's best single rate stands."""
+FIRST_PAIRS = tuple(itertools.product((0.0025, 0.01, 0.05), (0.02, 0.1, 0.5)))
+"""The first rates of the scores and of W that are tried beside the single ones."""
+ROUNDS = 2
+"""How often the neighbours of the best pair are tried: in each round up to nine pairs of :data:`RATES`."""
 SEARCH_SEED = 0
 """The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
 MOST_LANES = 10
@@ -54,6 +63,7 @@ class Preset:
     refine: bool
     seeds: int
     steps: int
+    two_rates: tuple[str, ...] = ()  # parameterizations that search for a rate of W beside that of the scores
     graph_sets: int = OWN_GRAPHS
 
 
@@ -94,6 +104,16 @@ PRESETS = {
         seeds=10,
         steps=5000,
     ),
+    # The other reading of the paper's search: one rate for W and one for the scores, each from the same grid.
+    "two-rates": Preset(
+        thetas=THETAS,
+        parameterizations=IN_THE_PAPER,
+        coarse=COARSE_RATES,
+        refine=True,
+        seeds=10,
+        steps=5000,
+        two_rates=("sparsemax", "natural"),
+    ),
     # A noisier gradient: one set of graphs for all data points of a batch, as in the first author's earlier code.
     "shared": Preset(
         thetas=THETAS,
@@ -120,13 +140,24 @@ def refined_rates(name: str, best: float) -> list[float]:
     return [float(f"{point:.4g}") for point in points]
 
 
+def neighbours(rates: Rates) -> list[Rates]:
+    """The pairs of the grid around the one that is nearest, and that one: nine, fewer at an end.
+
+    >>> neighbours((0.012, 0.5))
+    [(0.005, 0.2), (0.005, 0.5), (0.01, 0.2), (0.01, 0.5), (0.02, 0.2), (0.02, 0.5)]
+    """
+    places = [min(range(len(RATES)), key=lambda place: abs(math.log(RATES[place] / rate))) for rate in rates]
+    first, second = (RATES[max(place - 1, 0) : place + 2] for place in places)
+    return list(itertools.product(first, second))
+
+
 class GraphStructure:
-    """The experiment as the engine knows it: coarse grid, refined grid, final seeds."""
+    """The experiment as the engine knows it: coarse grid, refined grid, pairs of rates, final seeds."""
 
     name = "gsl"
 
     def stages(self, preset: str) -> list[Stage]:
-        """Coarse, refined (where the preset asks for it) and final."""
+        """Coarse; refined and pairs, where the preset asks for them; and final."""
         plan = plan_of(preset, PRESETS, self.name)
         cells = len(plan.thetas) * len(plan.parameterizations)
         refined = len(plan.thetas) * sum(len(refined_rates(name, 1.0)) for name in plan.parameterizations)
@@ -136,12 +167,14 @@ class GraphStructure:
         if plan.refine:
             about = "rates around the best one by validation ES, one seed"
             stages.append(Stage("refined", lambda records: _refined(plan, records), about, refined))
+        if plan.two_rates:
+            stages += [_pairs_stage(plan, number) for number in range(ROUNDS + 1)]
         about = f"{plan.seeds} seeds at the best rate by validation ES, and the optimal row"
         expected = cells * plan.seeds + len(plan.thetas)
         return [*stages, Stage("final", lambda records: _final(plan, records), about, expected)]
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Runs that differ only in rate and seed, at most ten of them together."""
+        """Runs that differ only in rates and seed, at most ten of them together."""
         together: dict[str, list[Config]] = {}
         for run in runs:
             together.setdefault(run_id(shared_config(run)), []).append(run)
@@ -164,7 +197,7 @@ def _seconds_per_step(name: str, graph_sets: int, tries: int = 3, steps: int = 1
     """Of one run, the quickest of a few tries, for the sizes of the paper."""
     torch.set_num_threads(1)
     sizes = config(THETAS[0], name, 0.0, 0, graph_sets=graph_sets)
-    training = Training(make_data(THETAS[0], 200), parameterization(name), [0.0], [0], sizes)
+    training = Training(make_data(THETAS[0], 200), parameterization(name), [(0.0, 0.0)], [0], sizes)
     times = []
     for _ in range(tries):
         began = time.perf_counter()
@@ -175,14 +208,23 @@ def _seconds_per_step(name: str, graph_sets: int, tries: int = 3, steps: int = 1
 
 
 def config(
-    theta: float, name: str, rate: float, seed: int, *, steps: int = 5000, graph_sets: int = OWN_GRAPHS
+    theta: float,
+    name: str,
+    rate: float,
+    seed: int,
+    *,
+    network_rate: float | None = None,
+    steps: int = 5000,
+    graph_sets: int = OWN_GRAPHS,
 ) -> Config:
-    """All that decides a run's numbers."""
+    """All that decides a run's numbers. The rate of W has a key only where it is another than that of the scores."""
+    second: Config = {} if network_rate in (None, rate) else {"network_rate": network_rate}
     return {
         "experiment": GraphStructure.name,
         "theta": theta,
         "parameterization": name,
         "rate": rate,
+        **second,
         "seed": seed,
         "steps": steps,
         "batch": BATCH,
@@ -194,52 +236,80 @@ def config(
     }
 
 
-def _cells(plan: Preset) -> Iterable[tuple[float, str]]:
-    return ((theta, name) for theta in plan.thetas for name in plan.parameterizations)
+def _cells(plan: Preset, names: Sequence[str] | None = None) -> list[tuple[float, str]]:
+    return list(itertools.product(plan.thetas, plan.parameterizations if names is None else names))
 
 
-def _config(plan: Preset, theta: float, name: str, rate: float, seed: int) -> Config:
-    return config(theta, name, rate, seed, steps=plan.steps, graph_sets=plan.graph_sets)
+def _config(plan: Preset, theta: float, name: str, rates: Rates, seed: int) -> Config:
+    rate, network_rate = rates
+    return config(theta, name, rate, seed, network_rate=network_rate, steps=plan.steps, graph_sets=plan.graph_sets)
 
 
-def _searched(plan: Preset, theta: float, name: str, rates: Iterable[float]) -> list[Config]:
-    return [_config(plan, theta, name, rate, SEARCH_SEED) for rate in rates]
+def _searched(plan: Preset, theta: float, name: str, pairs: Iterable[Rates]) -> list[Config]:
+    return [_config(plan, theta, name, pair, SEARCH_SEED) for pair in pairs]
 
 
-def _best_rate(runs: Sequence[Config], records: pd.DataFrame) -> float:
-    """The rate with the lowest validation ES among these runs; other records do not count."""
+def _same(rates: Iterable[float]) -> list[Rates]:
+    return [(rate, rate) for rate in rates]
+
+
+def _best(runs: Sequence[Config], records: pd.DataFrame) -> Rates:
+    """The rates with the lowest validation ES among these runs; other records do not count."""
     values = dict(zip(records["id"], records["metrics.validation_es"], strict=True))
-    found = {float(run["rate"]): float(values.get(run_id(run), math.nan)) for run in runs}
-    finite = {rate: value for rate, value in found.items() if math.isfinite(value)}
+    found = {rates_of(run): float(values.get(run_id(run), math.nan)) for run in runs}
+    finite = {rates: value for rates, value in found.items() if math.isfinite(value)}
     if not finite:
         first = runs[0]
         raise ValueError(
             f"No run of {first['parameterization']} at theta* = {first['theta']} has a finite validation ES in the "
             "records: finish the stage before, then repeat the command."
         )
-    return min(finite, key=lambda rate: (finite[rate], rate))
+    return min(finite, key=lambda rates: (finite[rates], rates))
 
 
 def _coarse(plan: Preset) -> list[Config]:
-    return [run for theta, name in _cells(plan) for run in _searched(plan, theta, name, plan.coarse)]
+    return [run for theta, name in _cells(plan) for run in _searched(plan, theta, name, _same(plan.coarse))]
 
 
 def _refined_of(plan: Preset, theta: float, name: str, records: pd.DataFrame) -> list[Config]:
-    best = _best_rate(_searched(plan, theta, name, plan.coarse), records)
-    return _searched(plan, theta, name, refined_rates(name, best))
+    best, _ = _best(_searched(plan, theta, name, _same(plan.coarse)), records)
+    return _searched(plan, theta, name, _same(refined_rates(name, best)))
 
 
 def _refined(plan: Preset, records: pd.DataFrame) -> list[Config]:
     return [run for theta, name in _cells(plan) for run in _refined_of(plan, theta, name, records)]
 
 
+def _pairs_stage(plan: Preset, number: int) -> Stage:
+    """The first pairs, or a round of neighbours; runs that are there already are listed again, and not run again."""
+    cells = _cells(plan, plan.two_rates)
+    about = "pairs of rates around the best by validation ES" if number else "first pairs of rates, of scores and of W"
+
+    def runs(records: pd.DataFrame) -> list[Config]:
+        return [run for cell in cells for run in _pairs_of(plan, *cell, number, records)]
+
+    return Stage(f"pairs {number}", runs, f"{about}, one seed", len(cells) * len(FIRST_PAIRS))
+
+
+def _pairs_of(plan: Preset, theta: float, name: str, number: int, records: pd.DataFrame) -> list[Config]:
+    pairs = neighbours(_best(_tried(plan, theta, name, number, records), records)) if number else FIRST_PAIRS
+    return _searched(plan, theta, name, pairs)
+
+
+def _tried(plan: Preset, theta: float, name: str, rounds: int, records: pd.DataFrame) -> list[Config]:
+    """All runs of the search for a cell before the pairs of this number."""
+    tried = _searched(plan, theta, name, _same(plan.coarse))
+    if plan.refine:
+        tried += _refined_of(plan, theta, name, records)
+    if name in plan.two_rates:
+        tried += [run for number in range(rounds) for run in _pairs_of(plan, theta, name, number, records)]
+    return tried
+
+
 def _final(plan: Preset, records: pd.DataFrame) -> list[Config]:
     runs = []
     for theta, name in _cells(plan):
-        tried = _searched(plan, theta, name, plan.coarse)
-        if plan.refine:
-            tried += _refined_of(plan, theta, name, records)
-        best = _best_rate(tried, records)
+        best = _best(_tried(plan, theta, name, ROUNDS + 1, records), records)
         runs += [_config(plan, theta, name, best, SEARCH_SEED + 1 + seed) for seed in range(plan.seeds)]
     return runs + [config(theta, OPTIMAL, 0.0, 0, steps=0) for theta in plan.thetas]
 
@@ -281,7 +351,7 @@ TABLES = (
         _natural_wins(but={"softmax": 0.75}),
         digits=3,
         reference=OPTIMAL,
-        chosen=("rate",),
+        chosen=("rate", "network_rate"),
         curves=(Curve("train_es", "energy score in training", x="step"),),
         note="Twice the paper's formula, as in its table. The records have both: test_es is the formula's.",
     ),
