@@ -32,7 +32,7 @@ def legend(numbers: Numbers) -> str:
     samples = [sample for row in numbers.rows for sample in numbers.row(row).values()]
     sizes = sorted({len(sample.values) + sample.diverged for sample in samples})
     repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
-    papers = "; in brackets the paper's number" if numbers.has_paper else ""
+    papers = "; in brackets the paper's, with a star where it is bold there" if numbers.has_paper else ""
     told = f"Mean ± standard deviation (n - 1) over {repeats} run{'s' * (repeats != '1')} a cell{papers}."
     if numbers.table.better is None:
         return told

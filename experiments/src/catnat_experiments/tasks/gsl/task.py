@@ -17,14 +17,13 @@ import torch
 from catnat_experiments.common.parameterizations import parameterization
 from catnat_experiments.engine.experiment import plan_of
 from catnat_experiments.engine.records import run_id
-from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
 from catnat_experiments.report.tables import Claim, Curve, Table
+from catnat_experiments.report.targets import claimed_rows
 from catnat_experiments.tasks.gsl.data import DATA_SEED, make_data
-from catnat_experiments.tasks.gsl.paper import ALL, IN_THE_PAPER, OPTIMAL, PAPER, THETAS
+from catnat_experiments.tasks.gsl.paper import IN_THE_PAPER, OPTIMAL, PAPER, THETAS
 from catnat_experiments.tasks.gsl.training import (
     BATCH,
-    OWN_GRAPHS,
-    SHARED_GRAPHS,
     SMALLEST_START,
     Rates,
     Training,
@@ -64,7 +63,6 @@ class Preset:
     seeds: int
     steps: int
     two_rates: tuple[str, ...] = ()  # parameterizations that search for a rate of W beside that of the scores
-    graph_sets: int = OWN_GRAPHS
 
 
 PRESETS = {
@@ -77,28 +75,10 @@ PRESETS = {
         seeds=3,
         steps=2500,
     ),
-    # The paper's table without the refined grid.
-    "laptop": Preset(
-        thetas=THETAS,
-        parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=False,
-        seeds=5,
-        steps=5000,
-    ),
     # The paper's table in full.
     "paper": Preset(
         thetas=THETAS,
         parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=True,
-        seeds=10,
-        steps=5000,
-    ),
-    # The same protocol, and two parameterizations beyond the paper.
-    "beyond": Preset(
-        thetas=THETAS,
-        parameterizations=ALL,
         coarse=COARSE_RATES,
         refine=True,
         seeds=10,
@@ -113,16 +93,6 @@ PRESETS = {
         seeds=10,
         steps=5000,
         two_rates=("sparsemax", "natural"),
-    ),
-    # A noisier gradient: one set of graphs for all data points of a batch, as in the first author's earlier code.
-    "shared": Preset(
-        thetas=THETAS,
-        parameterizations=ALL,
-        coarse=COARSE_RATES,
-        refine=False,
-        seeds=10,
-        steps=5000,
-        graph_sets=SHARED_GRAPHS,
     ),
 }
 
@@ -188,15 +158,14 @@ class GraphStructure:
         """What a group will take on this machine, from a few steps of it; the evaluation adds about 3%."""
         if runs[0]["parameterization"] == OPTIMAL:
             return 1.0
-        name, sets = str(runs[0]["parameterization"]), int(runs[0]["graph_sets"])
-        return int(runs[0]["steps"]) * len(runs) * _seconds_per_step(name, sets)
+        return int(runs[0]["steps"]) * len(runs) * _seconds_per_step(str(runs[0]["parameterization"]))
 
 
 @functools.cache
-def _seconds_per_step(name: str, graph_sets: int, tries: int = 3, steps: int = 10) -> float:
+def _seconds_per_step(name: str, tries: int = 3, steps: int = 10) -> float:
     """Of one run, the quickest of a few tries, for the sizes of the paper."""
     torch.set_num_threads(1)
-    sizes = config(THETAS[0], name, 0.0, 0, graph_sets=graph_sets)
+    sizes = config(THETAS[0], name, 0.0, 0)
     training = Training(make_data(THETAS[0], 200), parameterization(name), [(0.0, 0.0)], [0], sizes)
     times = []
     for _ in range(tries):
@@ -215,7 +184,6 @@ def config(
     *,
     network_rate: float | None = None,
     steps: int = 5000,
-    graph_sets: int = OWN_GRAPHS,
 ) -> Config:
     """All that decides a run's numbers. The rate of W has a key only where it is another than that of the scores."""
     second: Config = {} if network_rate in (None, rate) else {"network_rate": network_rate}
@@ -229,7 +197,7 @@ def config(
         "steps": steps,
         "batch": BATCH,
         "graphs": 32,
-        "graph_sets": graph_sets,
+        "graph_sets": BATCH,  # one for each data point
         "pairs": 10_000,
         "data_seed": DATA_SEED,
         "smallest_start": SMALLEST_START,
@@ -242,7 +210,7 @@ def _cells(plan: Preset, names: Sequence[str] | None = None) -> list[tuple[float
 
 def _config(plan: Preset, theta: float, name: str, rates: Rates, seed: int) -> Config:
     rate, network_rate = rates
-    return config(theta, name, rate, seed, network_rate=network_rate, steps=plan.steps, graph_sets=plan.graph_sets)
+    return config(theta, name, rate, seed, network_rate=network_rate, steps=plan.steps)
 
 
 def _searched(plan: Preset, theta: float, name: str, pairs: Iterable[Rates]) -> list[Config]:
@@ -321,34 +289,29 @@ EXPERIMENT = GraphStructure()
 _BASELINES = ("sparsemax", "softmax", "sigmoid")
 
 
-def _table(title: str, metric: str, claims: tuple[Claim, ...] = (), digits: int = 4, **options: Any) -> Table:
+def _table(title: str, metric: str, digits: int = 4, better: Direction = "lower", **options: Any) -> Table:
+    paper = PAPER.get(metric, {})
     return Table(
         title=title,
         metric=metric,
-        better=options.pop("better", "lower"),
+        better=better,
         row="theta",
         row_title="theta*",
         column="parameterization",
-        columns=ALL,
+        columns=IN_THE_PAPER,
         digits=digits,
-        paper=PAPER.get(metric, {}),
-        claims=claims,
+        paper=paper,
+        claims=tuple(Claim("natural", name, claimed_rows(paper, "natural", name, better)) for name in _BASELINES)
+        if paper
+        else (),
         **options,
     )
-
-
-def _natural_wins(but: dict[str, float] | None = None) -> tuple[Claim, ...]:
-    """The paper's claim against each of its baselines, without the rows where it reports a tie itself."""
-    ties = but or {}
-    rows = {name: tuple(theta for theta in THETAS if theta != ties.get(name)) for name in _BASELINES}
-    return tuple(Claim("natural", name, rows[name] if name in ties else None) for name in _BASELINES)
 
 
 TABLES = (
     _table(
         "Energy score",
         "test_es_twice",
-        _natural_wins(but={"softmax": 0.75}),
         digits=3,
         reference=OPTIMAL,
         chosen=("rate", "network_rate"),
@@ -358,14 +321,12 @@ TABLES = (
     _table(
         "PP-MAE, error of the median prediction",
         "pp_mae",
-        _natural_wins(but=dict.fromkeys(_BASELINES, 0.1)),
         reference=OPTIMAL,
     ),
-    _table("PP-MSE, error of the mean prediction", "pp_mse", _natural_wins(), digits=3, reference=OPTIMAL),
+    _table("PP-MSE, error of the mean prediction", "pp_mse", digits=3, reference=OPTIMAL),
     _table(
         "MAE on theta, all entries",
         "mae_theta",
-        _natural_wins(),
         curves=(Curve("mae_theta", "MAE on theta", x="step", log=True),),
         note="474 of the 576 true entries are 0, which natural and sparsemax can reach exactly and the others cannot.",
     ),

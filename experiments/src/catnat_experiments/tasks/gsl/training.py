@@ -122,8 +122,6 @@ LARGEST_START, SMALLEST_START = 0.1, 0.01
 """Of theta. The paper says U(0, 0.1), which has no inverse at 0. Natural's theta = 0.0001 is two steps of rate 0.02 off
 the edge, where it would stay 0 for good: ten runs at theta* = 0.75 lost 16 true edges to such starts, with 0.01 two."""
 BATCH = 64
-OWN_GRAPHS, SHARED_GRAPHS = BATCH, 1
-"""How many sets of 32 graphs a batch gets: one for each data point, or one for all of them."""
 Rates = tuple[float, float]
 """Of the scores, and of the network's W."""
 
