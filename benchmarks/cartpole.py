@@ -4,9 +4,10 @@
     python benchmarks/cartpole.py status   what is there
     python benchmarks/cartpole.py table    the table, from the records: results/cartpole.md
 
-Every run is one line of results/cartpole.jsonl, written when the run is done; a run whose line is there is not repeated, so a stopped command goes on where it was. Settings are those of RL Baselines3 Zoo, which were
-chosen for softmax, the same for all policies. MaskablePPO has PPO's settings, on a cart with six levers of which two
-are always blocked; Levers is MaskablePPO on a cart with 512 levers of which all but eight are.
+Every run is one line of results/cartpole.jsonl, written when the run is done; what is there is not made again,
+so a stopped command goes on where it was. Settings are those of RL Baselines3 Zoo, which were chosen for softmax, the
+same for all policies. MaskablePPO has PPO's settings, on a cart with six levers of which two are always blocked; Levers
+is MaskablePPO on a cart with 512 levers of which all but eight are.
 """
 
 from __future__ import annotations
