@@ -2,12 +2,12 @@
 
     python benchmarks/cartpole.py run      train what is missing: every algorithm x policy x seed
     python benchmarks/cartpole.py status   what is there
-    python benchmarks/cartpole.py table    the table, from the records: results/cartpole/table.md
+    python benchmarks/cartpole.py table    the table, from the records: results/cartpole.md
 
-Every run is one file, results/cartpole/ALGORITHM-POLICY-SEED.json, written when the run is done; a run whose file is
-there is not repeated, so a stopped command goes on where it was. Settings are those of RL Baselines3 Zoo, which were
-chosen for softmax, the same for all policies. MaskablePPO has PPO's settings, on a cart with six levers of which two
-are always blocked; Levers is MaskablePPO on a cart with 512 levers of which all but eight are.
+Every run is one line of results/cartpole.jsonl, written when the run is done; what is there is not made again,
+so a stopped command goes on where it was. Settings are those of RL Baselines3 Zoo, which were chosen for softmax, the
+same for all policies. MaskablePPO has PPO's settings, on a cart with six levers of which two are always blocked; Levers
+is MaskablePPO on a cart with 512 levers of which all but eight are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
-from records import commit, write
+from records import commit
 from sb3_contrib import TRPO, MaskablePPO
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
 from stable_baselines3 import A2C, PPO
@@ -41,7 +41,7 @@ import catnat
 from catnat.integrations.sb3_contrib import MaskableCatnatPolicy
 from catnat.integrations.stable_baselines3 import CatnatPolicy
 
-RECORDS = Path(__file__).parent / "results" / "cartpole"
+RECORDS = Path(__file__).parent / "results/cartpole.jsonl"
 SEEDS = (0, 1, 2)
 EPISODES = 100
 SOLVED = 475.0
@@ -256,8 +256,11 @@ def train(algorithm: str, policy: str, seed: int, steps: int | None = None) -> d
     }
 
 
-def path_of(algorithm: str, policy: str, seed: int) -> Path:
-    return RECORDS / f"{algorithm}-{policy.replace(', ', '-')}-{seed}.json"
+def kept() -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The records, by algorithm, policy and seed."""
+    lines = RECORDS.read_text().splitlines() if RECORDS.exists() else []
+    found = [json.loads(line) for line in lines]
+    return {(record["algorithm"], record["policy"], record["seed"]): record for record in found}
 
 
 def runs(chosen: list[str]) -> Iterator[tuple[str, str, int]]:
@@ -276,10 +279,10 @@ def table(chosen: list[str]) -> str:
         f"| algorithm | policy | median return | of the seeds | with drawn actions | steps to {SOLVED:.0f} | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
+    found = kept()
     pairs = [(name, policy) for name in chosen or ALGORITHMS for policy in ALGORITHMS[name].policies]
     for algorithm, policy in pairs:
-        paths = [path_of(algorithm, policy, seed) for seed in SEEDS]
-        records = [json.loads(path.read_text()) for path in paths if path.exists()]
+        records = [found[run] for seed in SEEDS if (run := (algorithm, policy, seed)) in found]
         if not records:
             continue
         greedy, drawn, seconds = (
@@ -304,15 +307,13 @@ def main() -> None:
     if arguments.command == "table":
         text = table(arguments.names)
         print(text)
-        RECORDS.mkdir(parents=True, exist_ok=True)
-        (RECORDS / "table.md").write_text(text + "\n")
+        RECORDS.with_suffix(".md").write_text(text + "\n")
         return
     for run in runs(arguments.names):
-        path = path_of(*run)
-        if arguments.command == "run" and not path.exists():
-            write(train(*run), path)
-        found = json.loads(path.read_text())["return, most probable actions"] if path.exists() else "missing"
-        print(path.stem, found, flush=True)
+        if arguments.command == "run" and run not in kept():
+            with RECORDS.open("a") as lines:
+                lines.write(json.dumps(train(*run)) + "\n")
+        print(*run, kept().get(run, {}).get("return, most probable actions", "missing"), flush=True)
 
 
 if __name__ == "__main__":

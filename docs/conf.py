@@ -167,25 +167,21 @@ def keep_colons(app, what, name, obj, options, lines):
 
 
 PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset>
-    ("gsl", "beyond"),
+    ("gsl", "paper"),
     ("world", "decay"),
     ("identifiers", "evidence"),
-    ("vae", "evidence"),
-    ("vae", "laptop"),
-    ("vae", "sgd"),
-    ("vae", "reproduce"),
-    ("vae", "reproduce-constant"),
-    ("vae", "ablation-equal"),
-    ("vae_reinforce", "collapse"),
-    ("vae_reinforce", "table-5"),
+    ("vae", "one-cell"),
+    ("vae", "recipe"),
+    ("vae", "ablation"),
+    ("vae_reinforce", "one-cell"),
     ("minatar", "evidence"),
-    ("atari", "table-6"),
+    ("atari", "games"),
     ("defaults", "evidence"),
     ("classifiers", "evidence"),
     ("classifiers", "icd10-10"),
     ("binned", "evidence"),
 )
-OVERVIEWS = (("vae", "table-3-constant"), ("vae", "table-4-short"))  # tables of many cells, of which a figure is shown
+OVERVIEWS = (("vae", "short"), ("vae", "sgd"))  # tables of many cells, of which a figure is shown
 
 
 def paths_of(name, preset):

@@ -22,8 +22,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llv
 # These train on MNIST. With the folder that $CATNAT_DATA names there is nothing to download.
 _ON_MNIST = ["common/test_mnist.py", "tasks/test_vae.py", "tasks/test_vae_reinforce.py"]
 collect_ignore = [] if "CATNAT_DATA" in os.environ else _ON_MNIST
-# These need the extras `minatar` and `defaults`.
-collect_ignore += [] if importlib.util.find_spec("gymnax") else ["tasks/test_minatar.py", "tasks/test_defaults.py"]
+# These need the extras of their names.
+collect_ignore += [] if importlib.util.find_spec("gymnax") else ["tasks/test_minatar.py"]
 collect_ignore += [] if importlib.util.find_spec("sklearn") else ["tasks/test_defaults.py"]
 
 

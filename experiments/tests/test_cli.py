@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import subprocess
@@ -71,6 +72,15 @@ def test_plan_without_a_measured_cost_uses_the_records(experiment: Toy, monkeypa
     assert "In all: unknown core-hours" in call("plan", "toy").stdout
     finish(experiment, 1)
     assert "In all: 12 core-hours" in call("plan", "toy").stdout  # 6 runs are left, 2 hours each
+
+
+def test_one_run_is_trained_by_hand(experiment: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "EXPERIMENT", dataclasses.replace(experiment, sleep=0.0))
+    said = call("train", "toy", "rate=0.3", "steps=2")
+    assert said.exit_code == 0, said.output
+    assert re.search(r"loss +0\.\d{4}", said.stdout)
+    assert not Path("results").exists()
+    assert "`size=3` is no change of a run of toy, which has " in call("train", "toy", "size=3").output
 
 
 def test_status_counts_done_missing_and_damaged(experiment: Toy) -> None:
@@ -155,7 +165,7 @@ def test_figures_are_the_experiments_own(experiment: Toy, monkeypatch: pytest.Mo
 
 
 def test_figures_without_records_say_so(experiment: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, preset in ("toy", "quick"), ("gsl", "paper"), ("atari", "evidence"):
+    for name, preset in ("toy", "quick"), ("gsl", "paper"):
         said = call("figures", name, "--preset", preset, "--results", "nothing")
         assert said.exit_code == 1
         told = f"nothing has no record of {name} with preset {preset}. Make them: catnat-experiments run {name}"
@@ -254,7 +264,7 @@ def test_list_shows_every_experiment_with_its_presets() -> None:
     text = call("list").stdout
     for name, builtin in BUILT_IN.items():
         assert f"{name}: {builtin.about}\n" in text
-    assert re.search(r"\n  quick +25 runs +0.1 core-hours\n  laptop +245 runs", text)  # gsl's
+    assert re.search(r"\n  quick +25 runs +0.1 core-hours\n  paper +475 runs", text)  # gsl's
     assert sum(stage.expected_runs for stage in opened("gsl").EXPERIMENT.stages("quick")) == 25
     assert re.search(r"\n  paper +1,042 runs +17,000 core-hours\n", text) or "'atari'" in text
     assert "`plan` measures it" in text
@@ -321,7 +331,7 @@ def test_help_sends_to_the_list_of_presets() -> None:
     for command in ("plan", "run", "status", "report", "figures"):
         text = call(command, "--help").stdout
         assert "`catnat-experiments list` has the presets" in text
-        assert "laptop" not in text
+        assert "two-rates" not in text
         assert "results/<experiment>" in text
 
 

@@ -23,6 +23,7 @@ from catnat_experiments.engine.records import group_id, run_id
 from catnat_experiments.engine.search import Search, top
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
 from catnat_experiments.report.tables import Claim, Curve, Table
+from catnat_experiments.report.targets import Target
 
 METHODS = ("alpha", "beta")
 RATES = (0.1, 0.2, 0.4)
@@ -135,7 +136,7 @@ TABLES = (
         row_title="rate",
         column="method",
         columns=METHODS,
-        paper={0.2: {"alpha": 0.001, "beta": 0.01}},
+        paper={0.2: {"alpha": Target(0.001), "beta": Target(0.01)}},
         claims=(Claim("alpha", "beta"),),
         curves=(Curve("x"),),
     ),

@@ -1,4 +1,4 @@
-"""The command line: ``catnat-experiments list|verdicts``, and ``plan|run|status|report|figures|freeze EXPERIMENT``."""
+"""The command line: ``catnat-experiments list|verdicts``, or one of the other commands with an experiment."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.extras import MissingExtraError
 from catnat_experiments.engine.freeze import DamagedError, freeze
 from catnat_experiments.engine.lock import BusyError
+from catnat_experiments.engine.loop import Printing
 from catnat_experiments.engine.progress import Best, Display, duration
 from catnat_experiments.engine.records import Corrupt, Record
+from catnat_experiments.engine.search import Search
+from catnat_experiments.engine.types import Config
 from catnat_experiments.report import claims, page, terminal
 from catnat_experiments.report.markdown import markdown_table
 from catnat_experiments.report.tables import Table, done_records, fill
@@ -197,6 +200,34 @@ def run(
     statuses, *_ = _survey(loaded, preset)
     _report(loaded, preset, statuses, loaded.directory, console)
     _draw(loaded, statuses, loaded.directory, console)
+
+
+@app.command()
+def train(
+    name: NameArgument,
+    changes: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="Such as rate=0.01.")] = None,
+) -> None:
+    """Train one run by hand and print it: one of the first preset's, with changes. Nothing is kept."""
+    loaded = _open(name)
+    run = _example(loaded)
+    for change in changes or ():
+        key, _, value = change.partition("=")
+        if key not in run:
+            raise typer.BadParameter(f"`{change}` is no change of a run of {name}, which has {', '.join(run)}.")
+        run[key] = type(run[key])(value)
+    [outcome] = loaded.experiment.train([run], Printing())
+    for metric, found in outcome.metrics.items():
+        Console().print(f"{metric:24}{found:12.4f}", highlight=False)
+
+
+def _example(loaded: Loaded) -> Config:
+    """A run of the first preset: of its last stage if that names some, otherwise of its first."""
+    first, *_, last = (*loaded.experiment.stages(loaded.presets[0]),) * 2
+    if last.alike:
+        return dict(last.alike[0])
+    if isinstance(first, Search):
+        return {**first.bases[0], **{knob: vars(space)["low"] for knob, space in first.space.items()}}
+    return first.runs(pd.DataFrame())[0]
 
 
 @app.command(name="status")

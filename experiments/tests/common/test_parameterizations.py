@@ -11,34 +11,12 @@ import catnat.torch as ct
 from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, HaarSoftmax, parameterization
 
 NAMES = list(PARAMETERIZATIONS)
-CLAMPED = ("natural", "natural-natural-gradient", "natural-damped-gradient")
 
 
 def drawn(name: str, classes: int, *batch: int, scale: float = 1.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(classes)
     count = parameterization(name).num_scores(classes)
     return scale * torch.randn(*batch, count, dtype=torch.float64, generator=generator)
-
-
-def test_the_registry_has_the_names_of_the_plan() -> None:
-    assert set(NAMES) == {
-        "softmax",
-        "sparsemax",
-        "sigmoid",
-        "natural",
-        "natural-reflect",
-        "natural-tail",
-        "natural-isotropic",
-        "sigmoid-isotropic",
-        "sigmoid-natural-gradient",
-        "natural-natural-gradient",
-        "sigmoid-damped-gradient",
-        "natural-damped-gradient",
-        "softmax-natural-gradient",
-        "softmax-anchored",
-        "softmax-haar",
-    }
-    assert all(entry.name == name for name, entry in PARAMETERIZATIONS.items())
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
@@ -50,7 +28,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_probabilities_sum_to_one_and_log_probs_are_their_logarithms(name: str, classes: int) -> None:
     kind = parameterization(name)
-    one_a_class = ("softmax", "softmax-natural-gradient", "sparsemax")
+    one_a_class = ("softmax", "sparsemax")
     assert kind.num_scores(classes) == (classes if name in one_a_class else classes - 1)
     scores = drawn(name, classes, 40, 5, scale=2.0)
     probs, logs = kind.probs(scores), kind.log_probs(scores)
@@ -93,7 +71,7 @@ def test_the_start_of_the_paper_for_two_classes() -> None:
 def expected_fisher(name: str, scores: torch.Tensor) -> torch.Tensor:
     """E[(d log p(class) / d score)^2] for every score: 0 where no class that can be drawn moves it."""
     kind, leaf = parameterization(name), scores.clone().requires_grad_()
-    logs, probs = kind.log_probs(kind.wrap(leaf)), kind.probs(scores)
+    logs, probs = kind.log_probs(leaf), kind.probs(scores)
     total = torch.zeros_like(scores)
     for k in range(probs.shape[-1]):
         (gradient,) = torch.autograd.grad(logs[..., k].sum(), leaf, retain_graph=True)
@@ -108,13 +86,13 @@ def test_saturated_scores_are_those_without_gradient(name: str, classes: int) ->
     scores = drawn(name, classes, 500, scale=4.0)
     saturated = kind.saturated(scores)
     assert saturated.shape == scores.shape
-    if name in CLAMPED:  # a node that is not reached has no gradient either
+    if name == "natural":  # a node that is not reached has no gradient either
         assert (expected_fisher(name, scores)[saturated] == 0).all()
         reached = ct.geometry.reach(scores) > 0
         assert (expected_fisher(name, scores)[reached & ~saturated] > 0).all()
     else:
         assert ((expected_fisher(name, scores) == 0) == saturated).all()
-    can_saturate = name in (*CLAMPED, "sparsemax")
+    can_saturate = name in ("natural", "sparsemax")
     assert saturated.any() == can_saturate
     assert not saturated.all()
 
@@ -122,37 +100,20 @@ def test_saturated_scores_are_those_without_gradient(name: str, classes: int) ->
 def test_saturated_of_two_classes_by_hand() -> None:
     edge = torch.tensor([[-3.2], [-3.1], [0.0], [3.1], [3.2]], dtype=torch.float64)
     assert parameterization("natural").saturated(edge).squeeze(-1).tolist() == [True, False, False, False, True]
-    assert not parameterization("natural-reflect").saturated(edge).any()
     pair = torch.tensor([[0.6, -0.6], [0.4, -0.4], [-0.6, 0.6]], dtype=torch.float64)
     assert parameterization("sparsemax").saturated(pair).tolist() == [[True, True], [False, False], [True, True]]
     assert not parameterization("softmax").saturated(100 * pair).any()
     assert parameterization("softmax").saturated(1000 * pair.float()).tolist()[0] == [True, True]
 
 
-# ---- natural gradients, and what coincides for two classes ----
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_wrap_leaves_the_scores_and_only_natural_gradients_change_the_gradient(name: str) -> None:
-    kind, scores = parameterization(name), drawn(name, 4, 6, scale=0.5)
-    torch.testing.assert_close(kind.wrap(scores), scores, rtol=0, atol=0)
-    leaf = scores.requires_grad_()
-    (plain,) = torch.autograd.grad(kind.log_probs(leaf)[..., 0].sum(), leaf)
-    (wrapped,) = torch.autograd.grad(kind.log_probs(kind.wrap(leaf))[..., 0].sum(), leaf)
-    assert torch.equal(plain, wrapped) != kind.natural_gradient
-
-
-def test_sparsemax_has_no_natural_gradient() -> None:
-    kind = type(parameterization("sparsemax"))("sparsemax-natural-gradient", natural_gradient=True)
-    with pytest.raises(NotImplementedError, match="singular"):
-        kind.wrap(torch.zeros(2))
+# ---- what coincides for two classes ----
 
 
 def gradients_of_theta(name: str, theta: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """The gradient, natural where the name says so, of sum(wanted * theta) in the scores of two classes."""
+    """The gradient of sum(wanted * theta) in the scores of two classes."""
     kind = parameterization(name)
     leaf = kind.scores_from_probs(torch.stack((1 - theta, theta), -1)).requires_grad_()
-    loss = (wanted * kind.log_probs(kind.wrap(leaf))[..., 1].exp()).sum()
+    loss = (wanted * kind.log_probs(leaf)[..., 1].exp()).sum()
     return torch.autograd.grad(loss, leaf)[0]
 
 
@@ -160,60 +121,10 @@ THETA = torch.tensor([0.003, 0.05, 0.2, 0.5, 0.7, 0.99], dtype=torch.float64)
 WANTED = torch.tensor([1.0, -2.0, 0.3, 4.0, -0.7, 2.0], dtype=torch.float64)
 
 
-def test_isotropic_scaling_is_the_identity_for_two_classes() -> None:
-    scores = drawn("natural", 2, 300, scale=5.0)
-    isotropic, reflect = parameterization("natural-isotropic"), parameterization("natural-reflect")
-    torch.testing.assert_close(isotropic.probs(scores), reflect.probs(scores), rtol=1e-13, atol=1e-15)
-    clamped = ct.catnat(scores, activation=ct.natural(scaling="isotropic"))
-    torch.testing.assert_close(clamped, parameterization("natural").probs(scores), rtol=1e-13, atol=1e-15)
-
-
-def test_naturals_natural_gradient_is_a_constant_factor_that_adam_cancels() -> None:
-    plain = gradients_of_theta("natural", THETA, WANTED)
-    torch.testing.assert_close(gradients_of_theta("natural-natural-gradient", THETA, WANTED), 4 * plain)
-    # Only Adam's epsilon, 1e-8 beside gradients of 1, can tell them apart.
-    paths = []
-    for name in ("natural", "natural-natural-gradient"):
-        kind = parameterization(name)
-        leaf = kind.scores_from_probs(torch.stack((1 - THETA, THETA), -1)).requires_grad_()
-        adam = torch.optim.Adam([leaf], lr=0.02)
-        for _ in range(50):
-            adam.zero_grad()
-            (-(kind.log_probs(kind.wrap(leaf))[..., 1])).sum().backward()
-            adam.step()
-        paths.append(leaf.detach())
-    torch.testing.assert_close(*paths, rtol=0, atol=1e-6)
-
-
-def test_softmaxs_natural_gradient_on_the_difference_is_sigmoids() -> None:
-    two = gradients_of_theta("softmax-natural-gradient", THETA, WANTED)
-    torch.testing.assert_close(
-        two[:, 1] - two[:, 0], gradients_of_theta("sigmoid-natural-gradient", THETA, WANTED)[:, 0]
-    )
-    torch.testing.assert_close(two[:, 1], -two[:, 0])
-    # d theta / d score is theta (1 - theta), and so is the Fisher information: the natural gradient of theta is 1.
-    torch.testing.assert_close(two[:, 1] - two[:, 0], WANTED)
-
-
 def test_plain_softmax_is_sigmoid_with_its_gradient_on_both_scores() -> None:
     two, one = gradients_of_theta("softmax", THETA, WANTED), gradients_of_theta("sigmoid", THETA, WANTED)
     torch.testing.assert_close(two, torch.cat((-one, one), -1))
     assert math.isclose(float(one[3]), 1.0)  # theta (1 - theta) times 4
-
-
-def test_the_tail_is_natural_up_to_99_percent_then_linear_in_its_log_odds() -> None:
-    natural, tail = parameterization("natural"), parameterization("natural-tail")
-    edge = 2 * math.asin(0.98)  # where nu is .99, and minus that where it is .01
-    inside = torch.linspace(-edge, edge, 101, dtype=torch.float64).unsqueeze(-1)
-    torch.testing.assert_close(tail.probs(inside), natural.probs(inside), rtol=1e-12, atol=1e-15)
-    far = torch.tensor([edge, edge + 1, edge + 2, 50.0], dtype=torch.float64).unsqueeze(-1).requires_grad_()
-    logs = tail.log_probs(far)
-    log_odds = logs[:, 1] - logs[:, 0]
-    (slope,) = torch.autograd.grad(log_odds.sum(), far)
-    # d log-odds / d nu = 1 / (nu (1 - nu)), and nu' = sqrt(nu (1 - nu)) / 2 for the paper's width
-    torch.testing.assert_close(slope, torch.full_like(slope, 0.5 / math.sqrt(0.99 * 0.01)), rtol=1e-9, atol=0)
-    torch.testing.assert_close(log_odds.diff()[:2], slope[:2, 0], rtol=1e-9, atol=0)
-    assert not tail.saturated(far[:3]).any()
 
 
 def test_softmax_of_fewer_scores_by_definition() -> None:

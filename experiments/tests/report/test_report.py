@@ -20,6 +20,7 @@ from catnat_experiments.engine.types import Config, Outcome, Stage
 from catnat_experiments.report import plots, terminal
 from catnat_experiments.report.page import write
 from catnat_experiments.report.tables import Claim, Curve, Table, fill
+from catnat_experiments.report.targets import Target
 
 TABLE = Table(
     title="Energy score, test",
@@ -30,7 +31,7 @@ TABLE = Table(
     columns=("softmax", "natural"),
     row_title="theta*",
     digits=2,
-    paper={0.5: {"softmax": 2.0, "natural": 1.0, "optimal": 0.5}},
+    paper={0.5: {"softmax": Target(2.0, 0.25), "natural": Target(1.0, 0.1, best=True), "optimal": Target(0.5)}},
     reference="optimal",
     chosen=("rate",),
     claims=(Claim("natural", "softmax"), Claim("softmax", "natural", rows=(0.9,))),
@@ -73,10 +74,10 @@ def page(values: Mapping[tuple[float, str], Sequence[float]], directory: Path, t
 def test_table_has_mean_deviation_bold_and_the_papers_number(tmp_path: Path) -> None:
     text = page(CLEAR, tmp_path)
     assert "| theta* | softmax | natural | optimal |" in text
-    assert "| 0.5 | 2.00 ± 0.10 (2.00) | **1.00 ± 0.10** (1.00) | 0.51 (0.50) |" in text
+    assert "| 0.5 | 2.00 ± 0.10 (2.00 ± 0.25) | **1.00 ± 0.10** (1.00 ± 0.10*) | 0.51 (0.50) |" in text
     assert "| 0.9 | **1.00 ± 0.20** | **1.07 ± 0.15** | - |" in text  # not significantly worse: both are bold
     assert "Lower is better." in text
-    assert "over 3 runs a cell; in brackets the paper's number." in text
+    assert "over 3 runs a cell; in brackets the paper's, with a star where it is bold there." in text
     assert "A note." in text
 
 
@@ -135,7 +136,7 @@ def test_what_the_paper_does_not_claim_is_told_from_runs_that_are_missing(tmp_pa
 
 def test_single_runs_cannot_be_tested(tmp_path: Path) -> None:
     text = page({(0.5, "softmax"): [2.0], (0.5, "natural"): [1.0]}, tmp_path)
-    assert "| 0.5 | 2.00 (2.00) | 1.00 (1.00) | - |" in text
+    assert "| 0.5 | 2.00 (2.00 ± 0.25) | 1.00 (1.00 ± 0.10*) | - |" in text
     assert "Nothing is bold: a test takes two columns with two runs each." in text
     assert "Bold, as in the paper" not in text
     assert "No test is possible" in text
@@ -151,7 +152,7 @@ def test_rows_without_a_test_are_named(tmp_path: Path) -> None:
 
 def test_runs_that_diverged_are_told(tmp_path: Path) -> None:
     text = page({(0.5, "softmax"): [2.0, 2.1, math.nan], (0.5, "natural"): [math.nan]}, tmp_path)
-    assert "2.05 ± 0.07 (2.00), 1 diverged" in text
+    assert "2.05 ± 0.07 (2.00 ± 0.25), 1 diverged" in text
     assert "all diverged" in text
 
 
@@ -167,7 +168,7 @@ def test_origin_distance_and_choice_are_told(tmp_path: Path) -> None:
 def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
     table = dataclasses.replace(TABLE, better=None, claims=())
     text = page(CLEAR, tmp_path, table)
-    assert "| 0.5 | 2.00 ± 0.10 (2.00) | 1.00 ± 0.10 (1.00) | 0.51 (0.50) |" in text
+    assert "| 0.5 | 2.00 ± 0.10 (2.00 ± 0.25) | 1.00 ± 0.10 (1.00 ± 0.10*) | 0.51 (0.50) |" in text
     assert not re.search(r"better|\*\*|p-values|No test", text)
     assert terminal.rich_table(fill(table, [status(CLEAR)])).title == "Energy score, test"
 
@@ -185,13 +186,13 @@ def test_columns_can_be_listed_with_two_baselines(tmp_path: Path) -> None:
     text = page({**one_row, (0.5, "sigmoid"): [1.0, 1.1, 0.9]}, tmp_path, table)
     assert "| kind | mean | p against softmax | p against natural | rate |" in text
     # Three comparisons in all: that of the two baselines is one. Sigmoid has natural's values.
-    assert "| softmax | 2.00 ± 0.10 (2.00) | softmax | 0.00077 (0.00026) | 0.05 |" in text
-    assert "| natural | **1.00 ± 0.10** (1.00) | 0.00077 (0.00026) | natural | 0.05 |" in text
+    assert "| softmax | 2.00 ± 0.10 (2.00 ± 0.25) | softmax | 0.00077 (0.00026) | 0.05 |" in text
+    assert "| natural | **1.00 ± 0.10** (1.00 ± 0.10*) | 0.00077 (0.00026) | natural | 0.05 |" in text
     assert "| sigmoid | **1.00 ± 0.10** | 0.00077 (0.00026) | 1 (1) | 0.05 |" in text
     assert "p-values against softmax and natural, corrected" in text
     assert "| 0.9: kind | mean |" in page({**CLEAR, (0.9, "sigmoid"): [1.0, 1.1]}, tmp_path, table)
     single = {cell: values[:1] for cell, values in one_row.items()}
-    assert "| natural | 1.00 (1.00) | 0.05 |" in page(single, tmp_path, table)  # no test, so nothing is bold
+    assert "| natural | 1.00 (1.00 ± 0.10*) | 0.05 |" in page(single, tmp_path, table)  # no test, so nothing is bold
 
 
 def test_claims_need_a_direction(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_only_the_tables_own_stages_count(tmp_path: Path) -> None:
     statuses = [status(CLEAR, stage="coarse"), status({(0.5, "natural"): [9.0]}, missing=5)]
     text = write("gsl", "paper", statuses, [TABLE], tmp_path).read_text()
     assert "| theta* | natural | optimal |" in text  # a column without runs is left out
-    assert "| 0.5 | 9.00 (1.00) | - |" in text
+    assert "| 0.5 | 9.00 (1.00 ± 0.10*) | - |" in text
     assert "**Preliminary: 5 runs of this table are missing.**" in text
 
 
@@ -257,7 +258,7 @@ def test_curve_without_history_is_left_out(tmp_path: Path) -> None:
 def test_terminal_shows_the_same_cells() -> None:
     table = terminal.rich_table(fill(TABLE, [status(CLEAR)]))
     assert [str(cell) for cell in table.columns[2].cells] == [
-        "[bold]1.00 ± 0.10[/bold] (1.00)",
+        "[bold]1.00 ± 0.10[/bold] (1.00 ± 0.10*)",
         "[bold]1.07 ± 0.15[/bold]",
     ]
 
@@ -315,8 +316,8 @@ def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
     tables = [dataclasses.replace(TABLE, title=title, group="Energy score") for title in ("One", "Two")]
     text = write("gsl", "paper", [status(cells)], tables, tmp_path).read_text()
     assert text.count("## Energy score: all cells together") == 1
-    # Twelve cells, as both tables have the same six; 2 / 2**12, and there is one more claim, about a row without runs.
-    assert "| natural against softmax | 12 of 12 | -1.00 | 0.00049 | 0.00049 |" in text
+    # Twelve cells, as both tables have the same six; 2 / 2**12, and the opposite claim is one comparison more.
+    assert "| natural against softmax | 12 of 12 | -1.00 | 0.00098 | 0.00098 |" in text
     assert "all cells together" not in page(CLEAR, tmp_path)
 
 

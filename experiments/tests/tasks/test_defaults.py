@@ -30,14 +30,14 @@ from catnat_experiments.tasks.defaults.training import ORDERS, ordered
 torch.set_num_threads(1)
 BY_NAME = {task.name: task for task in PANEL}
 ACTIONS, VALID = 12, 4
-POLICIES = [("softmax", "renormalize"), *itertools.product(panel.TREES, panel.MASK_MODES)]
+POLICIES = ("softmax", *panel.TREES)
 
 
 def small(task: str, name: str = "natural", **changes: str | int | float) -> Config:
     """A run of a moment."""
     sizes: dict[str, Config] = {
         "classifier": {"hidden": 8},
-        "bandit": {"hidden": 8, "actions": ACTIONS, "valid": VALID, "mask_mode": "prune"},
+        "bandit": {"hidden": 8, "actions": ACTIONS, "valid": VALID},
         "table": {"rows": 5, "classes": 7},
     }
     run: Config = {"task": task, "parameterization": name, "order": "given", "rate": 0.01, "seed": 0, "steps": 4}
@@ -107,20 +107,20 @@ def test_an_untrained_classifier_has_the_loss_of_a_guess(name: str) -> None:
 # ---- bandit ----
 
 
-@pytest.mark.parametrize(("name", "mode"), POLICIES)
-def test_masked_actions_are_never_taken(name: str, mode: str) -> None:
+@pytest.mark.parametrize("name", POLICIES)
+def test_masked_actions_are_never_taken(name: str) -> None:
     rows = bandit.draw_rows(50, ACTIONS, VALID, torch.Generator().manual_seed(0))
     kind = parameterization(name)
     scores = 3 * torch.randn(50, kind.num_scores(ACTIONS), generator=torch.Generator().manual_seed(1))
-    probs = bandit.policy(kind, scores, rows.valid, mode).probs
+    probs = bandit.policy(kind, scores, rows.valid).probs
     assert [len(set(row)) for row in rows.valid.tolist()] == [VALID] * 50
     torch.testing.assert_close(probs.gather(1, rows.valid).sum(1), torch.ones(50))
     assert not probs.scatter(1, rows.valid, 0.0).any()
 
 
-@pytest.mark.parametrize(("name", "mode"), POLICIES)
-def test_no_policy_earns_more_than_the_best_one(name: str, mode: str) -> None:
-    training = bandit.Bandit(small("bandit", name, mask_mode=mode))
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_earns_more_than_the_best_one(name: str) -> None:
+    training = bandit.Bandit(small("bandit", name))
     found = training.measure("test")
     assert abs(found["reward"]) < found["best_reward"] / 2  # it has learned nothing yet
 
@@ -147,9 +147,9 @@ def test_rewards_are_products_of_vectors() -> None:
         assert float(found[row, place]) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(("name", "mode"), [("softmax", "renormalize"), ("natural", "prune")])
-def test_the_loss_has_the_policy_gradient(name: str, mode: str) -> None:
-    training = bandit.Bandit(small("bandit", name, mask_mode=mode, batch=200))
+@pytest.mark.parametrize("name", ["softmax", "natural"])
+def test_the_loss_has_the_policy_gradient(name: str) -> None:
+    training = bandit.Bandit(small("bandit", name, batch=200))
     weight = training.model[-1].weight  # type: ignore[index]
 
     def gradient(loss: Tensor) -> Tensor:
@@ -206,23 +206,11 @@ def test_variants_have_distinct_names_and_configs() -> None:
         names = [variant.name for variant in task.variants]
         assert len(set(names)) == len(names)
         assert names[0] == "softmax"
-        assert {"softmax", defaults.CURRENT.get(task.name, "natural")} <= set(names)
+        assert {"softmax", defaults.DEFAULT.get(task.name, "sigmoid")} <= set(names)
         runs = [run for variant in task.variants for run in task.searched(variant, task.grid)]
         assert len({run_id(run) for run in runs}) == len(runs)
         final = task.repeated(task.variants[1], task.grid[0])
         assert not {run["seed"] for run in final} & {run["seed"] for run in runs}
-
-
-def test_the_presets_of_single_tasks_share_the_runs_of_the_panel() -> None:
-    whole = {run_id(run) for run in _searched("evidence")}
-    assert whole == {run_id(run) for task in PANEL for run in _searched(task.name)}
-    assert not whole & {run_id(run) for run in _searched("quick")}
-    with pytest.raises(ValueError, match="'huge', but defaults has these: quick, evidence, classifier"):
-        defaults.EXPERIMENT.stages("huge")
-
-
-def _searched(preset: str) -> list[Config]:
-    return defaults.EXPERIMENT.stages(preset)[0].runs(pd.DataFrame())
 
 
 # ---- the choice of rates ----
@@ -278,14 +266,11 @@ def _run_all(preset: str) -> list[stages.StageStatus]:
     return stages.survey(experiment, preset, found)
 
 
-@pytest.mark.parametrize("names", [("classifier", "table"), pytest.param(("quick",), marks=pytest.mark.slow)])
-def test_quick_runs_and_is_reported(names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = [task for task in panel.PRESETS["quick"] if names == ("quick",) or task.name in names]
-    monkeypatch.setitem(panel.PRESETS, "quick", tuple(quick))
+def test_quick_runs_and_is_reported(tmp_path: Path) -> None:
     statuses = _run_all("quick")
     assert all(status.complete for status in statuses)
     text = page.write("defaults", "quick", statuses, defaults.TABLES, tmp_path).read_text()
-    for task in quick:
+    for task in panel.PRESETS["quick"]:
         assert f"## {task.title}" in text
         assert f"| {task.variants[-1].name} | " in text
     [drawn] = defaults.figures(records.frame(tables.done_records(statuses)), tmp_path)

@@ -116,7 +116,7 @@ def test_natural_gradients_solve_with_the_fisher_matrix(name: str) -> None:
     assert np.abs(wanted - found.gradient).max() > 0.1  # the plain gradient is another one
 
 
-@pytest.mark.parametrize("name", ["trust-region", "sigmoid-trust-region"])
+@pytest.mark.parametrize("name", ["sigmoid-trust-region"])
 def test_aims_are_natural_gradient_steps_of_the_wanted_mean_divergence(name: str) -> None:
     clip, policy, found = 0.02, POLICIES[name], facts(name)
 
@@ -146,7 +146,7 @@ def test_softmax_has_no_closed_trust_region() -> None:
         ppo.aims(POLICIES["softmax"], *map(jnp.array, (SCORES, ACTIONS, ADVANTAGES, 0.1)))
 
 
-@pytest.mark.parametrize("name", ["softmax-damped-gradient", "natural-damped-gradient", "trust-region"])
+@pytest.mark.parametrize("name", ["softmax-damped-gradient", "natural-damped-gradient", "sigmoid-trust-region"])
 def test_entropies_and_divergences_are_sums_over_actions(name: str) -> None:
     found = facts(name)
     np.testing.assert_allclose(found.probs.sum(-1), 1, rtol=1e-5)
@@ -155,7 +155,7 @@ def test_entropies_and_divergences_are_sums_over_actions(name: str) -> None:
     np.testing.assert_allclose(found.divergence, wanted, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "far"), [("natural", True), ("natural-reflect", False), ("sigmoid", False)])
+@pytest.mark.parametrize(("name", "far"), [("natural", True), ("sigmoid", False)])
 def test_saturated_scores_are_those_of_certain_nodes(name: str, far: bool) -> None:
     np.testing.assert_array_equal(
         POLICIES[name].saturated(jnp.array([0.0, 10.0, -1.0, 0.0])), [False, far, False, False]
@@ -239,16 +239,16 @@ def test_metrics_are_those_of_the_last_points() -> None:
 
 def test_what_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ValueError, match="`seed`, `rate`, `clip`, `entropy` only"):
-        training.train([small(), small(game="Asterix")], Memory())
+        training.train([small(), small(game="SpaceInvaders")], Memory())
     with pytest.raises(ValueError, match="`minibatches` is 5, but it must divide the 32 steps"):
         training.train([small(minibatches=5)], Memory())
     with pytest.raises(ValueError, match=r"`steps` is 31, but .* at least 32"):
         training.train([small(steps=31)], Memory())
-    with pytest.raises(ValueError, match="'Pong', but one of these is needed: Asterix"):
+    with pytest.raises(ValueError, match="'Pong', but one of these is needed: Breakout"):
         training.train([small(game="Pong")], Memory())
     with pytest.raises(ValueError, match="'tanh', but one of these is needed: softmax"):
         training.train([small(parameterization="tanh")], Memory())
-    with pytest.raises(ValueError, match="'huge', but minatar has these: quick, evidence, full"):
+    with pytest.raises(ValueError, match="'huge', but minatar has these: quick, evidence"):
         minatar.EXPERIMENT.stages("huge")
 
 

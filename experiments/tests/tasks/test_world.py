@@ -339,6 +339,6 @@ def test_every_table_is_of_a_metric_and_of_curves_that_runs_have(tmp_path: Path)
             assert {table.row, table.column, *table.chosen} <= set(run)
             assert all({curve.name, curve.x} <= set(outcome.history) or name == EXACT for curve in table.curves)
     drawn = world.figures(pd.DataFrame(rows), tmp_path)
-    assert [path.name for path in drawn] == ["steps-ahead-5.png", "pictures-5.png"]
+    assert [path.name for path in drawn] == ["steps-ahead-5.png"]
     assert all(path.stat().st_size > 5000 for path in drawn)
     assert world.figures(NOTHING, tmp_path) == []

@@ -1,1 +1,1 @@
-"""What several experiments share: parameterizations, data, how a rate is selected, pictures in records."""
+"""What several experiments share: parameterizations, data, how a rate is selected."""

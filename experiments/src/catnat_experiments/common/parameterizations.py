@@ -1,12 +1,7 @@
 """Parameterizations by name: the maps from scores to class probabilities that all experiments compare.
 
-From the paper: softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Beyond it: the
-reflecting boundary, straight tails, isotropic scaling, natural gradients; and as their controls softmax with its own
-natural gradient, and softmax of K - 1 scores, with one logit fixed or with the tree's contrasts as coordinates.
-
-With two classes (graph structure learning) some of them coincide, which the tests check: isotropic scaling is the
-identity; natural's natural gradient is 4 times its gradient inside the band, a factor that Adam cancels; and softmax's
-natural gradient, on the difference of its two scores, is sigmoid's.
+From the paper: softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Beyond it, as controls:
+softmax of K - 1 scores, with one logit fixed or with the tree's contrasts as coordinates.
 """
 
 from __future__ import annotations
@@ -21,12 +16,9 @@ from torch import Tensor
 
 import catnat.torch as ct
 from catnat import Tree, balanced
-from catnat_experiments.common.tail import NaturalTail
 
 SMALLEST_SPARSE = 1e-20
 """sparsemax has exact zeros: its logarithm is that of at least this."""
-DAMPING = 0.01
-"""Of the damped natural gradients: it leaves the first nodes alone, and bounds the steps of those below 1 in 100."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +27,9 @@ class Parameterization(abc.ABC):
 
     Attributes:
         name: What configs and records call it.
-        natural_gradient: Whether :meth:`wrap` replaces the gradient of the scores by the natural gradient.
-        damping: Of the natural gradient; without it a node that is hardly reached takes giant steps.
     """
 
     name: str
-    natural_gradient: bool = False
-    damping: float = 0.0
 
     @abc.abstractmethod
     def num_scores(self, num_classes: int) -> int:
@@ -62,14 +50,6 @@ class Parameterization(abc.ABC):
     @abc.abstractmethod
     def saturated(self, scores: Tensor) -> Tensor:
         """Which scores are saturated: their probability is exactly 0 or 1, and they get no gradient."""
-
-    @abc.abstractmethod
-    def _natural(self, scores: Tensor) -> Tensor:
-        """The scores, with the natural gradient in the backward pass."""
-
-    def wrap(self, scores: Tensor) -> Tensor:
-        """The scores themselves. A natural-gradient variant replaces their gradient in the backward pass."""
-        return self._natural(scores) if self.natural_gradient else scores
 
 
 def _saturated_scores(probs: Tensor) -> Tensor:
@@ -103,9 +83,6 @@ class Softmax(Parameterization):
     def saturated(self, scores: Tensor) -> Tensor:
         """Only where a probability underflows to 0: 104 below the largest score, in float32."""
         return _saturated_scores(self.probs(scores))
-
-    def _natural(self, scores: Tensor) -> Tensor:
-        return ct.geometry.softmax_natural_gradient(scores, damping=self.damping)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,9 +120,6 @@ class ReducedSoftmax(Parameterization):
         """Where all probabilities but one underflow to 0, so that no score has a gradient."""
         certain = (self.probs(scores) == 0).sum(-1, keepdim=True) == scores.shape[-1]
         return certain.expand_as(scores)
-
-    def _natural(self, scores: Tensor) -> Tensor:
-        raise NotImplementedError(f"{self.name} has no natural gradient here: it is a control for the gradient alone.")
 
 
 class AnchoredSoftmax(ReducedSoftmax):
@@ -200,11 +174,6 @@ class Sparsemax(Parameterization):
         """Outside the support, and where the support is one class."""
         return _saturated_scores(self.probs(scores))
 
-    def _natural(self, scores: Tensor) -> Tensor:
-        raise NotImplementedError(
-            "sparsemax has no natural gradient here: its Fisher matrix is singular at every zero."
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class Catnat(Parameterization):
@@ -238,9 +207,6 @@ class Catnat(Parameterization):
         """Where a node answers with certainty."""
         return ct.geometry.saturated(scores, self.tree, self.activation)
 
-    def _natural(self, scores: Tensor) -> Tensor:
-        return ct.geometry.natural_gradient(scores, self.tree, self.activation, damping=self.damping)
-
 
 PARAMETERIZATIONS: dict[str, Parameterization] = {
     entry.name: entry
@@ -249,16 +215,6 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
         Sparsemax("sparsemax"),
         Catnat("sigmoid", activation=ct.sigmoid()),
         Catnat("natural", activation=ct.natural()),
-        Catnat("natural-reflect", activation=ct.natural(boundary="reflect")),
-        Catnat("natural-tail", activation=NaturalTail()),
-        # Isotropic scaling narrows the bands of deep nodes, so the library advises the reflecting boundary with it.
-        Catnat("natural-isotropic", activation=ct.natural(boundary="reflect", scaling="isotropic")),
-        Catnat("sigmoid-isotropic", activation=ct.sigmoid(scaling="isotropic")),
-        Catnat("sigmoid-natural-gradient", natural_gradient=True, activation=ct.sigmoid()),
-        Catnat("natural-natural-gradient", natural_gradient=True, activation=ct.natural()),
-        Catnat("sigmoid-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.sigmoid()),
-        Catnat("natural-damped-gradient", natural_gradient=True, damping=DAMPING, activation=ct.natural()),
-        Softmax("softmax-natural-gradient", natural_gradient=True),
         AnchoredSoftmax("softmax-anchored"),
         HaarSoftmax("softmax-haar"),
     )

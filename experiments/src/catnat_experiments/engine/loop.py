@@ -99,9 +99,6 @@ def least_seconds(
 class Printing:
     """A checkpointer that keeps nothing and prints points of history, for one run by hand."""
 
-    def __init__(self, *shown: str) -> None:
-        self._shown = shown
-
     def load(self) -> None:
         """Nothing: a run by hand begins at the beginning."""
 
@@ -110,4 +107,4 @@ class Printing:
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
         """Print a point."""
-        print(f"step {step:6}  " + "  ".join(f"{name} {values[name]:.4f}" for name in self._shown), flush=True)
+        print(f"step {step:6}  " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()), flush=True)

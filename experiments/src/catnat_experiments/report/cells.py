@@ -11,7 +11,7 @@ from catnat_experiments.report.tables import Numbers, Value
 
 
 def cell_text(numbers: Numbers, row: Value, column: str, marks: tuple[str, str] = ("", "")) -> str:
-    """Mean ± standard deviation between the marks of bold or nothing, and the paper's number in brackets."""
+    """Mean ± standard deviation between the marks of bold or nothing, and the paper's numbers in brackets."""
     table, sample = numbers.table, numbers.samples.get((row, column))
     if sample is None:
         return "-"
@@ -19,7 +19,9 @@ def cell_text(numbers: Numbers, row: Value, column: str, marks: tuple[str, str] 
     text = f"{sample.mean:.{digits}f}" if sample.values else "all diverged"
     text += "" if math.isnan(sample.std) else f" ± {sample.std:.{digits}f}"
     text = f"{marks[0]}{text}{marks[1]}"
-    text += f" ({paper:.{digits}f})" if paper is not None else ""
+    if paper is not None:
+        spread = "" if math.isnan(paper.std) else f" ± {paper.std:.{digits}f}"
+        text += f" ({paper.mean:.{digits}f}{spread}{'*' * paper.best})"
     return text + (f", {sample.diverged} diverged" if sample.diverged and sample.values else "")
 
 

@@ -18,8 +18,8 @@ def closeness(numbers: Numbers) -> str:
     apart: dict[str, list[float]] = {}
     for (row, column), sample in numbers.samples.items():
         paper = numbers.paper(row, column)
-        if paper and sample.values:
-            apart.setdefault(column, []).append(abs(sample.mean / paper - 1))
+        if paper is not None and sample.values:
+            apart.setdefault(column, []).append(abs(sample.mean / paper.mean - 1))
     if not apart:
         return ""
     told = ", ".join(f"{column} {max(apart[column]):.1%}" for column in numbers.table.all_columns if column in apart)
@@ -133,18 +133,16 @@ def paired_claims(filled: Sequence[Numbers]) -> list[str]:
 
 
 def _paired_section(group: str, members: Sequence[Numbers]) -> list[str]:
+    """All cells take part, also those for which the paper claims nothing: a choice of cells would favour the claim."""
     direction = members[0].table.direction
-    found: dict[Claim, statistics.Paired] = {}
-    for claim in dict.fromkeys(claim for numbers in members for claim in numbers.table.claims):
-        rows = [numbers.row(row) for numbers in members for row in numbers.rows if claim.is_about(row)]
-        means = [
-            (row[claim.better].mean, row[claim.worse].mean) for row in rows if {claim.better, claim.worse} <= set(row)
-        ]
+    found: dict[str, statistics.Paired] = {}
+    for better, worse in dict.fromkeys((claim.better, claim.worse) for each in members for claim in each.table.claims):
+        rows = [numbers.row(row) for numbers in members for row in numbers.rows]
+        means = [(row[better].mean, row[worse].mean) for row in rows if {better, worse} <= set(row)]
         if len(means) > 1:
-            better, worse = zip(*means, strict=True)
-            found[claim] = statistics.paired(better, worse, direction)
-    compared = {f"{claim.better} against {claim.worse}": result for claim, result in found.items()}
-    return _paired_table(group, "Means of a cell are one pair each.", compared, members[0].table.digits)
+            ours, theirs = zip(*means, strict=True)
+            found[f"{better} against {worse}"] = statistics.paired(ours, theirs, direction)
+    return _paired_table(group, "Means of a cell are one pair each.", found, members[0].table.digits)
 
 
 def paired_runs(numbers: Numbers) -> list[str]:

@@ -16,16 +16,11 @@ PALETTE = {
     "softmax": "#D55E00",
     "sigmoid": "#CC79A7",
     "natural": "#0072B2",
-    "natural-reflect": "#009E73",
-    "natural-isotropic": "#E69F00",
-    "natural-tail": "#56B4E9",
     "sparsemax": "#999999",
     # controls, and what changes the update: darker than what they start from
     "softmax-damped-gradient": "#7A3600",
-    "sigmoid-natural-gradient": "#7A3B5E",
     "sigmoid-trust-region": "#A34D7C",
     "natural-damped-gradient": "#003A5C",
-    "trust-region": "#00503A",
     # references
     "exact": "#000000",
     "optimal": "#000000",

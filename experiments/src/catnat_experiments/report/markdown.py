@@ -32,7 +32,7 @@ def legend(numbers: Numbers) -> str:
     samples = [sample for row in numbers.rows for sample in numbers.row(row).values()]
     sizes = sorted({len(sample.values) + sample.diverged for sample in samples})
     repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
-    papers = "; in brackets the paper's number" if numbers.has_paper else ""
+    papers = "; in brackets the paper's, with a star where it is bold there" if numbers.has_paper else ""
     told = f"Mean ± standard deviation (n - 1) over {repeats} run{'s' * (repeats != '1')} a cell{papers}."
     if numbers.table.better is None:
         return told
@@ -113,6 +113,7 @@ def _chosen(numbers: Numbers, row: Value, column: str) -> list[str]:
     return [
         " / ".join(number_text(value) for value in sorted(set(runs[f"config.{key}"].dropna().tolist()))) or "-"
         for key in table.chosen
+        if f"config.{key}" in runs  # some are in the configs of few presets
     ]
 
 

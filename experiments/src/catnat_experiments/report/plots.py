@@ -53,7 +53,8 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
             shade = colour(column, table.columns)
             spread = 0.0 if math.isnan(sample.std) else sample.std
             axes.errorbar([sample.mean], [place], xerr=[spread], fmt="o", ms=4, capsize=3, color=shade)
-            axes.plot([_or_nan(numbers.paper(row, column))], [place], "x", ms=6, alpha=0.7, color=shade)
+            paper = numbers.paper(row, column)
+            axes.plot([math.nan if paper is None else paper.mean], [place], "x", ms=6, alpha=0.7, color=shade)
         if table.reference is not None and (row, table.reference) in numbers.samples:
             axes.axvline(numbers.samples[row, table.reference].mean, color="gray", ls="--", lw=1, label=table.reference)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
@@ -66,10 +67,6 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
     legend_outside(figure, "outside upper center")  # below there is the label, which matplotlib would draw over
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:

@@ -15,6 +15,7 @@ from catnat_experiments.engine.stages import StageStatus
 from catnat_experiments.engine.types import Direction
 from catnat_experiments.report import statistics
 from catnat_experiments.report.statistics import Sample
+from catnat_experiments.report.targets import Target
 
 Value = str | int | float
 Cell = tuple[Value, str]
@@ -81,7 +82,7 @@ class Table:
         where: Config keys and the values that they must have: other runs are left out.
         optional: Leave the table out of the page where it has no runs at all.
         digits: Decimals in the table.
-        paper: The paper's numbers: row -> column -> number, for as many as it has.
+        paper: The paper's numbers: row -> column -> target, for as many as it has.
         reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
             true model reaches.
         baselines: The columns that the others are tested against; if there are none, the best of each row.
@@ -108,7 +109,7 @@ class Table:
     where: Mapping[str, Value] = dataclasses.field(default_factory=dict)
     optional: bool = False
     digits: int = 4
-    paper: Mapping[Any, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    paper: Mapping[Any, Mapping[str, Target]] = dataclasses.field(default_factory=dict)
     reference: str | None = None
     baselines: tuple[str, ...] = ()
     pair: str = ""
@@ -148,7 +149,7 @@ class Numbers:
     rows: list[Value]
     samples: dict[Cell, Sample]
 
-    def paper(self, row: Value, column: str) -> float | None:
+    def paper(self, row: Value, column: str) -> Target | None:
         """The paper's number, if it has one."""
         return self.table.paper.get(row, {}).get(column)
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from catnat_experiments.common.parameterizations import Parameterization, parameterization
-from catnat_experiments.common.pictures import pack
 from catnat_experiments.engine.loop import add_point
 from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.atari.agent import Network, Rollout, advantages, policy_loss, value_loss
@@ -90,7 +88,7 @@ class Training:
     def _policy(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, log-probabilities of all actions, values."""
         scores, values = self.network(frames)
-        return scores, self.kind.log_probs(self.kind.wrap(scores)), values
+        return scores, self.kind.log_probs(scores), values
 
     @torch.no_grad()
     def act(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -188,24 +186,3 @@ class Training:
 
 def _kind(name: str) -> Parameterization:
     return parameterization("softmax" if name == UNTRAINED else name)
-
-
-# ---- a game to look at -----------------------------------------------------------------------------------------------
-
-PICTURES = 8
-LONGEST = 3000
-
-
-def shown_game(training: Training) -> dict[str, list[float]]:
-    """Frames of a game that the agent plays with drawn actions, evenly over its time, with the points made so far."""
-    games = Games(training.game, 1, seed_of(int(training.run["seed"]), training.step, 1))
-    seen: list[tuple[NDArray[np.uint8], float]] = []
-    while not games.returns and len(seen) < LONGEST:
-        seen.append((games.frames[0, -1], float(games.points[0])))
-        games.step(training.act(torch.from_numpy(games.frames))[0].numpy())
-    steps = np.linspace(0, len(seen) - 1, PICTURES).round().astype(int).tolist()
-    return {
-        "pictures": pack(np.stack([seen[step][0] for step in steps])),
-        "pictures.points": [seen[step][1] for step in steps],
-        "pictures.step": steps,
-    }

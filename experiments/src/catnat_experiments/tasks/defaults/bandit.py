@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,17 +47,16 @@ def mean_rewards(rows: Rows, actions: int) -> Tensor:
     return torch.einsum("rf,rvf->rv", rows.contexts, action_features(actions)[rows.valid])
 
 
-def policy(kind: Parameterization, scores: Tensor, valid: Tensor, mask_mode: Any) -> td.Categorical:
+def policy(kind: Parameterization, scores: Tensor, valid: Tensor) -> td.Categorical:
     """The distribution of actions, with all invalid ones masked.
 
     Args:
         kind: Softmax or a tree.
         scores: (rows, scores).
         valid: The valid actions, (rows, valid).
-        mask_mode: Of a tree, "prune" or "renormalize".
     """
     if isinstance(kind, Catnat):
-        return ct.Catnat(scores, kind.tree, kind.activation, valid_classes=valid, mask_mode=mask_mode)
+        return ct.Catnat(scores, kind.tree, kind.activation, valid_classes=valid)
     masked = torch.full_like(scores, -math.inf).scatter(-1, valid, scores.gather(-1, valid))
     return td.Categorical(logits=masked)
 
@@ -72,7 +71,7 @@ class Bandit(Training):
 
     def policy(self, rows: Rows) -> td.Categorical:
         """What the model does in these contexts."""
-        return policy(self.kind, self.model(rows.contexts), rows.valid, self.run["mask_mode"])
+        return policy(self.kind, self.model(rows.contexts), rows.valid)
 
     def loss(self) -> Tensor:
         """Its gradient is the negative policy gradient; its value is the negative mean reward of the batch."""

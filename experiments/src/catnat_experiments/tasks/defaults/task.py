@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from catnat_experiments.engine.experiment import Experiment, plan_of
-from catnat_experiments.engine.extras import extra
+from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
 from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
 from catnat_experiments.report.tables import Table
@@ -20,7 +19,7 @@ from catnat_experiments.tasks.defaults import small, training
 from catnat_experiments.tasks.defaults.panel import (
     EXTENSIONS,
     FACTOR,
-    MASK_MODES,
+    MASKED,
     NAME,
     PANEL,
     PRESETS,
@@ -29,12 +28,6 @@ from catnat_experiments.tasks.defaults.panel import (
     Variant,
     rounded,
 )
-from catnat_experiments.tasks.gsl import task as gsl
-from catnat_experiments.tasks.vae import task as vae
-
-with extra("defaults"):
-    from catnat_experiments.tasks.minatar import task as minatar
-
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
@@ -68,11 +61,11 @@ def tried(task: Task, variant: Variant, records: pd.DataFrame, extensions: int) 
     return rates
 
 
-class Defaults:
+class Defaults(EveryRunAlone):
     """The experiment as the engine knows it: a search for rates, its extensions, then final seeds."""
 
     name = NAME
-    packages = ("scikit-learn", *minatar.EXPERIMENT.packages)
+    packages = ("scikit-learn",)
 
     def stages(self, preset: str) -> list[Stage]:
         """Search, extensions and final."""
@@ -106,21 +99,9 @@ class Defaults:
             Stage("final", final, "seeds at the best rate", len(alike), alike),
         ]
 
-    def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """As the experiments group them that the tasks are from; the small tasks one by one."""
-        found: list[list[Config]] = []
-        for task in dict.fromkeys(str(run["task"]) for run in runs):
-            mine = [run for run in runs if run["task"] == task]
-            found += _LANES[task].groups(mine) if task in _LANES else [[run] for run in mine]
-        return found
-
-    def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
-        """Train one group, by what its task is from."""
-        task = str(runs[0]["task"])
-        if task in _LANES:
-            return _LANES[task].train(runs, checkpointer)
-        [run] = runs
-        return [vae.EXPERIMENT.train_one(run, checkpointer) if task == "vae" else small.train(run, checkpointer)]
+    def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
+        """See :func:`small.train`."""
+        return small.train(run, checkpointer)
 
     def seconds_per_group(self, runs: list[Config]) -> float:
         """From what was measured once for each task."""
@@ -128,14 +109,11 @@ class Defaults:
         return sum(task.seconds * float(run["steps"]) / task.steps for run in runs)
 
 
-_LANES: Mapping[str, Experiment] = {"gsl": gsl.EXPERIMENT, "minatar": minatar.EXPERIMENT}
-"""Whose runs are trained side by side."""
-
 # ---- the experiment, its tables and figures --------------------------------------------------------------------------
 
 EXPERIMENT = Defaults()
-CURRENT = {"bandit": "natural, prune"}
-"""What the library does now if nobody chooses; "natural" where nothing else is named."""
+DEFAULT = {"bandit": f"sigmoid, {MASKED}"}
+"""What the library does if nobody chooses; "sigmoid" where nothing else is named."""
 
 
 def _table(task: Task, title: str, metric: str, better: Direction | None, **options: Any) -> Table:
@@ -159,7 +137,7 @@ def _main_table(task: Task) -> Table:
         task.title,
         task.metric,
         task.better,
-        baselines=("softmax", CURRENT.get(task.name, "natural")),
+        baselines=("softmax", DEFAULT.get(task.name, "sigmoid")),
         listed=True,
         digits=task.digits,
         chosen=("rate",),
@@ -188,29 +166,15 @@ def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: 
     )
 
 
-_WORDS = {"parameterization": "activation", "order": "order of classes", "mask_mode": "mask mode"}
-_NATURAL_FIRST = ("natural", *(name for name in TREES if name != "natural"))
+_WORDS = {"parameterization": "activation", "order": "order of classes"}
 
 TABLES = (
     *map(_main_table, PANEL),
     *(_crossed(name, "order", training.ORDERS, "parameterization") for name in ("classifier", "table")),
-    *(_crossed(name, "parameterization", _NATURAL_FIRST, "order") for name in ("classifier", "table")),
-    *(
-        table
-        for order in ("given", "embeddings")
-        for table in (
-            _crossed("bandit", "mask_mode", MASK_MODES, "parameterization", order=order),
-            _crossed("bandit", "parameterization", _NATURAL_FIRST, "mask_mode", order=order),
-        )
-    ),
+    *(_crossed(name, "parameterization", TREES, "order") for name in _BY_NAME),
     _table(_BY_NAME["classifier"], "Classifier: accuracy", "test_accuracy", "higher", listed=True),
     _table(_BY_NAME["classifier"], "Classifier: saturated nodes, fraction", "test_saturated", None, listed=True),
     _table(_BY_NAME["bandit"], "Bandit: saturated nodes, fraction", "test_saturated", None, listed=True),
-    _table(_BY_NAME["vae"], "VAE: negative ELBO", "test_loss", "lower", listed=True, digits=1),
-    _table(_BY_NAME["vae"], "VAE: saturated nodes, fraction", "dead", None, listed=True),
-    _table(_BY_NAME["gsl"], "Graph structure learning: energy score", "test_es_twice", "lower", listed=True),
-    _table(_BY_NAME["minatar"], "MinAtar's Breakout: return over the training", "return_all", "higher", listed=True),
-    _table(_BY_NAME["minatar"], "MinAtar's Breakout: saturated nodes, fraction", "dead", None, listed=True),
 )
 
 

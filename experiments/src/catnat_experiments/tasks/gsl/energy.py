@@ -140,5 +140,5 @@ def score_gradient(kind: Parameterization, scores: Tensor, pull: Tensor) -> Tens
     """From the pull on ``log P(entry = 1)`` to the gradient in the scores, through the parameterization by autograd."""
     with torch.enable_grad():
         leaf = scores.detach().requires_grad_()
-        log_probs = kind.log_probs(kind.wrap(leaf))
+        log_probs = kind.log_probs(leaf)
     return torch.autograd.grad(log_probs, leaf, torch.stack((-pull, pull), -1))[0]

@@ -24,14 +24,14 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     """All of them; those about learning need the final runs."""
     drawn = [hidden_graph(directory)]
     final = frame[frame["stage"] == "final"] if len(frame) else frame
-    learned = [name for name in paper.ALL if name in set(final.get("config.parameterization", ()))]
+    learned = [name for name in paper.IN_THE_PAPER if name in set(final.get("config.parameterization", ()))]
     if learned:
         drawn += [draw(final, learned, directory) for draw in (theta_errors, saturated_entries, lost_edges)]
     return drawn
 
 
 def _color(name: str) -> str:
-    return colour(name, paper.ALL)
+    return colour(name, paper.IN_THE_PAPER)
 
 
 def _runs(frame: pd.DataFrame, name: str, theta: float) -> pd.DataFrame:

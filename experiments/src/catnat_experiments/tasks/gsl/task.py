@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -16,16 +17,17 @@ import torch
 from catnat_experiments.common.parameterizations import parameterization
 from catnat_experiments.engine.experiment import plan_of
 from catnat_experiments.engine.records import run_id
-from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
 from catnat_experiments.report.tables import Claim, Curve, Table
+from catnat_experiments.report.targets import claimed_rows
 from catnat_experiments.tasks.gsl.data import DATA_SEED, make_data
-from catnat_experiments.tasks.gsl.paper import ALL, IN_THE_PAPER, OPTIMAL, PAPER, THETAS
+from catnat_experiments.tasks.gsl.paper import IN_THE_PAPER, OPTIMAL, PAPER, THETAS
 from catnat_experiments.tasks.gsl.training import (
     BATCH,
-    OWN_GRAPHS,
-    SHARED_GRAPHS,
     SMALLEST_START,
+    Rates,
     Training,
+    rates_of,
     shared_config,
     train,
 )
@@ -39,6 +41,12 @@ REFINED_RATES = {
 }
 """The paper's. For all others: seven points from the best coarse rate / 1.8 to 1.8 times it, evenly spaced in log."""
 REFINED_SPAN, REFINED_COUNT = 1.8, 7
+RATES = (0.000625, 0.00125, 0.0025, *COARSE_RATES)
+"""For two rates: the coarse grid, with three more at its lower end, where natural's best single rate stands."""
+FIRST_PAIRS = tuple(itertools.product((0.0025, 0.01, 0.05), (0.02, 0.1, 0.5)))
+"""The first rates of the scores and of W that are tried beside the single ones."""
+ROUNDS = 2
+"""How often the neighbours of the best pair are tried: in each round up to nine pairs of :data:`RATES`."""
 SEARCH_SEED = 0
 """The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
 MOST_LANES = 10
@@ -54,7 +62,7 @@ class Preset:
     refine: bool
     seeds: int
     steps: int
-    graph_sets: int = OWN_GRAPHS
+    two_rates: tuple[str, ...] = ()  # parameterizations that search for a rate of W beside that of the scores
 
 
 PRESETS = {
@@ -67,15 +75,6 @@ PRESETS = {
         seeds=3,
         steps=2500,
     ),
-    # The paper's table without the refined grid.
-    "laptop": Preset(
-        thetas=THETAS,
-        parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=False,
-        seeds=5,
-        steps=5000,
-    ),
     # The paper's table in full.
     "paper": Preset(
         thetas=THETAS,
@@ -85,24 +84,15 @@ PRESETS = {
         seeds=10,
         steps=5000,
     ),
-    # The same protocol, and two parameterizations beyond the paper.
-    "beyond": Preset(
+    # The other reading of the paper's search: one rate for W and one for the scores, each from the same grid.
+    "two-rates": Preset(
         thetas=THETAS,
-        parameterizations=ALL,
+        parameterizations=IN_THE_PAPER,
         coarse=COARSE_RATES,
         refine=True,
         seeds=10,
         steps=5000,
-    ),
-    # A noisier gradient: one set of graphs for all data points of a batch, as in the first author's earlier code.
-    "shared": Preset(
-        thetas=THETAS,
-        parameterizations=ALL,
-        coarse=COARSE_RATES,
-        refine=False,
-        seeds=10,
-        steps=5000,
-        graph_sets=SHARED_GRAPHS,
+        two_rates=("sparsemax", "natural"),
     ),
 }
 
@@ -120,13 +110,24 @@ def refined_rates(name: str, best: float) -> list[float]:
     return [float(f"{point:.4g}") for point in points]
 
 
+def neighbours(rates: Rates) -> list[Rates]:
+    """The pairs of the grid around the one that is nearest, and that one: nine, fewer at an end.
+
+    >>> neighbours((0.012, 0.5))
+    [(0.005, 0.2), (0.005, 0.5), (0.01, 0.2), (0.01, 0.5), (0.02, 0.2), (0.02, 0.5)]
+    """
+    places = [min(range(len(RATES)), key=lambda place: abs(math.log(RATES[place] / rate))) for rate in rates]
+    first, second = (RATES[max(place - 1, 0) : place + 2] for place in places)
+    return list(itertools.product(first, second))
+
+
 class GraphStructure:
-    """The experiment as the engine knows it: coarse grid, refined grid, final seeds."""
+    """The experiment as the engine knows it: coarse grid, refined grid, pairs of rates, final seeds."""
 
     name = "gsl"
 
     def stages(self, preset: str) -> list[Stage]:
-        """Coarse, refined (where the preset asks for it) and final."""
+        """Coarse; refined and pairs, where the preset asks for them; and final."""
         plan = plan_of(preset, PRESETS, self.name)
         cells = len(plan.thetas) * len(plan.parameterizations)
         refined = len(plan.thetas) * sum(len(refined_rates(name, 1.0)) for name in plan.parameterizations)
@@ -136,12 +137,14 @@ class GraphStructure:
         if plan.refine:
             about = "rates around the best one by validation ES, one seed"
             stages.append(Stage("refined", lambda records: _refined(plan, records), about, refined))
+        if plan.two_rates:
+            stages += [_pairs_stage(plan, number) for number in range(ROUNDS + 1)]
         about = f"{plan.seeds} seeds at the best rate by validation ES, and the optimal row"
         expected = cells * plan.seeds + len(plan.thetas)
         return [*stages, Stage("final", lambda records: _final(plan, records), about, expected)]
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Runs that differ only in rate and seed, at most ten of them together."""
+        """Runs that differ only in rates and seed, at most ten of them together."""
         together: dict[str, list[Config]] = {}
         for run in runs:
             together.setdefault(run_id(shared_config(run)), []).append(run)
@@ -155,16 +158,15 @@ class GraphStructure:
         """What a group will take on this machine, from a few steps of it; the evaluation adds about 3%."""
         if runs[0]["parameterization"] == OPTIMAL:
             return 1.0
-        name, sets = str(runs[0]["parameterization"]), int(runs[0]["graph_sets"])
-        return int(runs[0]["steps"]) * len(runs) * _seconds_per_step(name, sets)
+        return int(runs[0]["steps"]) * len(runs) * _seconds_per_step(str(runs[0]["parameterization"]))
 
 
 @functools.cache
-def _seconds_per_step(name: str, graph_sets: int, tries: int = 3, steps: int = 10) -> float:
+def _seconds_per_step(name: str, tries: int = 3, steps: int = 10) -> float:
     """Of one run, the quickest of a few tries, for the sizes of the paper."""
     torch.set_num_threads(1)
-    sizes = config(THETAS[0], name, 0.0, 0, graph_sets=graph_sets)
-    training = Training(make_data(THETAS[0], 200), parameterization(name), [0.0], [0], sizes)
+    sizes = config(THETAS[0], name, 0.0, 0)
+    training = Training(make_data(THETAS[0], 200), parameterization(name), [(0.0, 0.0)], [0], sizes)
     times = []
     for _ in range(tries):
         began = time.perf_counter()
@@ -175,71 +177,107 @@ def _seconds_per_step(name: str, graph_sets: int, tries: int = 3, steps: int = 1
 
 
 def config(
-    theta: float, name: str, rate: float, seed: int, *, steps: int = 5000, graph_sets: int = OWN_GRAPHS
+    theta: float,
+    name: str,
+    rate: float,
+    seed: int,
+    *,
+    network_rate: float | None = None,
+    steps: int = 5000,
 ) -> Config:
-    """All that decides a run's numbers."""
+    """All that decides a run's numbers. The rate of W has a key only where it is another than that of the scores."""
+    second: Config = {} if network_rate in (None, rate) else {"network_rate": network_rate}
     return {
         "experiment": GraphStructure.name,
         "theta": theta,
         "parameterization": name,
         "rate": rate,
+        **second,
         "seed": seed,
         "steps": steps,
         "batch": BATCH,
         "graphs": 32,
-        "graph_sets": graph_sets,
+        "graph_sets": BATCH,  # one for each data point
         "pairs": 10_000,
         "data_seed": DATA_SEED,
         "smallest_start": SMALLEST_START,
     }
 
 
-def _cells(plan: Preset) -> Iterable[tuple[float, str]]:
-    return ((theta, name) for theta in plan.thetas for name in plan.parameterizations)
+def _cells(plan: Preset, names: Sequence[str] | None = None) -> list[tuple[float, str]]:
+    return list(itertools.product(plan.thetas, plan.parameterizations if names is None else names))
 
 
-def _config(plan: Preset, theta: float, name: str, rate: float, seed: int) -> Config:
-    return config(theta, name, rate, seed, steps=plan.steps, graph_sets=plan.graph_sets)
+def _config(plan: Preset, theta: float, name: str, rates: Rates, seed: int) -> Config:
+    rate, network_rate = rates
+    return config(theta, name, rate, seed, network_rate=network_rate, steps=plan.steps)
 
 
-def _searched(plan: Preset, theta: float, name: str, rates: Iterable[float]) -> list[Config]:
-    return [_config(plan, theta, name, rate, SEARCH_SEED) for rate in rates]
+def _searched(plan: Preset, theta: float, name: str, pairs: Iterable[Rates]) -> list[Config]:
+    return [_config(plan, theta, name, pair, SEARCH_SEED) for pair in pairs]
 
 
-def _best_rate(runs: Sequence[Config], records: pd.DataFrame) -> float:
-    """The rate with the lowest validation ES among these runs; other records do not count."""
+def _same(rates: Iterable[float]) -> list[Rates]:
+    return [(rate, rate) for rate in rates]
+
+
+def _best(runs: Sequence[Config], records: pd.DataFrame) -> Rates:
+    """The rates with the lowest validation ES among these runs; other records do not count."""
     values = dict(zip(records["id"], records["metrics.validation_es"], strict=True))
-    found = {float(run["rate"]): float(values.get(run_id(run), math.nan)) for run in runs}
-    finite = {rate: value for rate, value in found.items() if math.isfinite(value)}
+    found = {rates_of(run): float(values.get(run_id(run), math.nan)) for run in runs}
+    finite = {rates: value for rates, value in found.items() if math.isfinite(value)}
     if not finite:
         first = runs[0]
         raise ValueError(
             f"No run of {first['parameterization']} at theta* = {first['theta']} has a finite validation ES in the "
             "records: finish the stage before, then repeat the command."
         )
-    return min(finite, key=lambda rate: (finite[rate], rate))
+    return min(finite, key=lambda rates: (finite[rates], rates))
 
 
 def _coarse(plan: Preset) -> list[Config]:
-    return [run for theta, name in _cells(plan) for run in _searched(plan, theta, name, plan.coarse)]
+    return [run for theta, name in _cells(plan) for run in _searched(plan, theta, name, _same(plan.coarse))]
 
 
 def _refined_of(plan: Preset, theta: float, name: str, records: pd.DataFrame) -> list[Config]:
-    best = _best_rate(_searched(plan, theta, name, plan.coarse), records)
-    return _searched(plan, theta, name, refined_rates(name, best))
+    best, _ = _best(_searched(plan, theta, name, _same(plan.coarse)), records)
+    return _searched(plan, theta, name, _same(refined_rates(name, best)))
 
 
 def _refined(plan: Preset, records: pd.DataFrame) -> list[Config]:
     return [run for theta, name in _cells(plan) for run in _refined_of(plan, theta, name, records)]
 
 
+def _pairs_stage(plan: Preset, number: int) -> Stage:
+    """The first pairs, or a round of neighbours; runs that are there already are listed again, and not run again."""
+    cells = _cells(plan, plan.two_rates)
+    about = "pairs of rates around the best by validation ES" if number else "first pairs of rates, of scores and of W"
+
+    def runs(records: pd.DataFrame) -> list[Config]:
+        return [run for cell in cells for run in _pairs_of(plan, *cell, number, records)]
+
+    return Stage(f"pairs {number}", runs, f"{about}, one seed", len(cells) * len(FIRST_PAIRS))
+
+
+def _pairs_of(plan: Preset, theta: float, name: str, number: int, records: pd.DataFrame) -> list[Config]:
+    pairs = neighbours(_best(_tried(plan, theta, name, number, records), records)) if number else FIRST_PAIRS
+    return _searched(plan, theta, name, pairs)
+
+
+def _tried(plan: Preset, theta: float, name: str, rounds: int, records: pd.DataFrame) -> list[Config]:
+    """All runs of the search for a cell before the pairs of this number."""
+    tried = _searched(plan, theta, name, _same(plan.coarse))
+    if plan.refine:
+        tried += _refined_of(plan, theta, name, records)
+    if name in plan.two_rates:
+        tried += [run for number in range(rounds) for run in _pairs_of(plan, theta, name, number, records)]
+    return tried
+
+
 def _final(plan: Preset, records: pd.DataFrame) -> list[Config]:
     runs = []
     for theta, name in _cells(plan):
-        tried = _searched(plan, theta, name, plan.coarse)
-        if plan.refine:
-            tried += _refined_of(plan, theta, name, records)
-        best = _best_rate(tried, records)
+        best = _best(_tried(plan, theta, name, ROUNDS + 1, records), records)
         runs += [_config(plan, theta, name, best, SEARCH_SEED + 1 + seed) for seed in range(plan.seeds)]
     return runs + [config(theta, OPTIMAL, 0.0, 0, steps=0) for theta in plan.thetas]
 
@@ -251,51 +289,44 @@ EXPERIMENT = GraphStructure()
 _BASELINES = ("sparsemax", "softmax", "sigmoid")
 
 
-def _table(title: str, metric: str, claims: tuple[Claim, ...] = (), digits: int = 4, **options: Any) -> Table:
+def _table(title: str, metric: str, digits: int = 4, better: Direction = "lower", **options: Any) -> Table:
+    paper = PAPER.get(metric, {})
     return Table(
         title=title,
         metric=metric,
-        better=options.pop("better", "lower"),
+        better=better,
         row="theta",
         row_title="theta*",
         column="parameterization",
-        columns=ALL,
+        columns=IN_THE_PAPER,
         digits=digits,
-        paper=PAPER.get(metric, {}),
-        claims=claims,
+        paper=paper,
+        claims=tuple(Claim("natural", name, claimed_rows(paper, "natural", name, better)) for name in _BASELINES)
+        if paper
+        else (),
         **options,
     )
-
-
-def _natural_wins(but: dict[str, float] | None = None) -> tuple[Claim, ...]:
-    """The paper's claim against each of its baselines, without the rows where it reports a tie itself."""
-    ties = but or {}
-    rows = {name: tuple(theta for theta in THETAS if theta != ties.get(name)) for name in _BASELINES}
-    return tuple(Claim("natural", name, rows[name] if name in ties else None) for name in _BASELINES)
 
 
 TABLES = (
     _table(
         "Energy score",
         "test_es_twice",
-        _natural_wins(but={"softmax": 0.75}),
         digits=3,
         reference=OPTIMAL,
-        chosen=("rate",),
+        chosen=("rate", "network_rate"),
         curves=(Curve("train_es", "energy score in training", x="step"),),
         note="Twice the paper's formula, as in its table. The records have both: test_es is the formula's.",
     ),
     _table(
         "PP-MAE, error of the median prediction",
         "pp_mae",
-        _natural_wins(but=dict.fromkeys(_BASELINES, 0.1)),
         reference=OPTIMAL,
     ),
-    _table("PP-MSE, error of the mean prediction", "pp_mse", _natural_wins(), digits=3, reference=OPTIMAL),
+    _table("PP-MSE, error of the mean prediction", "pp_mse", digits=3, reference=OPTIMAL),
     _table(
         "MAE on theta, all entries",
         "mae_theta",
-        _natural_wins(),
         curves=(Curve("mae_theta", "MAE on theta", x="step", log=True),),
         note="474 of the 576 true entries are 0, which natural and sparsemax can reach exactly and the others cannot.",
     ),

@@ -28,11 +28,11 @@ from catnat_experiments.tasks.gsl.paper import OPTIMAL
 
 
 class Adam:
-    """``torch.optim.Adam`` on tensors whose first axis is lanes, with a rate for each lane."""
+    """``torch.optim.Adam`` on tensors whose first axis is lanes, with a rate for each tensor in each lane."""
 
-    def __init__(self, parameters: Sequence[Tensor], rates: Sequence[float]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], rates: Sequence[Sequence[float]]) -> None:
         self.parameters = list(parameters)
-        self.rates = torch.tensor(rates, dtype=torch.float64)
+        self.rates = torch.tensor(rates, dtype=torch.float64)  # (tensors, lanes)
         self.means = [torch.zeros_like(parameter) for parameter in parameters]
         self.squares = [torch.zeros_like(parameter) for parameter in parameters]
         self.steps = 0
@@ -44,10 +44,11 @@ class Adam:
         self.steps += 1
         sizes = -self.rates / (1 - beta1**self.steps)
         root = math.sqrt(1 - beta2**self.steps)
-        for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
+        each = zip(self.parameters, gradients, self.means, self.squares, sizes, strict=True)
+        for parameter, gradient, mean, square, size_of_lane in each:
             mean.lerp_(gradient, 1 - beta1)
             square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-            size = sizes.to(parameter.dtype).view(-1, *(1,) * (parameter.ndim - 1))
+            size = size_of_lane.to(parameter.dtype).view(-1, *(1,) * (parameter.ndim - 1))
             parameter.add_((mean * size).div_(square.sqrt().div_(root).add_(epsilon)))
 
 
@@ -121,17 +122,24 @@ LARGEST_START, SMALLEST_START = 0.1, 0.01
 """Of theta. The paper says U(0, 0.1), which has no inverse at 0. Natural's theta = 0.0001 is two steps of rate 0.02 off
 the edge, where it would stay 0 for good: ten runs at theta* = 0.75 lost 16 true edges to such starts, with 0.01 two."""
 BATCH = 64
-OWN_GRAPHS, SHARED_GRAPHS = BATCH, 1
-"""How many sets of 32 graphs a batch gets: one for each data point, or one for all of them."""
+Rates = tuple[float, float]
+"""Of the scores, and of the network's W."""
 
 
 class Training:
-    """Several runs that differ only in seed and rate, trained side by side. Every seed has a stream of random numbers.
+    """Several runs that differ only in seed and rates, trained side by side. Every seed has a stream of random numbers.
 
     On one machine a run's numbers come out the same bit by bit whichever runs are beside it.
+
+    Args:
+        data: What to learn from.
+        kind: How a probability is parameterized.
+        rates: For each run that of the scores and that of the network's W.
+        seeds: Of each run.
+        sizes: What the runs have in common.
     """
 
-    def __init__(self, data: Data, kind: Parameterization, rates: Sequence[float], seeds: Sequence[int], sizes: Config):
+    def __init__(self, data: Data, kind: Parameterization, rates: Sequence[Rates], seeds: Sequence[int], sizes: Config):
         self.data, self.kind = data, kind
         self.steps, self.batch = int(sizes["steps"]), int(sizes["batch"])
         self.seeds = seeds
@@ -140,7 +148,7 @@ class Training:
         starts = {seed: _start(kind, stream, smallest) for seed, stream in self.streams.items()}
         self.scores = torch.stack([starts[seed][0] for seed in seeds])
         self.weight = torch.stack([starts[seed][1] for seed in seeds])
-        self.adam = Adam([self.scores, self.weight], rates)
+        self.adam = Adam([self.scores, self.weight], list(zip(*rates, strict=True)))
         self._graphs = torch.empty(int(sizes["graph_sets"]), NODES, int(sizes["graphs"]), NODES)
         self._x, y = data.split("train")
         self._y = y.transpose(1, 2).flatten(1)
@@ -221,11 +229,11 @@ def _start(kind: Parameterization, stream: np.random.Generator, smallest: float)
 
 
 def train(runs: Sequence[Config], checkpointer: Checkpointer) -> list[Outcome]:
-    """Train runs that differ in rate and seed only, resuming from the last checkpoint if there is one."""
+    """Train runs that differ in rates and seed only, resuming from the last checkpoint if there is one."""
     shared = shared_config(runs[0])
     if any(shared_config(run) != shared for run in runs):
         raise ValueError(
-            "Runs trained together may differ in `rate` and `seed` only: make groups with EXPERIMENT.groups."
+            "Runs trained together may differ in rates and `seed` only: make groups with EXPERIMENT.groups."
         )
     torch.set_num_threads(1)
     data = make_data(float(shared["theta"]), int(shared["pairs"]), int(shared["data_seed"]))
@@ -233,8 +241,7 @@ def train(runs: Sequence[Config], checkpointer: Checkpointer) -> list[Outcome]:
         truth = data.theta.unsqueeze(0), data.weight.unsqueeze(0)
         return [Outcome(metrics, {}) for _ in runs for metrics in _evaluated(*truth, data, shared)]
     kind = parameterization(str(shared["parameterization"]))
-    rates, seeds = [float(run["rate"]) for run in runs], [int(run["seed"]) for run in runs]
-    training = Training(data, kind, rates, seeds, shared)
+    training = Training(data, kind, [rates_of(run) for run in runs], [int(run["seed"]) for run in runs], shared)
     resume_training(training, checkpointer)
     learned = _evaluated(theta_of(kind, training.scores), training.weight, data, shared)
     graph = graph_metrics(kind, training.scores, data.theta)
@@ -243,7 +250,12 @@ def train(runs: Sequence[Config], checkpointer: Checkpointer) -> list[Outcome]:
 
 def shared_config(run: Config) -> Config:
     """What runs that train side by side have in common."""
-    return {key: value for key, value in run.items() if key not in ("rate", "seed")}
+    return {key: value for key, value in run.items() if key not in ("rate", "network_rate", "seed")}
+
+
+def rates_of(run: Config) -> Rates:
+    """The rates of the scores and of the network's W, which are one where a config has no second."""
+    return float(run["rate"]), float(run.get("network_rate", run["rate"]))
 
 
 def _evaluated(theta: Tensor, weight: Tensor, data: Data, sizes: Config) -> list[dict[str, float]]:

@@ -7,7 +7,7 @@ count. After a power of two of steps the validation NLL is taken as well, so tha
 
 Run one configuration by hand::
 
-    python -m catnat_experiments.tasks.identifiers --head "huffman sigmoid" --rate .003 --seconds 60
+    catnat-experiments train identifiers "parameterization=huffman sigmoid" rate=.003 seconds=60
 
 Our choices: one rate for all parameters of a run, constant, selected by a search of equal processor time for every
 head; Adam, and SparseAdam where gradients are sparse (the embedding, and the heads that read a few rows a step); heads

@@ -32,7 +32,7 @@ from catnat_experiments.engine.extras import extra
 from catnat_experiments.engine.loop import Printing, resume_training
 from catnat_experiments.engine.provenance import commit, versions
 from catnat_experiments.engine.records import Record, load_all, write
-from catnat_experiments.engine.types import Config, Outcome
+from catnat_experiments.engine.types import Outcome
 from catnat_experiments.report.colours import PALETTE
 from catnat_experiments.report.markdown import markdown_table
 from catnat_experiments.report.plots import WIDTH, save
@@ -291,41 +291,15 @@ def measure(model: Model, corpus: Corpus, files: Sequence[Ints]) -> dict[str, fl
     }
 
 
-class _Kept(Printing):
-    """Checkpoints of one run in one file."""
-
-    def __init__(self, path: Path | None, run: Config) -> None:
-        super().__init__("train_loss", "nll", "steps")
-        self._path, self._run = path, run
-
-    def load(self) -> Any:
-        if self._path is None or not self._path.exists():
-            return None
-        kept = torch.load(self._path, weights_only=False)
-        if kept["run"] != self._run:
-            raise ValueError(f"{self._path} is the checkpoint of another run, {kept['run']}: name another file.")
-        return kept["state"]
-
-    def save(self, state: Any, step: int, of: int) -> None:
-        if self._path is not None:
-            torch.save({"run": self._run, "state": state}, self._path)
-
-
-def trained(run: Config, corpus: Corpus, checkpoint: Path | None = None) -> Training:
-    """A run of the experiment, from its checkpoint on if there is one."""
-    torch.set_num_threads(1)
-    training = Training(corpus, run)
-    resume_training(training, _Kept(checkpoint, run))
-    return training
-
-
-def record(results: Path, seconds: float, classes: int, checkpoint: Path | None) -> Path:
+def record(results: Path, seconds: float, classes: int) -> Path:
     """Train, measure, and write what came out."""
     began = time.monotonic()
     plan = PRESETS["evidence"]
     run = config(HEAD, RATE, SEED, plan) | {"seconds": seconds, "classes": classes}
     corpus = load(classes)
-    training = trained(run, corpus, checkpoint)
+    torch.set_num_threads(1)
+    training = Training(corpus, run)
+    resume_training(training, Printing())
     about = {
         "steps": float(training.done),
         "corpus": float(corpus.fingerprint),
@@ -426,10 +400,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("reports/compression"), help="the folder of the report")
     parser.add_argument("--seconds", type=float, default=PRESETS["evidence"].seconds, help="of training")
     parser.add_argument("--classes", type=int, default=PRESETS["evidence"].classes)
-    parser.add_argument("--checkpoint", type=Path, help="a file that keeps the trained model for the next time")
     given = parser.parse_args(arguments)
     if given.what == "measure":
-        print(record(given.results, given.seconds, given.classes, given.checkpoint))
+        print(record(given.results, given.seconds, given.classes))
     else:
         report(given.results, given.output)
 

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 import catnat
 import catnat.torch as ct
-from catnat_experiments.common.parameterizations import Catnat, parameterization
 from catnat_experiments.tasks.identifiers.corpus import Corpus
 
 SAMPLES = 4096
@@ -214,8 +213,6 @@ def _clustered(corpus: Corpus) -> catnat.Tree:
 
 
 TREES: dict[str, Callable[[Corpus], catnat.Tree]] = {"random": _random, "huffman": _huffman, "clustered": _clustered}
-ACTIVATIONS = ("sigmoid", "natural-reflect", "sigmoid-isotropic", "natural-isotropic")
-"""Of the parameterizations by name."""
 
 
 def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
@@ -251,14 +248,14 @@ def tree_of(name: str, corpus: Corpus) -> catnat.Tree:
 # ---- by name ---------------------------------------------------------------------------------------------------------
 
 BASELINES = ("softmax", "linear_cross_entropy", "adaptive", "sampled")
-HEADS = (*BASELINES, *(f"{tree} {activation}" for tree in TREES for activation in ACTIVATIONS))
+HEADS = (*BASELINES, *(f"{tree} sigmoid" for tree in TREES))
 
 
 def head_of(name: str, size: int, corpus: Corpus, generator: torch.Generator) -> Head:
     """A head by its name, at its start.
 
     Args:
-        name: One of :data:`HEADS`; those of catnat are a tree and an activation.
+        name: One of :data:`HEADS`; those of catnat are a tree and its activation, the sigmoid.
         size: Of the features.
         corpus: Its classes and their counts.
         generator: Of the random numbers that a head draws in training.
@@ -273,7 +270,5 @@ def head_of(name: str, size: int, corpus: Corpus, generator: torch.Generator) ->
         return Adaptive(size, corpus.counts)
     if name == "sampled":
         return Sampled(size, corpus.counts, generator)
-    tree, activation = name.split()
-    kind = parameterization(activation)
-    assert isinstance(kind, Catnat)
-    return TreeHead(size, tree_of(tree, corpus), kind.activation)
+    tree, _ = name.split()
+    return TreeHead(size, tree_of(tree, corpus), ct.sigmoid())

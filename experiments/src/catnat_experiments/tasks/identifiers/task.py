@@ -13,26 +13,16 @@ from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
 from catnat_experiments.engine.loop import LOG_POINTS
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
 from catnat_experiments.report.tables import Curve, Table
-from catnat_experiments.tasks.identifiers.heads import BASELINES, HEADS
+from catnat_experiments.tasks.identifiers.heads import HEADS
 from catnat_experiments.tasks.identifiers.model import CURVE_WINDOWS, LENGTH, SIZE, STREAMS, WINDOW
 from catnat_experiments.tasks.identifiers.training import train
 
 # ---- presets and stages ----------------------------------------------------------------------------------------------
 
 RATES = (0.0001, 0.0005, 0.002, 0.01)
-"""Far apart: a softmax that makes few steps wants high rates, isotropic scaling of deep nodes low ones."""
+"""Far apart: a softmax that makes few steps needs high rates."""
 SEARCH_FRACTION = 0.2
 """Of the processor time of a final run, for each run of the search."""
-_EVIDENCE = (
-    *BASELINES,
-    "random sigmoid",
-    "huffman sigmoid",
-    "clustered sigmoid",
-    "clustered natural-reflect",
-    "clustered sigmoid-isotropic",
-    "clustered natural-isotropic",
-)
-"""All kinds of trees with one activation, and one tree with all activations."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +51,7 @@ class Preset:
 PRESETS = {
     # A look in minutes: few classes, where a softmax is not slow.
     "quick": Preset(
-        heads=("softmax", "sampled", "huffman sigmoid", "clustered natural-reflect"),
+        heads=("softmax", "sampled", "huffman sigmoid", "clustered sigmoid"),
         classes=5000,
         seconds=12.0,
         seeds=2,
@@ -70,9 +60,7 @@ PRESETS = {
         rates=(0.001, 0.003),
     ),
     # The page in the documentation.
-    "evidence": Preset(heads=_EVIDENCE, classes=100_000, seconds=300.0, seeds=3, equal_steps=128),
-    # Every head, for longer.
-    "full": Preset(heads=HEADS, classes=100_000, seconds=1800.0, seeds=5, equal_steps=256, validation_windows=1024),
+    "evidence": Preset(heads=HEADS, classes=100_000, seconds=300.0, seeds=3, equal_steps=128),
 }
 
 

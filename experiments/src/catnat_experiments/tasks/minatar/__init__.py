@@ -3,7 +3,7 @@
 Beyond the paper, whose games are Atari's: small games let us afford the seeds that tell differences from luck. Train
 one configuration by hand::
 
-    python -m catnat_experiments.tasks.minatar --game Breakout --parameterization natural
+    catnat-experiments train minatar game=Breakout parameterization=natural
 
 The algorithm is in ``ppo.py``.
 """

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -15,10 +13,9 @@ import torch
 
 from catnat_experiments.common.selection import SEARCH_SEED, Arm, ranked
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
-from catnat_experiments.engine.loop import Printing, least_seconds
-from catnat_experiments.engine.records import run_id
+from catnat_experiments.engine.loop import least_seconds
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
-from catnat_experiments.tasks.vae.model import METRICS, ROWS, bounds
+from catnat_experiments.tasks.vae.model import ROWS, bounds
 from catnat_experiments.tasks.vae.training import Training, finished
 
 
@@ -44,8 +41,6 @@ class Preset:
         seeds: Final runs of each cell and parameterization.
         steps: Their steps.
         search: Whether one rate is selected. Otherwise final runs are made at each of the coarse rates.
-        search_cells: Cells whose mean validation NLL selects one rate for all cells; if empty, each cell has its own.
-        halving: More parameterizations, of which only the best one gets final runs.
         validation_images: How many of the 5,000 rates are selected by.
         test_images: How many the NLL is estimated on.
         test_samples: Importance samples for each.
@@ -59,37 +54,9 @@ class Preset:
     refined: tuple[float, ...] = ()
     seeds: int = 5
     search: bool = True
-    search_cells: tuple[Cell, ...] = ()
-    halving: Halving | None = None
     validation_images: int = 5000
     test_images: int = 10_000
     test_samples: int = 512
-
-
-@dataclasses.dataclass(frozen=True)
-class Halving:
-    """Successive halving: the better half of parameterizations and rates goes on to a longer run, and so on.
-
-    Attributes:
-        parameterizations: That begin.
-        rates: Of each.
-        rungs: The steps of the runs, shortest first.
-        control: One that gets final runs even if it is not the best: what the best is to be compared with.
-    """
-
-    parameterizations: tuple[str, ...]
-    rates: tuple[float, ...]
-    rungs: tuple[int, ...]
-    control: str
-
-    @property
-    def arms(self) -> list[Arm]:
-        """What the first rung compares."""
-        return list(itertools.product(self.parameterizations, self.rates))
-
-    def count(self, rung: int) -> int:
-        """Arms that a rung compares, the first is 0; after the last there is one left."""
-        return math.ceil(len(self.arms) / 2**rung) if rung < len(self.rungs) else 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +95,7 @@ class Autoencoder(EveryRunAlone):
         return {**what, "batch": self.batch, **papers, **sizes}
 
     def stages(self, preset: str) -> list[Stage]:
-        """Coarse and refined, where the preset asks for them; final; and rung by rung what lies beyond the paper."""
+        """Coarse and refined, where the preset asks for them; and final."""
         return _Stages(self.config, plan_of(preset, self.presets, self.name)).all()
 
     def seconds_per_group(self, runs: list[Config]) -> float:
@@ -157,7 +124,7 @@ class _Stages(NamedTuple):
 
     def all(self) -> list[Stage]:
         plan = self.plan
-        places = len(plan.search_cells or plan.cells) * len(plan.parameterizations)
+        places = len(plan.cells) * len(plan.parameterizations)
         stages = []
         if plan.search:
             about = f"{len(plan.coarse)} rates, one seed, {plan.search_steps:,} steps"
@@ -165,13 +132,10 @@ class _Stages(NamedTuple):
         if plan.refined:
             about = f"{len(plan.refined)} more rates, one seed, {plan.search_steps:,} steps"
             stages.append(Stage("refined", lambda _: self._searched(plan.refined), about, places * len(plan.refined)))
-        if plan.halving is not None:
-            stages += [self._rung(plan.halving, rung) for rung in range(len(plan.halving.rungs))]
         rates = f"the rate{'s' * (len(plan.coarse) > 1)} {', '.join(map(str, plan.coarse))}"
         which = "the best rate by validation NLL" if plan.search else rates
         about = f"{plan.seeds} seed{'s' * (plan.seeds > 1)} at {which}, {plan.steps:,} steps"
         chosen = self._at_rates(plan.coarse[:1] if plan.search else plan.coarse)
-        chosen += [(plan.cells[0], arm) for arm in plan.halving.arms[:2]] if plan.halving else []
         alike = self._repeated(chosen)
         return [*stages, Stage("final", self._final, about, len(alike), tuple(alike))]
 
@@ -181,24 +145,15 @@ class _Stages(NamedTuple):
     def _at_rates(self, rates: Sequence[float]) -> list[tuple[Cell, Arm]]:
         return [(cell, (name, rate)) for cell, name in self._places() for rate in rates]
 
-    def _search(self, cell: Cell, arms: Iterable[Arm], steps: int) -> list[Config]:
-        """Runs of a search: without a look at the test set."""
-        sizes = {"steps": steps, "validation_images": self.plan.validation_images, "test_images": 0, "test_samples": 0}
-        return [self.config(cell, *arm, SEARCH_SEED, **sizes) for arm in arms]
-
     def _searched(self, rates: Sequence[float]) -> list[Config]:
-        runs = [run for place in self._places() for run in self._search_of(place, rates)]
-        return list({run_id(run): run for run in runs}.values())  # cells may share theirs
+        return [run for place in self._places() for run in self._search_of(place, rates)]
 
     def _search_of(self, place: tuple[Cell, str], rates: Sequence[float]) -> list[Config]:
-        """The runs that select the rate of a parameterization in a cell."""
+        """The runs that select the rate of a parameterization in a cell: without a look at the test set."""
         cell, name = place
-        arms = [(name, rate) for rate in rates]
-        return [
-            run
-            for each in self.plan.search_cells or (cell,)
-            for run in self._search(each, arms, self.plan.search_steps)
-        ]
+        sizes = {"validation_images": self.plan.validation_images, "test_images": 0, "test_samples": 0}
+        sizes["steps"] = self.plan.search_steps
+        return [self.config(cell, name, rate, SEARCH_SEED, **sizes) for rate in rates]
 
     def _final(self, records: pd.DataFrame) -> list[Config]:
         plan, rates = self.plan, (*self.plan.coarse, *self.plan.refined)
@@ -206,9 +161,6 @@ class _Stages(NamedTuple):
             chosen = [(place[0], ranked(self._search_of(place, rates), records)[0]) for place in self._places()]
         else:
             chosen = self._at_rates(rates)
-        if plan.halving is not None:
-            [best] = self._survivors(plan.halving, len(plan.halving.rungs), records)
-            chosen += [(plan.cells[0], arm) for arm in dict.fromkeys([best, self._control(plan.halving, records)])]
         return self._repeated(chosen)
 
     def _repeated(self, chosen: Sequence[tuple[Cell, Arm]]) -> list[Config]:
@@ -217,36 +169,3 @@ class _Stages(NamedTuple):
         sizes = {name: getattr(plan, name) for name in ("steps", "validation_images", "test_images", "test_samples")}
         seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
         return [self.config(cell, *arm, seed, **sizes) for seed, (cell, arm) in itertools.product(seeds, chosen)]
-
-    def _control(self, halving: Halving, records: pd.DataFrame) -> Arm:
-        """The control at its best rate, by the longest runs that it took part in."""
-        rungs = (ranked(self._climbing(halving, rung, records), records) for rung in range(len(halving.rungs)))
-        return [arm for arms in rungs for arm in arms[::-1] if arm[0] == halving.control][-1]
-
-    def _rung(self, halving: Halving, rung: int) -> Stage:
-        """A stage for each rung; all are of the preset's first cell."""
-        steps = halving.rungs[rung]
-        alike = tuple(self._search(self.plan.cells[0], halving.arms[: halving.count(rung)], steps))
-        about = f"{len(alike)} variants beyond the paper, {steps:,} steps"
-        return Stage(
-            f"rung {rung + 1}", lambda records: self._climbing(halving, rung, records), about, len(alike), alike
-        )
-
-    def _climbing(self, halving: Halving, rung: int, records: pd.DataFrame) -> list[Config]:
-        return self._search(self.plan.cells[0], self._survivors(halving, rung, records), halving.rungs[rung])
-
-    def _survivors(self, halving: Halving, rung: int, records: pd.DataFrame) -> list[Arm]:
-        """What a rung compares; after the last one, the winner."""
-        if rung == 0:
-            return halving.arms
-        return ranked(self._climbing(halving, rung - 1, records), records)[: halving.count(rung)]
-
-
-def print_run(experiment: Autoencoder, run: Config) -> None:
-    """Train one run by hand, and print its way and its metrics."""
-    began = time.perf_counter()
-    shown = Printing("train_loss", "validation_loss", "kl", "entropy", "classes_alive", "dead")
-    outcome = experiment.train_one(run, shown)
-    print(f"\n{time.perf_counter() - began:.1f} s")
-    for name, value in outcome.metrics.items():
-        print(f"{name:16}{value:12.4f}  {METRICS.get(name, '')}")

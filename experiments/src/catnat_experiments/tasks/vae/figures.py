@@ -1,4 +1,4 @@
-"""The figures of the VAEs: reconstructions, images from the prior, and what becomes of the latents in training."""
+"""The figures of the VAEs: all cells of a table, and what becomes of the latents in training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from catnat_experiments.common.pictures import LEVELS, unpack
 from catnat_experiments.report import plots
 from catnat_experiments.report.colours import colour
 from catnat_experiments.tasks.vae.experiment import Cell
@@ -27,7 +25,7 @@ CURVES = {
 def figures(
     frame: pd.DataFrame, directory: Path, columns: Sequence[str], keys: Sequence[str] = Cell._fields
 ) -> list[Path]:
-    """For all final runs that agree in some keys: pictures of one run of each parameterization, and curves of all.
+    """For all final runs that agree in some keys, curves.
 
     Of a table with several cells, what all of them have reached.
 
@@ -45,10 +43,7 @@ def figures(
         name = plots.slug(" ".join(map(str, cell)))
         present = _present(runs, columns)
         colours = {column: colour(column, present) for column in present}
-        drawn += [
-            pictures(runs, list(colours), directory / f"pictures-{name}.png"),
-            curves(runs, colours, directory / f"curves-{name}.png"),
-        ]
+        drawn.append(curves(runs, colours, directory / f"curves-{name}.png"))
     return drawn
 
 
@@ -64,11 +59,11 @@ def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
         for column in _present(final, columns):
             base = column.partition("+")[0]
             ours = [found.get((optimizer, images, *size, column), np.nan) for size in sizes]
-            papers = [PAPER.get((optimizer, images, n), {}).get(k, {}).get(base, np.nan) for n, k in sizes]
+            papers = [PAPER[optimizer, images, n][k][base].mean for n, k in sizes]
             shade = colour(base, columns)
             axes.plot(ours, range(len(sizes)), "o", ms=5, color=shade, label=base)
             axes.plot(papers, range(len(sizes)), "x", ms=5, color=shade, alpha=0.6)
-        axes.plot([], [], "x", color="gray", label="the paper, 50,000 steps")
+        axes.plot([], [], "x", color="gray", label="the paper")
         axes.set_title(f"{images} MNIST, {OPTIMIZERS[optimizer]}", fontsize="medium")
         axes.set_xlabel("test NLL, nats")
         axes.grid(axis="y", lw=0.3)
@@ -82,36 +77,6 @@ def _present(runs: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """The columns that some run is of."""
     found = set(runs["config.parameterization"])
     return [column for column in columns if column in found]
-
-
-def pictures(runs: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
-    """Originals and reconstructions to the left, images from the prior to the right; the run with the first seed."""
-    figure = Figure(figsize=(plots.WIDTH, 0.9 + 0.5 * (len(names) + 1)), layout="constrained")
-    panels = figure.subplots(len(names) + 1, 2, squeeze=False)
-    firsts = {name: _first(runs, name) for name in names}
-    _strip(panels[0][0], firsts[names[0]], "originals", "")
-    panels[0][1].axis("off")
-    for row, name in zip(panels[1:], names, strict=True):
-        for axes, kind in zip(row, ("reconstructions", "samples"), strict=True):
-            _strip(axes, firsts[name], kind, name if kind == "reconstructions" else "")
-    panels[0][0].set_title("test images, and what the models make of them", fontsize="medium")
-    panels[1][1].set_title("images from the prior", fontsize="medium")
-    return plots.save(figure, path)
-
-
-def _first(runs: pd.DataFrame, name: str) -> pd.Series:
-    """Of the runs that have pictures, the one with the smallest seed."""
-    mine = runs[runs["config.parameterization"] == name].dropna(subset=["history.pictures.samples"])
-    return mine.sort_values("config.seed").iloc[0]
-
-
-def _strip(axes: Axes, run: pd.Series, kind: str, label: str) -> None:
-    """Pictures side by side."""
-    levels = unpack(run[f"history.pictures.{kind}"]).reshape(-1, 28, 28)
-    axes.imshow(np.concatenate(list(levels), axis=1), cmap="Greys", vmin=0, vmax=LEVELS)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_ylabel(label, rotation=0, ha="right", va="center")
 
 
 def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:

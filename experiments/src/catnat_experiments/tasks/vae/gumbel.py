@@ -11,7 +11,7 @@ from torch import Tensor
 from catnat_experiments.common import mnist
 from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.vae import training
-from catnat_experiments.tasks.vae.model import RELAXED_METRICS, Model, bounds, gumbel, stream_of
+from catnat_experiments.tasks.vae.model import RELAXED_METRICS, Model, bounds, gumbel
 from catnat_experiments.tasks.vae.network import Convolutional
 from catnat_experiments.tasks.vae.training import Loss
 from catnat_experiments.tasks.vae.variants import PLAIN, Recipe, variant_of
@@ -95,7 +95,7 @@ def loss(model: Model, images: Tensor, noise: Tensor, temperature: float, *, rel
     """
     network, batch = model.network, images.shape[1]
     scores = network.encode(model.encoder, model.state, images, training=True).flatten(0, 1)
-    log_probs = model.kind.log_probs(model.kind.wrap(scores))
+    log_probs = model.kind.log_probs(scores)
     drawn, negative_entropy = (relaxed_draws if relaxed else draws)(log_probs, noise, temperature)
     drawn = drawn.view(batch, network.latents, network.classes)
     logits = network.decode(model.decoder, model.state, drawn, training=True)
@@ -107,20 +107,19 @@ def loss(model: Model, images: Tensor, noise: Tensor, temperature: float, *, rel
 BATCH = 100
 RELAXED_EVERY = 5
 """Estimates on relaxed draws, which cost three times as much, are made on each fifth of the test images."""
-SNR_DRAWS = 32
 BLOCKS = 50
 """Rate and temperature change this often in a run: every 1,000 of 50,000 steps."""
 COOLING = 0.03
 
 
 def schedule(step: int, steps: int, recipe: Recipe = PLAIN) -> tuple[float, float]:
-    """What the rate is multiplied with at a step (the first is 0), and the temperature.
+    """What the rate is multiplied with at a step (the first is 0), and the temperature: 0.5 from step 24,000 of 50,000.
 
     >>> schedule(0, 50_000), schedule(1_999, 50_000)
     ((1.0, 1.0), (0.9, 0.9704455335485082))
     """
     block = step * BLOCKS // steps
-    temperature = min(recipe.warmest, max(recipe.coolest, math.exp(-COOLING * block)))
+    temperature = max(recipe.coolest, math.exp(-COOLING * block))
     return recipe.rate_factor**block, temperature
 
 
@@ -132,28 +131,21 @@ class Training(training.Training):
         network = Convolutional(int(run["latents"]), classes, variant.kind.num_scores(classes))
         super().__init__(images, run, network, variant.kind, clip=variant.recipe.clip)
         self._recipe = variant.recipe
-        with torch.no_grad():
-            last_weight, last_bias = self.model.encoder[-2:]
-            last_weight.mul_(self._recipe.spread)
-            last_bias.mul_(self._recipe.spread)
 
     def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
-        """The loss; in the warm-up with a smaller weight of its second part."""
+        """The loss, with the recipe's weight of its second part."""
         factor, temperature = schedule(self.step, self.steps, self._recipe)
         self.optimizer.param_groups[0]["lr"] = factor * float(self.run["rate"])
         network = self.model.network
         noise = gumbel((self.batch * network.latents, network.classes), self.stream)
         pixels = self.images.floats(picked.t().contiguous())
         found = loss(self.model, pixels, noise, temperature, relaxed=self._recipe.relaxed)
-        return found.reconstruction + self._recipe.weight(self.step / self.steps) * found.kl, found
+        return found.reconstruction + self._recipe.divergence * found.kl, found
 
     def metrics(self) -> dict[str, float]:
         """The final metrics; where the decoder was trained on relaxed draws, the estimates on such draws too."""
         found, run = super().metrics(), self.run
-        if not int(run["test_samples"]):
-            return found
-        found["gradient_snr"] = self.gradient_snr() if self.model.finite else math.nan
-        if not self._recipe.relaxed:
+        if not int(run["test_samples"]) or not self._recipe.relaxed:
             return found
         if not self.model.finite:
             return found | dict.fromkeys(RELAXED_METRICS, math.nan)
@@ -161,28 +153,3 @@ class Training(training.Training):
         _, temperature = schedule(self.steps - 1, self.steps, self._recipe)
         measured = bounds(self.model, self.images, part, int(run["test_samples"]), seed=1, temperature=temperature)
         return found | dict(zip(RELAXED_METRICS, measured, strict=True))
-
-    def gradient_snr(self) -> float:
-        r"""How much of a gradient of the encoder is signal, on the first validation images.
-
-        .. math:: \frac{\lVert \mathbb E\,g \rVert^2}{\mathbb E \lVert g - \mathbb E\,g \rVert^2}
-
-        Over draws of the latents, of the weights before the last layer, which all parameterizations share.
-        """
-        network, stream, kept = self.model.network, stream_of("evaluation", 2), self.model.state.clone()
-        pixels = self.images.floats(self.images.validation[: self.batch].t().contiguous())
-        _, temperature = schedule(self.steps - 1, self.steps, self._recipe)
-        gradients = []
-        for _ in range(SNR_DRAWS):
-            noise = gumbel((self.batch * network.latents, network.classes), stream)
-            found = loss(self.model, pixels, noise, temperature, relaxed=self._recipe.relaxed)
-            parts = torch.autograd.grad(found.total, self.model.encoder[:-2])
-            gradients.append(torch.cat([part.flatten() for part in parts]).double())
-        self.model.state.copy_(kept)  # a batch in training mode has moved the statistics of batch normalization
-        return signal_to_noise(torch.stack(gradients))
-
-
-def signal_to_noise(draws: Tensor) -> float:
-    """Of gradients (draws, parameters): the squared norm of the mean, without its bias, over the summed variance."""
-    variance = float(draws.var(0).sum())
-    return (float(draws.mean(0).square().sum()) - variance / len(draws)) / variance

@@ -1,4 +1,4 @@
-"""A VAE with categorical latents, whatever its network: its likelihood, its latents, its pictures."""
+"""A VAE with categorical latents, whatever its network: its likelihood, its latents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from catnat_experiments.common import mnist, streams
 from catnat_experiments.common.latents import classes_alive
 from catnat_experiments.common.parameterizations import Parameterization
-from catnat_experiments.common.pictures import LEVELS, pack
 from catnat_experiments.tasks.vae.network import Network, Parts
 
 METRICS = {
@@ -36,7 +35,7 @@ RELAXED_METRICS = {
 }
 """Of runs whose decoder was trained on relaxed draws, on the test set."""
 
-stream_of = functools.partial(streams.stream_of, ("run", "evaluation", "pictures"))
+stream_of = functools.partial(streams.stream_of, ("run", "evaluation"))
 """Random numbers for a purpose and a seed."""
 
 
@@ -204,25 +203,4 @@ def latent_metrics(model: Model, images: Tensor) -> dict[str, float]:
         "dead_everywhere": float(saturated.all(0).double().mean()),
         "classes_alive": classes_alive(mean),
         "classes_used": float(torch.special.entr(mean).sum(-1).exp().mean()),
-    }
-
-
-# ---- pictures --------------------------------------------------------------------------------------------------------
-
-PICTURES = 8
-
-
-@torch.no_grad()
-def pictures(model: Model, images: Tensor) -> dict[str, list[float]]:
-    """The first test images, what the model makes of them, and images from the prior, as packed grey levels."""
-    stream, network = stream_of("pictures"), model.network
-    some = images[:PICTURES]
-    drawn = draw(model.kind.probs(posterior(model, some)).double(), 1, stream).squeeze(-1)
-    prior = torch.from_numpy(stream.integers(0, network.classes, (PICTURES, network.latents)))
-    shown = {"originals": some.t()}
-    for name, classes in (("reconstructions", drawn), ("samples", prior)):
-        shown[name] = decoded(model, classes).sigmoid()
-    return {
-        f"pictures.{name}": pack((LEVELS * values.t()).round().to(torch.uint8).numpy())
-        for name, values in shown.items()
     }

@@ -16,11 +16,9 @@ from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.vae.model import (
     LOOKED_AT,
     METRICS,
-    PICTURES,
     Model,
     bounds,
     latent_metrics,
-    pictures,
     stream_of,
 )
 from catnat_experiments.tasks.vae.network import Network
@@ -141,10 +139,4 @@ def finished(training: Training, checkpointer: Checkpointer) -> Outcome:
     """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
     torch.set_num_threads(1)
     resume_training(training, checkpointer)
-    return Outcome(training.metrics(), {**training.history, **_kept_pictures(training)})
-
-
-def _kept_pictures(training: Training) -> dict[str, list[float]]:
-    if not int(training.run["test_samples"]) or not training.model.finite:
-        return {}
-    return pictures(training.model, training.images.floats(training.images.test[:PICTURES]))
+    return Outcome(training.metrics(), training.history)

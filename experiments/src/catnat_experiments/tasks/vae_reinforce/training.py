@@ -43,11 +43,9 @@ def images() -> mnist.Images:
 BATCH = 128
 CONSTANT = 125.0
 """The paper's baseline: about the reconstruction loss of a trained model."""
-DECAY = 0.99
-"""Of the moving average."""
 
 
-def surrogate(log_probs: Tensor, classes: Tensor, loss: Tensor, baseline: Tensor | float) -> Tensor:
+def surrogate(log_probs: Tensor, classes: Tensor, loss: Tensor, baseline: float = CONSTANT) -> Tensor:
     r"""Whose gradient is the score-function estimate of the gradient of the expected loss.
 
     .. math:: \frac1B \sum_b (\ell_b - \text{baseline}) \log q(c_b \mid x_b)
@@ -66,23 +64,15 @@ class Training(training.Training):
     """One run of the second VAE."""
 
     def __init__(self, data: mnist.Images, run: Config) -> None:
-        name, _, self._moving = str(run["parameterization"]).partition("+")
-        if self._moving not in ("", "moving"):
-            raise ValueError(f"The baseline is {self._moving!r}, but only 'moving' can stand after a plus.")
-        kind, classes = parameterization(name), int(run["classes"])
+        kind, classes = parameterization(str(run["parameterization"])), int(run["classes"])
         super().__init__(data, run, Perceptrons(int(run["latents"]), classes, kind.num_scores(classes)), kind)
-        self.baseline = torch.tensor(CONSTANT)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All that changes, beside the optimizer's."""
-        return (*super().tensors(), self.baseline)
 
     def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
         """The loss of one draw, with what stands for the gradient of drawing it."""
         model, network = self.model, self.model.network
         pixels = binarized(picked, self.stream).t().float()
         scores = network.encode(model.encoder, model.state, pixels, training=True)
-        log_probs = model.kind.log_probs(model.kind.wrap(scores))
+        log_probs = model.kind.log_probs(scores)
         probs = log_probs.exp()
         classes = draw(probs.detach(), 1, self.stream).squeeze(-1)
         one_hot = F.one_hot(classes, network.classes).float()
@@ -90,16 +80,7 @@ class Training(training.Training):
         reconstruction = F.binary_cross_entropy_with_logits(logits, pixels, reduction="none").sum(0)
         kl = (probs * log_probs).sum((1, 2)).mean() + model.constant
         found = Loss(reconstruction.mean(), kl)
-        drawing = surrogate(log_probs, classes, reconstruction, self._compared_with(found.reconstruction.detach()))
-        return found.total + drawing, found
-
-    def _compared_with(self, mean: Tensor) -> Tensor:
-        """The baseline of this step; the moving average learns of the step's own loss only afterwards."""
-        now = self.baseline.clone()
-        if self._moving:
-            now = mean if self.step == 0 else now
-            self.baseline.copy_(DECAY * now + (1 - DECAY) * mean)
-        return now
+        return found.total + surrogate(log_probs, classes, reconstruction), found
 
     def metrics(self) -> dict[str, float]:
         """The final metrics, with the paper's."""

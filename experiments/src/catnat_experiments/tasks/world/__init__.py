@@ -8,7 +8,7 @@ free nats. What is compared is how scores become class probabilities.
 
 Run one configuration by hand::
 
-    python -m catnat_experiments.tasks.world --parameterization natural --rate .004
+    catnat-experiments train world
 
 The loss and its weights follow DreamerV3, with fewer free nats; the network is our own, a minute or two on
 one core. The search has seed 0 and never sees the test sequences, the final runs have other seeds; all models are

@@ -29,7 +29,6 @@ one nothing would be asked."""
 
 def latent(kind: Parameterization, scores: Tensor) -> td.Independent[td.OneHotCategorical]:
     """The distribution of N one-hot vectors, (..., N, K), from scores (..., N, scores), with unimix."""
-    scores = kind.wrap(scores)
     if isinstance(kind, Catnat):
         each: td.OneHotCategorical = ct.OneHotCatnatStraightThrough(
             scores, activation=kind.activation, unimix=UNIMIX, validate_args=False

@@ -214,7 +214,7 @@ TABLES = (
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """Predictions as curves and as pictures, drawn from records."""
+    """Predictions as curves, drawn from records."""
     from catnat_experiments.tasks.world import figures as world_figures  # matplotlib takes a second to import
 
     return world_figures.figures(frame, directory)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from catnat_experiments.common.parameterizations import parameterization
-from catnat_experiments.common.pictures import LEVELS, pack
 from catnat_experiments.engine.loop import add_point, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.world.environment import Play, canvas, play, predicted, stream_of
@@ -150,15 +149,5 @@ def _evaluated(training: Training, test: Tensor) -> Outcome:
     if test.shape[1]:
         ahead = rollout_loss(model, test, samples, 1)
         found["test_rollout"], found["test_loss"] = float(ahead.mean()), belief_metrics(model, test, 1)["loss"]
-        history = {**history, **_AHEAD, "ahead": ahead.tolist(), **_pictures(model, test[:, :1])}
+        history = {**history, **_AHEAD, "ahead": ahead.tolist()}
     return Outcome({name: found[name] for name in names}, history)
-
-
-@torch.no_grad()
-def _pictures(model: WorldModel, frames: Tensor) -> dict[str, list[float]]:
-    """A sequence, and one rollout of its last frames, as packed grey levels."""
-    generator = torch.Generator().manual_seed(0)
-    seen = model.observe(frames[:CONTEXT], generator)
-    probs = model.imagine(seen.state[-1], seen.drawn[-1], AHEAD, generator).sigmoid()
-    shown = {"pictures.truth": frames, "pictures.rollout": probs}
-    return {name: pack((LEVELS * values).round().to(torch.uint8).numpy()) for name, values in shown.items()}
