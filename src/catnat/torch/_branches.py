@@ -83,7 +83,7 @@ class Branches(abc.ABC):
         """The Fisher information of the score given that its node is reached: the expected square of its gradient."""
         branches, slopes = torch.func.jvp(
             lambda s: self.log_probs(s, floored=False), (scores,), (torch.ones_like(scores),)
-        )
+        )[:2]
         no, yes = (branch.exp() * slope.square() for branch, slope in zip(branches, slopes, strict=True))
         return no + yes
 

@@ -20,8 +20,7 @@ from catnat.trees.tree import Tree
 
 def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | str) -> Plan:
     """The plan for these arguments, which are checked when they come by for the first time."""
-    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
-        _inputs.check_scores(scores)
+    _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.
     given = tree, activation, operator.index(scores.shape[-1]), scores.device, scores.dtype
     if type(scores) in _DATA or torch.compiler.is_compiling() or type(torch.empty(0)) is Tensor:

@@ -360,7 +360,8 @@ def cross_entropy(
     _checks.one_of(reduction, "reduction", ("none", "mean", "sum"))
     _checks.label_smoothing(label_smoothing)
     _inputs.check_tensor(target, "target")
-    if isinstance(scores, Tensor) and scores.ndim > 2:
+    _inputs.check_tensor(scores, "scores")
+    if scores.ndim > 2:
         scores = scores.movedim(1, -1)
         target = target.movedim(1, -1) if target.is_floating_point() and target.ndim == scores.ndim else target
     plan = plan_for(scores, tree, activation)

@@ -48,7 +48,8 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 def save_tree(tree: Tree, file: BinaryIO) -> None:
     """Write a tree in NumPy's ``.npz`` format."""
     facts, arrays = tree_parts(tree)
-    np.savez(file, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays)
+    everything: dict[str, Any] = {"facts": np.frombuffer(json.dumps(facts).encode(), np.uint8), **arrays}
+    np.savez(file, **everything)
 
 
 def load_tree(file: BinaryIO) -> Tree:
@@ -139,7 +140,7 @@ def _digest(data: bytes) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _fingerprint_bytes(tree: Tree | Forest, activation: Activation) -> bytes:
-    facts = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
+    facts: dict[str, Any] = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     if type(activation) in map(type, REGISTRY.values()):
         facts["activation_parts"] = activation_parts(activation)
     file = io.BytesIO()
