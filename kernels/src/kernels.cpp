@@ -245,12 +245,12 @@ struct Constants {
 
 template <class T>
 struct Sigmoid {
-  using Node = Constants<T, 2>;
+  using Node = Constants<T, 1>;
   static constexpr T limit = LARGEST_LOGIT<T>;
 
   explicit Sigmoid(const Problem<T>&) {}
 
-  static Vec<T> logit(Vec<T> score, const Node& node) { return score * node.of[0] + node.of[1]; }
+  static Vec<T> logit(Vec<T> score, const Node& node) { return score + node.of[0]; }
 
   Branches<T> log_probs(Vec<T> above, Vec<T> score, const Node& node) const {
     Vec<T> x = at_most<T>(at_least<T>(logit(score, node), -limit), limit);
@@ -262,7 +262,7 @@ struct Sigmoid {
     Vec<T> x = logit(score, node), e = exp<T>(minus_abs<T>(x)), one = fill<T>(1);
     auto positive = x > 0;
     Vec<T> grad = grad_yes * (positive ? e : one) - grad_no * (positive ? one : e);
-    grad = grad * (node.of[0] / (e + 1));
+    grad = grad / (e + 1);
     return minus_abs<T>(x) < -limit ? Vec<T>{} : grad;
   }
 
@@ -275,9 +275,9 @@ struct Sigmoid {
 // All from r, the angle to the nearer edge of the band, and t = r^2: the rarer branch has probability sin(r)^2, the other
 // one cos(r)^2. Both logarithms are to full relative precision without cancellation: log(cos(r)^2) is t times a
 // polynomial, and log(sin(r)^2) is log(t), never near 0, plus one.
-template <class T, bool reflects>
+template <class T>
 struct Natural {
-  using Node = Constants<T, 7>;
+  using Node = Constants<T, 5>;
   T smallest;   // the angle below which a node is flat
   T saturated;  // what the rarer branch loses there
 
@@ -292,23 +292,12 @@ struct Natural {
   struct Place {
     Vec<T> angle;
     Ints<T> upper_half;
-    Ints<T> turned;  // where the fold has changed the sign of the derivative
   };
 
   static Place place(Vec<T> score, const Node& node) {
-    const auto& [lower, lower_rest, upper, upper_rest, centre, rate, period] = node.of;
-    Ints<T> turned{};
-    if constexpr (reflects) {
-      const Vec<T> limit = period * T(1 << 18);  // further out a float no longer resolves the band
-      score = score < -limit ? -limit : score > limit ? limit : score;
-      Vec<T> turns = ((score - centre) / period + ROUNDER<T>) - ROUNDER<T>;
-      score = score - rounded<T>(turns * period);
-      auto above = score > upper, under = score < lower;
-      score = above ? score + 2 * (upper - score) : under ? score + 2 * (lower - score) : score;
-      turned = above | under;
-    }
+    const auto& [lower, lower_rest, upper, upper_rest, rate] = node.of;
     Vec<T> from_upper = (upper - score) + upper_rest, from_lower = (score - lower) - lower_rest;
-    return {smaller(from_upper, from_lower) * rate, from_upper <= from_lower, turned};
+    return {smaller(from_upper, from_lower) * rate, from_upper <= from_lower};
   }
 
   Branches<T> log_probs(Vec<T> above, Vec<T> score, const Node& node) const {
@@ -324,8 +313,7 @@ struct Natural {
     Vec<T> r = at_least<T>(at.angle, smallest), tan = r * tan_over_r(r * r), cot = T(1) / tan;
     // Of the branches: -2 rate tan z and 2 rate cot z, with z the angle from the lower edge.
     Vec<T> grad = grad_yes * (at.upper_half ? tan : cot) - grad_no * (at.upper_half ? cot : tan);
-    grad = grad * (2 * node.of[5]);
-    if constexpr (reflects) grad = at.turned ? -grad : grad;
+    grad = grad * (2 * node.of[4]);
     return at.angle <= smallest ? Vec<T>{} : grad;
   }
 
@@ -699,8 +687,7 @@ void path_backward_with(const Problem<T>& p, const Paths& paths, const int64_t* 
 #define CATNAT_CHOOSE(function, ...)                                                              \
   switch (p.activation) {                                                                         \
     case SIGMOID: return function<T, Sigmoid<T>>(__VA_ARGS__);                                    \
-    case CLAMPED: return function<T, Natural<T, false>>(__VA_ARGS__);                             \
-    case REFLECTED: return function<T, Natural<T, true>>(__VA_ARGS__);                            \
+    case NATURAL: return function<T, Natural<T>>(__VA_ARGS__);                                    \
   }
 
 template <class T>

@@ -33,10 +33,10 @@ void check(const Tensor& scores, const Tensor& constants, const Tensor& table, i
   STD_TORCH_CHECK(
       constants.dim() == 2 && constants.is_contiguous() && constants.scalar_type() == scores.scalar_type() &&
           (constants.size(1) == 1 || constants.size(1) == scores.size(1)) &&
-          constants.size(0) == (activation == catnat::SIGMOID ? 2 : 7),
+          constants.size(0) == (activation == catnat::SIGMOID ? 1 : 5),
       "constants must be a contiguous matrix in the dtype of the scores, one column for all nodes or one for each");
   STD_TORCH_CHECK(table.scalar_type() == ScalarType::Int && table.is_contiguous(), "tables must be contiguous int32");
-  STD_TORCH_CHECK(0 <= activation && activation <= catnat::REFLECTED, "there is no such activation");
+  STD_TORCH_CHECK(0 <= activation && activation <= catnat::NATURAL, "there is no such activation");
 }
 
 template <class T>

@@ -5,7 +5,7 @@
 
 namespace catnat {
 
-enum Activation : int64_t { SIGMOID = 0, CLAMPED = 1, REFLECTED = 2 };
+enum Activation : int64_t { SIGMOID = 0, NATURAL = 1 };
 
 // The heap number of class 0 in a balanced tree; deeper trees have tables.
 inline int64_t first_leaf_at(int64_t depth) { return int64_t(1) << (depth < 62 ? depth : 62); }
@@ -31,7 +31,7 @@ struct Problem {
   const T* scores;  // rows x nodes
   int64_t rows;
   int32_t nodes, classes;
-  // Constants, one row for each kind: scale and offset, or a band's lower, lower rest, upper, upper rest, centre and rate.
+  // Constants, one row for each kind: the offset, or a band's lower, lower rest, upper, upper rest, and the rate.
   const T* constants;
   int32_t constants_stride;  // from one kind to the next
   int32_t constants_step;    // from one node to the next: 0 if all nodes are alike

@@ -101,13 +101,11 @@ class Problem(NamedTuple):
         return jax.ffi.ffi_call(target, shape)(*arrays, rows, tables.fused_table(tree), **attributes)
 
     def _constants(self) -> list[Any]:
-        """The rows that the kernels read: scale and offset, or the band, its centre, the rate and the period."""
-        rows = self.plan.constants()
-        if not isinstance(self.plan.activation, natural):
-            return [rows[0] * 0 + 1, *rows]
-        lower, _, upper, _ = rows
-        rate = math.pi / (2 * self.plan.activation.width)
-        return [*rows, (lower + upper) / 2, lower * 0 + rate, lower * 0 + math.pi / rate]
+        """The rows that the kernels read: the offset, or the band and the angle per score."""
+        rows = list(self.plan.constants())
+        if isinstance(self.plan.activation, natural):
+            rows.append(rows[0] * 0 + math.pi / (2 * self.plan.activation.width))
+        return rows
 
 
 def _on_cpu(kernel: Callable[..., Array], plain: Callable[..., Array], *arrays: Array) -> Array:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from catnat.activations import natural
 from catnat.torch import _dense, _walk
 from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
 from catnat.trees.tables import FUSED, fused_parents, fused_table
@@ -99,14 +100,11 @@ class Kernel:
     def __init__(self, plan: Plan) -> None:
         self.plan, tree, branches = plan, plan.tree, plan.branches
         constants, code = branches.columns(plan.device, plan.dtype), FUSED[type(plan.activation)]
-        if code == 0:  # the scale, and the offset
-            columns = [torch.ones_like(constants[0]), constants[0]]
-        else:  # the band's edges, its centre, the angle per score, and the period of a reflected band
-            width = torch.full_like(constants[0], plan.activation.width)  # type: ignore[attr-defined]
-            columns = [*constants, (constants[0] + constants[2]) / 2, torch.pi / (2 * width), 2 * width]
+        if isinstance(plan.activation, natural):  # the angle per score, too
+            constants.append(torch.full_like(constants[0], torch.pi / (2 * plan.activation.width)))
         self._shape = tree.num_classes, tree.depth
         self._code = code
-        self._constants = torch.stack(columns)
+        self._constants = torch.stack(constants)
         self._table = torch.as_tensor(fused_table(tree), device=plan.device)
         self._parents = torch.as_tensor(fused_parents(tree), device=plan.device)
 
