@@ -255,9 +255,7 @@ class Backend(abc.ABC):
         return self.numpy(found.sample(sample_shape, **self.randomness(seed)))
 
     @quietly
-    def grad_of(
-        self, name: str, cotangent: Array, scores: Array, *given: Any, classes: Array | None = None
-    ) -> Array:
+    def grad_of(self, name: str, cotangent: Array, scores: Array, *given: Any, classes: Array | None = None) -> Array:
         """The gradient of sum(cotangent * fact) in the scores; the fact "log_prob" is that of ``classes``."""
         at = None if classes is None else self.array(classes)
         return self.gradient_of_fact(self._build(*given), scores, name, at, cotangent)
@@ -269,9 +267,7 @@ class Backend(abc.ABC):
         return self.numpy(self.kl(first, second))
 
     @quietly
-    def straight_through(
-        self, scores: Array, *given: Any, cotangent: Array, seed: int = 0
-    ) -> tuple[Array, Array]:
+    def straight_through(self, scores: Array, *given: Any, cotangent: Array, seed: int = 0) -> tuple[Array, Array]:
         """A straight-through draw, and the gradient of sum(cotangent * draw) in the scores."""
         build, more = self._build(*given, "OneHotCatnatStraightThrough"), self.seeded(seed)
         return self.value_and_gradient(lambda leaf: build(leaf).rsample(**more), scores, cotangent)

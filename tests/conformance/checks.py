@@ -549,9 +549,7 @@ def distribution_facts(
         close(got.T, facts["logits"], rtol=1e-13, atol=1e-13)
 
 
-def a_full_mask_changes_nothing(
-    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase
-) -> None:
+def a_full_mask_changes_nothing(backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase) -> None:
     scores, full = case.model(activation).inside(generator(53), (3,)), np.ones((3, case.num_classes), bool)
     given = (case.tree, activation, options)
     masked, plain = (backend.facts_of(scores, *given, mask) for mask in (full, None))
@@ -703,18 +701,14 @@ def straight_through(
     """Forward a one-hot draw of a valid class, backward the gradient of the distribution's probabilities."""
     (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 64, margin=0.2)
     cotangent, batch = generator(65).normal(size=(4000, case.num_classes)), np.tile(scores, (4000, 1))
-    draw, gradient = backend.straight_through(
-        batch, case.tree, activation, options, mask, cotangent=cotangent, seed=21
-    )
+    draw, gradient = backend.straight_through(batch, case.tree, activation, options, mask, cotangent=cotangent, seed=21)
     assert draw.shape == (4000, case.num_classes)
     close(np.sort(draw, -1), np.tile(np.eye(case.num_classes)[-1], (4000, 1)), atol=1e-15)
     chi_square(np.bincount(draw.argmax(-1), minlength=case.num_classes), reference.probs(scores))
     close(gradient, cotangent @ oracle.jacobian(reference.probs, scores), rtol=1e-9, atol=1e-10)
 
 
-def relaxed(
-    backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray
-) -> None:
+def relaxed(backend: Any, case: TreeCase, activation: ActivationCase, options: OptionsCase, mask: np.ndarray) -> None:
     """softmax((log p + Gumbel) / T) over the valid classes and its density there; exactly 0 elsewhere."""
     (reference,), (scores,) = references_and_scores(case, activation, options, mask[None], 66, margin=0.2)
     rng, temperature, batch = generator(67), 0.7, np.tile(scores, (4000, 1))

@@ -49,7 +49,9 @@ def check_bits(classes: Tensor, scores: Tensor, depth: int) -> None:
 
 def draw_in_chunks(scores: Tensor, count: int, chunk: int) -> Tensor:
     generator = rows.seeded(0)
-    return torch.cat([ct.sample(scores, None, "natural", sample_shape=(chunk,), generator=generator) for _ in range(count // chunk)])
+    return torch.cat(
+        [ct.sample(scores, None, "natural", sample_shape=(chunk,), generator=generator) for _ in range(count // chunk)]
+    )
 
 
 def random_row(depth: int) -> Tensor:

@@ -21,6 +21,13 @@ from catnat.trees.tree import Ints, Tree
 # A part of the format: within a block, the decisions of one level stand together.
 _BLOCK = 1 << 13
 
+# The bits that a branch of a probability, in units of 2^-16, takes.
+_COSTS = 16 - np.log2(np.maximum(np.arange(65537), 0.5))
+# What a coder may hold besides its words.
+_STATE_BITS = 128
+# With one class nothing bounds how many there are.
+_MOST_WITHOUT_WORDS = 1 << 20
+
 _BERNOULLI = constriction.stream.model.Bernoulli(perfect=False)
 Bits = NDArray[np.int32]
 
@@ -64,7 +71,7 @@ class Encoder(_Coder):
     Args:
         source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`, whose scores are made
             where they are read.
-        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np
@@ -82,7 +89,7 @@ class Encoder(_Coder):
         >>> decoder.finish()
     """
 
-    def __init__(self, source: Tree | Head, activation: Activation | str = "natural") -> None:
+    def __init__(self, source: Tree | Head, activation: Activation | str = "sigmoid") -> None:
         super().__init__(source, activation)
         self._stream = constriction.stream.queue.RangeEncoder()
         self._whole = True  # not after a piece of which only a part was written
@@ -133,7 +140,7 @@ class Decoder(_Coder):
     Args:
         source: The tree or the head.
         data: What the encoder has made.
-        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np
@@ -144,10 +151,17 @@ class Decoder(_Coder):
         [2, 0, 1]
     """
 
-    def __init__(self, source: Tree | Head, data: bytes, activation: Activation | str = "natural") -> None:
+    def __init__(self, source: Tree | Head, data: bytes, activation: Activation | str = "sigmoid") -> None:
         super().__init__(source, activation)
         self.contents = unpack(bytes(data), self.tree.num_classes, self.model.fingerprint())
         self._stream = constriction.stream.queue.RangeDecoder(self.contents.words)
+        self._bits_left = 32.0 * len(self.contents.words) + _STATE_BITS
+        most = self._bits_left / _COSTS[65535] if self.tree.num_nodes else _MOST_WITHOUT_WORDS
+        if self.contents.size > most:
+            raise CodingError(
+                f"The data claim to hold {self.contents.size} classes, but their {len(self.contents.words)} words hold "
+                f"{most:.3g} at most: they are damaged, or made to mislead."
+            )
 
     def read(self, values: Any, count: int) -> Ints:
         """Decode the next ``count`` classes, (count,).
@@ -170,6 +184,9 @@ class Decoder(_Coder):
             bits: Bits = self._stream.decode(_BERNOULLI, yes / 65536.0)
         except AssertionError as error:  # what constriction says of words that no encoder has made
             raise CodingError("The data cannot have been encoded with these scores or features.") from error
+        self._bits_left -= float(_COSTS[np.where(bits == 1, yes, 65536 - yes.astype(np.int64))].sum())
+        if self._bits_left < 0:
+            raise CodingError("The data end before all the classes that they claim to hold: they are damaged.")
         return bits
 
     def finish(self) -> None:
@@ -182,7 +199,7 @@ class Decoder(_Coder):
             )
 
 
-def encode(source: Tree | Head, values: Any, classes: Any, activation: Activation | str = "natural") -> bytes:
+def encode(source: Tree | Head, values: Any, classes: Any, activation: Activation | str = "sigmoid") -> bytes:
     """Compress classes: about as many bytes as an eighth of their negative log-likelihood in bits, plus 48.
 
     Args:
@@ -190,7 +207,7 @@ def encode(source: Tree | Head, values: Any, classes: Any, activation: Activatio
         values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. A row for every
             class, or one row for all.
         classes: Integers, in any shape.
-        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np
@@ -208,14 +225,14 @@ def encode(source: Tree | Head, values: Any, classes: Any, activation: Activatio
     return encoder.finish()
 
 
-def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation | str = "natural") -> Ints:
+def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation | str = "sigmoid") -> Ints:
     """The classes that :func:`encode` has compressed, (N,), with the same values; an error rather than wrong ones.
 
     Args:
         source: The tree or the head.
         values: Scores, integers or features, as they were encoded.
         data: What the encoder has made.
-        activation: "natural", "sigmoid", or an activation object; of a head, its own is taken.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np

@@ -58,6 +58,8 @@ def unpack(data: bytes, num_classes: int, fingerprint: bytes) -> Contents:
     _, version, classes, size, made_with, checksum = _HEADER.unpack_from(body)
     if version != _VERSION:
         raise CodingError(f"The data have version {version} of the format, but this release reads version {_VERSION}.")
+    if (len(body) - _HEADER.size) % 4:
+        raise CodingError("The data are damaged: what the coder made is no whole number of words.")
     found = Contents(classes, size, made_with, checksum, np.frombuffer(body[_HEADER.size :], "<u4").astype(np.uint32))
     if (found.num_classes, found.fingerprint) != (num_classes, fingerprint):
         raise CodingError(

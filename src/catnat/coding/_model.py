@@ -43,7 +43,7 @@ def quantize(probability: ArrayLike) -> Probabilities:
     return np.clip(np.rint(values * 65536), 1, 65535).astype(np.uint16)
 
 
-def quantized_branches(scores: Any, tree: Tree, activation: Activation | str = "natural") -> Probabilities:
+def quantized_branches(scores: Any, tree: Tree, activation: Activation | str = "sigmoid") -> Probabilities:
     """The integer of every node, computed in float64: what to ship where two machines' scores may differ.
 
     :func:`encode` and :func:`decode` take these in place of scores, and then agree without any floating point.
@@ -51,7 +51,7 @@ def quantized_branches(scores: Any, tree: Tree, activation: Activation | str = "
     Args:
         scores: One score per inner node on the last axis, of NumPy, PyTorch or JAX.
         tree: The tree.
-        activation: "natural", "sigmoid", or an activation object.
+        activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import numpy as np

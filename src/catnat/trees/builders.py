@@ -263,12 +263,20 @@ def balanced_rows(size: int) -> list[tuple[int, int]]:
 
 def _groups(clusters: Any) -> list[list[Any]]:
     """All groups, each before those in it: lists of class indices and of other ones of these lists."""
-    groups = [list(clusters)]
+    groups, given = [list(clusters)], {id(clusters): clusters}
     for group in groups:  # which grows as it is read: recursion would end at some hundred levels
         if not group:
             raise ValueError("`clusters` has an empty group: leave it out.")
         for i, member in enumerate(group):
-            group[i] = list(member) if _is_group(member) else _class_index(member)
+            if not _is_group(member):
+                group[i] = _class_index(member)
+                continue
+            if id(member) in given:  # a group in itself would never end
+                raise ValueError(
+                    "`clusters` has one list in two places, or in itself: every class stands in one group."
+                )
+            given[id(member)] = member
+            group[i] = list(member)
         groups.extend(member for member in group if isinstance(member, list))
     return groups
 

@@ -36,8 +36,10 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     """The inverse of :func:`tree_parts`."""
     if facts["kind"] == "table":
         tree = from_children(arrays["tree.children"])
+    elif facts["kind"] in ("balanced", "chain"):
+        tree = (balanced if facts["kind"] == "balanced" else chain)(facts["num_classes"])
     else:
-        tree = {"balanced": balanced, "chain": chain}[facts["kind"]](facts["num_classes"])
+        raise ValueError(f"The file has a tree of the kind {facts['kind']!r}, but there are balanced, chain and table.")
     if "tree.prior" not in arrays:
         return tree
     # Not `with_prior`: dividing by the sum once more could change a last digit, and with it the tree's identity.
@@ -78,7 +80,13 @@ def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
                 f"The file has an activation with {name}={facts[name]!r}, which this version of catnat does not have. "
                 "For isotropic scaling multiply the rows by catnat.isotropic_scale(tree, activation)."
             )
-    return dataclasses.replace(REGISTRY[settings.pop("name")], **settings)
+    name = settings.pop("name", None)
+    if name not in REGISTRY:
+        raise ValueError(f"The file has the activation {name!r}, but this version of catnat has {', '.join(REGISTRY)}.")
+    try:
+        return dataclasses.replace(REGISTRY[name], **settings)
+    except TypeError as error:
+        raise ValueError(f"The file has settings that the activation {name!r} does not have: {settings}.") from error
 
 
 # ---- names ----
