@@ -128,7 +128,7 @@ def _leaf_sums_by_level(
 
 
 def _alternate(even: Tensor, odd: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or even.requires_grad:  # a complex number's gradient needs a stride of its own
         return torch.stack([even, odd], -1).flatten(-2)
     # A complex number is a pair side by side in memory: a third of the time of stack.
     return torch.view_as_real(torch.complex(even, odd)).flatten(-2)
