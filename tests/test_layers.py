@@ -1,9 +1,10 @@
-"""Layers that know their tree: what they say is what the functions say with that tree, in both frameworks."""
+"""Last layers, which know their tree: in both frameworks they say what the functions say with that tree."""
 
 from __future__ import annotations
 
 import copy
 import io
+import json
 
 import cases
 import jax
@@ -16,103 +17,172 @@ from torch import nn
 import catnat
 import catnat.jax as cj
 import catnat.torch as ct
+from catnat.trees import saving
 
 TREE = catnat.huffman(cases.zipf(6))
-ACTIVATIONS = {
-    "sigmoid": (ct.sigmoid(), cj.sigmoid()),
-    "reflect": (ct.natural(boundary="reflect"), cj.natural(boundary="reflect")),
-}
 FEATURES = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
 TARGET = np.random.default_rng(1).integers(6, size=(2, 5))
 PROBS = np.random.default_rng(2).dirichlet(np.ones(6), size=(2, 5)).astype(np.float32)
+VALID = np.array([True, False, True, True, False, True])
 
-both = pytest.mark.parametrize("name", ACTIVATIONS)
+every_activation = pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+every_kind = pytest.mark.parametrize("kind", ["CatnatLinear", "CatnatHead"])
 
 
-def in_torch(kind, name):
+def make(lib, kind, activation="sigmoid", classes=TREE):
     torch.manual_seed(0)
-    return kind(3, TREE, ACTIVATIONS[name][0])
+    return getattr(lib, kind)(3, classes, activation, **({"key": jax.random.key(0)} if lib is cj else {}))
 
 
-def in_jax(kind, name):
-    return kind(3, TREE, ACTIVATIONS[name][1], key=jax.random.key(0))
+def arrays(lib, *values):
+    return [(torch.as_tensor if lib is ct else jnp.asarray)(value) for value in values]
 
 
-@both
-@pytest.mark.parametrize("kind", [ct.ScoreLayer, ct.CatnatHead])
-def test_a_torch_layer_speaks_for_its_tree(kind, name):
-    layer, x, activation = in_torch(kind, name), torch.tensor(FEATURES), ACTIVATIONS[name][0]
-    scores = nn.functional.linear(x, layer.weight, layer.bias)
-    target, valid = torch.tensor(TARGET), torch.tensor([True, False, True, True, False, True])
-    wanted = ct.log_catnat(scores, TREE, activation)
-    torch.testing.assert_close(layer.log_probs(x), wanted)
-    torch.testing.assert_close(layer.distribution(x).logits, wanted)
-    torch.testing.assert_close(
-        layer.distribution(x, mask=valid).probs, ct.Catnat(scores, TREE, activation, mask=valid).probs
-    )
-    torch.testing.assert_close(layer.loss(x, target), -wanted.gather(-1, target[..., None]).mean())
-    assert not torch.allclose(layer.log_probs(x), ct.log_catnat(scores), atol=0.1)  # the mistake it is there for
+def numpy(value):
+    return np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
-@pytest.mark.one_row
-@both
-@pytest.mark.parametrize("kind", [cj.ScoreLayer, cj.CatnatHead])
-def test_a_jax_layer_speaks_for_its_tree(kind, name):
-    layer, x, activation = in_jax(kind, name), jnp.asarray(FEATURES), ACTIVATIONS[name][1]
-    scores, valid = x @ layer.weight.T + layer.bias, jnp.array([True, False, True, True, False, True])
-    wanted = cj.log_catnat(scores, TREE, activation)
-    np.testing.assert_allclose(layer.log_probs(x), wanted, rtol=1e-5)
-    np.testing.assert_allclose(layer.distribution(x).logits, wanted, rtol=1e-5)
-    masked = cj.Catnat(scores, TREE, activation, mask=valid).probs
-    np.testing.assert_allclose(layer.distribution(x, mask=valid).probs, masked, rtol=1e-5)
-    picked = jnp.take_along_axis(wanted, jnp.asarray(TARGET)[..., None], -1)
-    np.testing.assert_allclose(layer.loss(x, jnp.asarray(TARGET)), -picked.mean(), rtol=1e-5)
-    gradient = jax.grad(lambda layer: layer.loss(x, jnp.asarray(TARGET)))(layer)
-    assert float(jnp.abs(gradient.weight).sum()) > 0
+def states(layer):
+    """Its state as NumPy arrays."""
+    return {name: numpy(value) for name, value in layer.state_dict().items()}
 
 
-def test_losses_of_probabilities_and_their_options():
+@every_activation
+@every_kind
+@pytest.mark.parametrize("lib", [ct, cj], ids=["torch", "jax"])
+def test_a_layer_speaks_for_its_tree(lib, kind, activation):
+    layer, (x, target, valid) = make(lib, kind, activation), arrays(lib, FEATURES, TARGET, VALID)
+    scores = x @ layer.weight.T + layer.bias
+    wanted = numpy(lib.log_catnat(scores, TREE, activation))
+    masked = lib.Catnat(scores, TREE, activation, mask=valid).probs
+    for found in (layer.log_probs(x), layer.distribution(x).logits, *([layer(x)] if kind == "CatnatLinear" else [])):
+        np.testing.assert_allclose(numpy(found), wanted, rtol=1e-5)
+    np.testing.assert_allclose(numpy(layer.scores(x)), numpy(scores), rtol=1e-5)
+    np.testing.assert_allclose(numpy(layer.distribution(x, mask=valid).probs), numpy(masked), rtol=1e-5)
+    picked = np.take_along_axis(wanted, TARGET[..., None], -1)
+    np.testing.assert_allclose(numpy(layer.loss(x, target)), -picked.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("lib", [ct, cj], ids=["torch", "jax"])
+def test_losses_of_probabilities_and_their_options(lib):
     """Classes are on the last axis of a layer's loss, however many axes the features have."""
-    one, other = in_torch(ct.ScoreLayer, "sigmoid"), in_jax(cj.ScoreLayer, "sigmoid")
-    other = other.load_state_dict({name: value.numpy() for name, value in one.state_dict().items()})
-    logs = one.log_probs(torch.tensor(FEATURES)).detach()
-    soft = -(logs * torch.tensor(PROBS)).sum(-1)
+    layer, (x, probs) = make(lib, "CatnatLinear"), arrays(lib, FEATURES, PROBS)
+    logs = numpy(layer(x))
+    soft = -(logs * PROBS).sum(-1)
     for reduction, wanted in (("none", soft), ("mean", soft.mean()), ("sum", soft.sum())):
-        got = one.loss(torch.tensor(FEATURES), torch.tensor(PROBS), reduction=reduction)
-        torch.testing.assert_close(got.detach(), wanted)
-        got = other.loss(jnp.asarray(FEATURES), jnp.asarray(PROBS), reduction=reduction)
-        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+        np.testing.assert_allclose(numpy(layer.loss(x, probs, reduction=reduction)), wanted, rtol=1e-5)
     ignored = TARGET.copy()
     ignored[0] = -100
-    left = -np.take_along_axis(logs.numpy(), TARGET[..., None], -1)[1].mean()
-    np.testing.assert_allclose(one.loss(torch.tensor(FEATURES), torch.tensor(ignored)).detach(), left, rtol=1e-5)
-    np.testing.assert_allclose(other.loss(jnp.asarray(FEATURES), jnp.asarray(ignored)), left, rtol=1e-5)
+    left = -np.take_along_axis(logs, TARGET[..., None], -1)[1].mean()
+    np.testing.assert_allclose(numpy(layer.loss(x, *arrays(lib, ignored))), left, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["ScoreLayer", "CatnatHead"])
+@every_kind
 def test_weights_go_from_one_framework_to_the_other(kind):
-    one, other = in_torch(getattr(ct, kind), "reflect"), in_jax(getattr(cj, kind), "reflect")
-    there = other.load_state_dict({name: value.numpy() for name, value in one.state_dict().items()})
+    one, other, back = make(ct, kind, "natural"), make(cj, kind, "natural"), make(ct, kind, "natural")
+    there = other.load_state_dict(states(one))
     np.testing.assert_allclose(
-        there.log_probs(jnp.asarray(FEATURES)), one.log_probs(torch.tensor(FEATURES)).detach(), rtol=1e-4
+        there.log_probs(jnp.asarray(FEATURES)), numpy(one.log_probs(torch.tensor(FEATURES))), rtol=1e-4
     )
-    back = in_torch(getattr(ct, kind), "reflect")
     nn.init.zeros_(back.weight)
-    state = {name: torch.tensor(np.asarray(value)) for name, value in there.state_dict().items()}
-    assert not any(back.load_state_dict(state))
+    assert not any(back.load_state_dict({name: torch.tensor(value) for name, value in states(there).items()}))
     torch.testing.assert_close(back.weight, one.weight)
 
 
-@pytest.mark.parametrize("kind", [ct.ScoreLayer, ct.CatnatHead])
+# ---- checkpoints ----
+
+TREES = {
+    "balanced": catnat.balanced(6),
+    "chain": catnat.chain(6),
+    "huffman": TREE,
+    "clusters": catnat.from_clusters([[0, 3], [1, [2, 4]], 5]),
+    "children": catnat.from_children([(0, 1), (2, 6), (7, 3), (4, 8), (9, 5)]),
+    "embeddings": catnat.from_embeddings(np.random.default_rng(0).normal(size=(6, 2))),
+    "prior": catnat.balanced(6).with_prior([1, 2, 3, 4, 5, 6]),
+    "one-class": catnat.balanced(1),
+}
+
+
+@every_activation
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+@pytest.mark.parametrize("prefix", ["", "model.head."])
+def test_a_layer_is_rebuilt_from_its_state(tree, activation, bias, prefix):
+    """Of any tree, wherever it stands in a model's state, which went through a file of tensors alone."""
+    layer, file = ct.CatnatLinear(3, tree, activation, bias, dtype=torch.float64), io.BytesIO()
+    others = {"model.body.weight": torch.ones(2)} if prefix else {}
+    torch.save(others | {prefix + name: value for name, value in layer.state_dict().items()}, file)
+    file.seek(0)
+    again = ct.CatnatLinear.from_state_dict(torch.load(file, weights_only=True), prefix)
+    assert (again.tree, again.activation) == (tree, layer.activation)
+    x = torch.tensor(FEATURES).double()
+    torch.testing.assert_close(again(x), layer(x), rtol=0, atol=0)
+
+
+def test_what_cannot_be_rebuilt_says_why():
+    with pytest.raises(KeyError, match=r"no layer of this kind at the prefix 'head\.'"):
+        ct.CatnatLinear.from_state_dict(make(ct, "CatnatLinear").state_dict(), "head.")
+    own = ct.CatnatLinear(3, TREE, cases.Cauchit())
+    with pytest.raises(ValueError, match="Build the layer"):  # a state cannot hold the code of an activation
+        ct.CatnatLinear.from_state_dict(own.state_dict())
+    assert not any(ct.CatnatLinear(3, TREE, cases.Cauchit()).load_state_dict(own.state_dict()))
+
+
+def as_in_version_0_2(layer):
+    """The state that a layer of the same tree had before fingerprints held the tree itself."""
+    mine = saving.names(layer.tree, layer.activation)
+    facts = {"names": mine, "tree": repr(layer.tree), "activation": repr(layer.activation)}
+    mark = torch.from_numpy(np.frombuffer(json.dumps(facts).encode(), np.uint8).copy())
+    return {**layer.state_dict(), "_extra_state": mark}
+
+
+@every_kind
+@every_activation
+def test_checkpoints_of_version_0_2_load(kind, activation):
+    layer, again = make(ct, kind, activation), make(ct, kind, activation)
+    nn.init.ones_(layer.weight)
+    assert not any(again.load_state_dict(as_in_version_0_2(layer)))
+    torch.testing.assert_close(again.weight, layer.weight)
+    with pytest.raises(RuntimeError, match="another|balanced"):
+        make(ct, kind, activation, 6).load_state_dict(as_in_version_0_2(layer))
+    if kind == "CatnatLinear":
+        with pytest.raises(ValueError, match="does not hold them"):
+            ct.CatnatLinear.from_state_dict(as_in_version_0_2(layer))
+
+
+DAMAGED = {
+    "empty": b"",
+    "no JSON": b"\xff\x00garbage",
+    "a list": b"[1, 2]",
+    "no names": b"{}",
+    "names of another type": b'{"names": 3, "tree": "", "activation": ""}',
+    "too few names": b'{"names": ["tree_balanced_6"], "tree": "", "activation": ""}',
+    "nested too deep": b"[" * 100_000,
+}
+
+
+@every_kind
+@pytest.mark.parametrize("mark", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_fingerprint_is_reported_as_torch_reports_keys(kind, mark):
+    """Collected with what else is wrong, in one RuntimeError."""
+    model = nn.Sequential(nn.Linear(3, 3), make(ct, kind))
+    state = model.state_dict()
+    state["1._extra_state"] = torch.from_numpy(np.frombuffer(mark, np.uint8).copy())
+    del state["0.bias"]
+    with pytest.raises(RuntimeError, match=r"(?s)(0\.bias.*1: .*_extra_state|1: .*_extra_state.*0\.bias)"):
+        model.load_state_dict(state)
+
+
+@every_kind
 def test_a_refused_checkpoint_changes_nothing(kind):
-    layer, other = in_torch(kind, "sigmoid"), in_torch(kind, "reflect")
+    layer, other = make(ct, kind), make(ct, kind, "natural")
     nn.init.ones_(other.weight)
     before = layer.weight.detach().clone()
     for strict in (True, False):
         with pytest.raises(RuntimeError, match=r"activation natural.*sigmoid"):
             layer.load_state_dict(other.state_dict(), strict=strict)
     with pytest.raises(RuntimeError, match=r"1: The checkpoint.*the tree balanced\(6\)"):  # which layer of a model
-        nn.Sequential(nn.ReLU(), layer).load_state_dict(nn.Sequential(nn.ReLU(), kind(3, 6, "sigmoid")).state_dict())
+        nn.Sequential(nn.ReLU(), layer).load_state_dict(nn.Sequential(nn.ReLU(), make(ct, kind, classes=6)).state_dict())
     torch.testing.assert_close(layer.weight.detach(), before, rtol=0, atol=0)
 
 
@@ -120,25 +190,22 @@ def test_trees_that_print_alike_are_told_apart():
     one, other = (catnat.huffman(cases.zipf(6)), catnat.huffman(cases.zipf(6)[::-1]))
     assert repr(one) == repr(other)
     with pytest.raises(RuntimeError, match=r"tree_table_6_\w+\), where this one has .*tree_table_6_"):
-        ct.ScoreLayer(3, one).load_state_dict(ct.ScoreLayer(3, other).state_dict())
+        ct.CatnatLinear(3, one).load_state_dict(ct.CatnatLinear(3, other).state_dict())
 
 
 def test_a_fingerprint_goes_where_weights_go():
-    """Through files that may hold tensors alone, copies, averages, and layers on another device."""
-    layer, file = in_torch(ct.ScoreLayer, "sigmoid"), io.BytesIO()
-    torch.save(layer.state_dict(), file)
-    file.seek(0)
-    copied = copy.deepcopy(layer)
-    assert not any(copied.load_state_dict(torch.load(file, weights_only=True)))
+    """Copies, averages, and layers on another device or in another dtype."""
+    layer = make(ct, "CatnatLinear")
     assert all(isinstance(value, torch.Tensor) for value in layer.state_dict().values())
     averaged = torch.optim.swa_utils.AveragedModel(layer)
     averaged.update_parameters(layer)
     assert not any(averaged.load_state_dict(averaged.state_dict()))
-    half = copy.deepcopy(layer).half()
-    assert not any(half.load_state_dict(layer.half().state_dict()))
+    assert not any(copy.deepcopy(layer).half().load_state_dict(layer.half().state_dict()))
 
 
 def test_strict_false_takes_weights_that_nobody_knows_the_tree_of():
-    layer, plain = in_torch(ct.ScoreLayer, "sigmoid"), nn.Linear(3, 5)
+    layer, plain = make(ct, "CatnatLinear"), nn.Linear(3, 5)
     assert layer.load_state_dict(plain.state_dict(), strict=False).missing_keys == ["_extra_state"]
     torch.testing.assert_close(layer.weight, plain.weight)
+    # And the other way round: a plain layer knows nothing of trees.
+    assert plain.load_state_dict(layer.state_dict(), strict=False).unexpected_keys == ["_extra_state"]

@@ -65,7 +65,8 @@ def test_values_and_gradients_are_those_of_plain_operations(tree, activation, me
         values_and_gradient(function, plan, scores, floored=floored)
         for function in (_dense.log_probs, _fused.log_probs)
     )
-    rows.assert_close(fused[0], plain[0], rtol=1e-10)
+    # Not floored, what is impossible has any logarithm whose exponential is 0.
+    rows.assert_close(fused[0].clamp(min=-9000), plain[0].clamp(min=-9000), rtol=1e-10)
     rows.assert_close(fused[1], plain[1], rtol=1e-7, atol=1e-9)
 
 

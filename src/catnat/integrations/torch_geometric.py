@@ -488,7 +488,7 @@ class EdgeSampler(TreeLayer):
         """What the scores are for, in ``state_dict`` beside them and the candidates."""
         return torch.from_numpy(np.frombuffer(json.dumps(self._facts()).encode(), np.uint8).copy())
 
-    def refusal(self, state: Mapping[str, Any], prefix: str, strict: bool) -> str | None:
+    def refusal(self, state: Mapping[str, Any], prefix: str) -> str | None:
         """Why this sampler cannot take a state: it is of other graphs. Candidates are loaded with the scores."""
         mark = state.get(f"{prefix}_extra_state")
         if not isinstance(mark, Tensor):

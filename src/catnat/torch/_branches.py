@@ -34,8 +34,10 @@ class Branches(abc.ABC):
     log_of_zero = -math.inf
     """The log-probability, not floored, that an impossible branch has at most."""
 
-    def __init__(self, activation: Activation, shared: tuple[float, ...], rows: Tensor | None) -> None:
-        self.activation, self._shared, self._rows = activation, shared, rows
+    def __init__(
+        self, activation: Activation, largest_logit: float, shared: tuple[float, ...], rows: Tensor | None
+    ) -> None:
+        self.activation, self._largest_logit, self._shared, self._rows = activation, largest_logit, shared, rows
         self._constants: tuple[float, ...] | tuple[Tensor, ...]
         self._constants = shared if rows is None else rows.unbind(-1)
 
@@ -44,7 +46,7 @@ class Branches(abc.ABC):
         if self._rows is None:
             return self
         found = self._rows.index_select(0, nodes.flatten()).view(*nodes.shape, self._rows.shape[-1])
-        return type(self)(self.activation, (), found)
+        return type(self)(self.activation, self._largest_logit, (), found)
 
     def columns(self, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
         """The constants as vectors: with an entry for every node, or one for all."""
@@ -99,9 +101,9 @@ def branches_of(tree: Tree, activation: Activation, device: torch.device, dtype:
         kind = SigmoidBranches if type(activation) is activations.sigmoid else LogitBranches
         columns = [activation.offset(tree)]
     if tree.is_symmetric:
-        return kind(activation, tuple(float(column[0]) for column in columns), None)
+        return kind(activation, largest_logit(dtype), tuple(float(column[0]) for column in columns), None)
     rows = np.stack([np.broadcast_to(column, tree.num_nodes) for column in columns], -1)
-    return kind(activation, (), torch.as_tensor(rows, device=device, dtype=dtype))
+    return kind(activation, largest_logit(dtype), (), torch.as_tensor(rows, device=device, dtype=dtype))
 
 
 # ---- from log-odds: the sigmoid, and activations of one's own ----
@@ -121,8 +123,7 @@ class LogitBranches(Branches):
 
     def _shifted(self, scores: Tensor) -> Tensor:
         """The offset is added, and the result clamped: finite, and so are its square and its sums."""
-        limit = largest_logit(scores.dtype)
-        return self._with_offset(scores).clamp(-limit, limit)
+        return self._with_offset(scores).clamp(-self._largest_logit, self._largest_logit)
 
     def _with_offset(self, scores: Tensor) -> Tensor:
         offset = self._constants[0]
@@ -131,8 +132,7 @@ class LogitBranches(Branches):
     def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
         logit = self._logit(scores)
         if type(self) is LogitBranches:
-            limit = largest_logit(logit.dtype)
-            logit = logit.clamp(-limit, limit)
+            logit = logit.clamp(-self._largest_logit, self._largest_logit)
         if torch.compiler.is_compiling():  # ONNX has logsigmoid only as log(sigmoid), which overflows; it has softplus
             return -F.softplus(logit, threshold=50), -F.softplus(-logit, threshold=50)
         return F.logsigmoid(-logit), F.logsigmoid(logit)
@@ -149,13 +149,12 @@ class LogitBranches(Branches):
 class SigmoidBranches(LogitBranches):
     """The logit is the score itself."""
 
-    def _logit(self, scores: Tensor) -> Tensor:
-        return self._shifted(scores)
+    _logit = LogitBranches._shifted
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
         if scores.numel() <= _FEW:
             return self.log_probs(scores, floored=floored)
-        logit, limit = self._with_offset(scores), largest_logit(scores.dtype)
+        logit, limit = self._with_offset(scores), self._largest_logit
         shared = logit.abs().neg_().exp_().log1p_()  # the larger branch; the smaller one is the logit more
         return logit.clamp(0, limit).add_(shared).neg_(), logit.clamp(-limit, 0).sub_(shared)
 

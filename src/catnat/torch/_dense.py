@@ -28,12 +28,12 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool) -> Tensor:
 
 def path_sums(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
     """Sum ``no`` or ``yes``, by the branch, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
-    tree = plan.tree
-    if tree.num_nodes == 0:  # no nodes: empty sums, still part of the graph
-        return no.sum(-1, keepdim=True) if to == "leaves" else no
     if plan.small and _products_are_exact(no):
         on_no, on_yes = plan.to_leaves if to == "leaves" else plan.to_nodes
         return torch.addmm(no @ on_no, yes, on_yes) if no.ndim == 2 else no @ on_no + yes @ on_yes
+    tree = plan.tree
+    if tree.num_nodes == 0:  # no nodes: empty sums, still part of the graph
+        return no.sum(-1, keepdim=True) if to == "leaves" else no
     if tree.kind == "balanced":
         return _sums_by_level(no, yes, tree, to)
     return _sums_by_jumping(plan, no, yes, to)
@@ -128,7 +128,7 @@ def _leaf_sums_by_level(
 
 
 def _alternate(even: Tensor, odd: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or even.requires_grad:  # a complex number's gradient needs a stride of its own
         return torch.stack([even, odd], -1).flatten(-2)
     # A complex number is a pair side by side in memory: a third of the time of stack.
     return torch.view_as_real(torch.complex(even, odd)).flatten(-2)

@@ -27,9 +27,9 @@ def check_scores(scores: Tensor) -> None:
 
 def class_indices(classes: Tensor, name: str) -> Tensor:
     """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
-    check_tensor(classes, name)
-    if classes.dtype == torch.int64:
+    if isinstance(classes, Tensor) and classes.dtype == torch.int64:
         return classes
+    check_tensor(classes, name)
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .long().")
     if classes.dtype == torch.uint64:  # large ones would become negative, even -100

@@ -18,11 +18,18 @@ from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
-def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | str) -> Plan:
-    """The plan for these arguments, which are checked when they come by for the first time."""
-    _inputs.check_scores(scores)
+def plan_for(
+    scores: Tensor, tree: Tree | int | None, activation: Activation | str, width: int | None = None
+) -> Plan:
+    """The plan for these arguments, which are checked when they come by for the first time.
+
+    With a ``width``, ``scores`` may be anything that scores are made of: a head's input.
+    """
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
+        _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.
-    given = tree, activation, operator.index(scores.shape[-1]), scores.device, scores.dtype
+    width = operator.index(scores.shape[-1]) if width is None else width
+    given = tree, activation, width, scores.device, scores.dtype
     if type(scores) in _DATA or torch.compiler.is_compiling() or type(torch.empty(0)) is Tensor:
         return _checked_plan(*given)
     return cast(Plan, _checked_plan.__wrapped__(*given))  # type: ignore[attr-defined]  # fake tensors

@@ -186,7 +186,7 @@ class Catnat(td.Categorical):
         """
         floored = floored and self.plan.branches.has_floor
         kept = self._kept.get(floored)
-        if kept is None or (torch.is_grad_enabled() and self._computed.requires_grad and not kept.requires_grad):
+        if kept is None or (torch.is_grad_enabled() and not kept.requires_grad and self._learns()):
             kept = _fused.log_probs(self.plan, self._computed, floored=floored)
             if self.options is not None:
                 zero = -math.inf if floored else self.plan.branches.log_of_zero
@@ -195,6 +195,11 @@ class Catnat(td.Categorical):
             if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 self._kept[floored] = kept
         return kept
+
+    def _learns(self) -> bool:
+        """Whether anything it is made of has a gradient."""
+        tau = 1.0 if self.options is None else self.options.temperature
+        return self._computed.requires_grad or (isinstance(tau, Tensor) and tau.requires_grad)
 
     @property
     def probs(self) -> Float[Tensor, "*batch classes"]:

@@ -19,7 +19,7 @@ from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _inputs, _topk, _walk, functional
 from catnat.torch._branches import Branches, branches_of
-from catnat.torch._lookup import plan_of
+from catnat.torch._lookup import plan_for
 from catnat.torch._plan import Plan, look_up
 from catnat.torch._topk import TopK
 from catnat.torch._walk import Reader
@@ -77,7 +77,7 @@ class RowReader(NamedTuple):
 
     def at(self, nodes: Tensor) -> Tensor:
         """The scores at ``nodes``, whose leading axes are the input's batch."""
-        rows = F.embedding(nodes, self.weight, sparse=self.sparse).flatten(len(self.batch), -2)
+        rows = F.embedding(nodes, self.weight, sparse=self.sparse).flatten(self.input.ndim - 1, -2)
         return self._with_bias(torch.matmul(rows, self.input.unsqueeze(-1)).view(nodes.shape), nodes)
 
     def each(self, row: Tensor, node: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class PathHead(TreeLayer):
         self.register_buffer("class_weights", class_weights)
 
     def _plan(self, input: Tensor) -> Plan:
-        return plan_of(self.tree, self.activation, input.device, _inputs.computing_dtype(input.dtype))
+        return plan_for(input, self.tree, self.activation, self.tree.num_classes - 1)
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         """The log-probabilities of ``classes``, (rows, n), in the dtype to compute in."""
@@ -201,7 +201,8 @@ class PathHead(TreeLayer):
             raise
 
     def _check_input(self, input: Tensor) -> None:
-        _inputs.check_tensor(input, "input")
+        if not isinstance(input, Tensor):
+            _inputs.check_tensor(input, "input")
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
 
     def sample(
@@ -306,7 +307,7 @@ class CatnatHead(PathHead, RowLayer):
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={bias}, sparse={self.sparse}"
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        plan, reader = self._plan(input), self._reader(input)
+        plan, reader = self._plan(input), RowReader(input, self.weight, self.bias, self.sparse)
         if self.tree.kind == "balanced" or torch.compiler.is_compiling() or input.device.type != "cpu":
             return _walk.path_log_prob(plan, reader, classes)
         # What would fill up short paths is left out. Another device would have to be waited for: how long is the list?
@@ -315,10 +316,7 @@ class CatnatHead(PathHead, RowLayer):
 
     @torch.no_grad()
     def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
-        return walk(self._reader(input))
-
-    def _reader(self, input: Tensor) -> RowReader:
-        return RowReader(input, self.weight, self.bias, self.sparse)
+        return walk(RowReader(input, self.weight, self.bias))
 
     def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
         if self.class_weights is not None:

@@ -31,7 +31,7 @@ class TreeLayer(nn.Module):
     """A layer with a tree and an activation, which its checkpoints name.
 
     The entry ``_extra_state`` of its state is a tensor of bytes, because files of weights may hold tensors alone. It is
-    compared before any weight is loaded.
+    compared before any weight is loaded. Where it is missing, torch names that key, unless it is told ``strict=False``.
     """
 
     tree: Tree
@@ -48,23 +48,22 @@ class TreeLayer(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Nothing is left to do: they have been compared."""
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
-    ) -> None:
-        wrong = self.refusal(state_dict, prefix, strict)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        wrong = self.refusal(state_dict, prefix)
         if wrong is None:
-            super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+            super()._load_from_state_dict(state_dict, prefix, *more)
             return
-        lists[-1].append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
+        error_msgs: list[str] = more[-1]
+        error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
 
-    def refusal(self, state: Mapping[str, Any], prefix: str, strict: bool) -> str | None:
+    def refusal(self, state: Mapping[str, Any], prefix: str) -> str | None:
         """Why this layer cannot take its part of a state, if it cannot; a subclass may compare more."""
         mark, weight = state.get(f"{prefix}_extra_state"), state.get(f"{prefix}weight")
         if isinstance(mark, Tensor):
             return saving.mismatch(mark.cpu().numpy(), self.tree, self.activation)
         if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
             return saving.softmax_rows(self.tree)
-        return saving.no_fingerprint(self.tree, self.activation) if strict and weight is not None else None
+        return None
 
 
 class RowLayer(TreeLayer):

@@ -204,14 +204,6 @@ def _facts(found: NDArray[np.uint8]) -> dict[str, Any]:
     return facts
 
 
-def no_fingerprint(tree: Tree | Forest, activation: Activation) -> str:
-    """What to say of weights that do not name their tree."""
-    return (
-        'The checkpoint has no entry "_extra_state", which says what tree and activation the weights are for. If they '
-        f"are {tree!r} and {activation!r}, load it with strict=False."
-    )
-
-
 def softmax_rows(tree: Tree | Forest) -> str:
     """What to say of a last layer with one row per class."""
     return (
