@@ -171,19 +171,16 @@ plt.show()
 # %%
 # Both halves of the story
 # ------------------------
-# Plain gradient descent: with the paper's scaling, catnat ties with softmax at K = 8 and needs about twice, then more
-# than five times, then more than nine times as many steps as K grows. The reason is conditioning. A node at the bottom
+# Plain gradient descent: natural matches softmax at K = 8 and needs about twice, then more than five times, then more
+# than nine times as many steps as K grows; the sigmoid needs as many. The reason is conditioning. A node at the bottom
 # of the tree is reached :math:`2/K` of the time, so its gradient is small, and a rate that would suit it makes the root
-# diverge: the best rate stays at 4. Softmax's curvature is small but even, and a rate that grows with K makes up for
-# it. Isotropic scaling gives every node the same information at the start. Then the number of steps grows slowly, and
-# the best rate is 2 for every K.
+# diverge: the best rate stays at 4, for the sigmoid at 8. Softmax's curvature is small but even, and a rate that grows
+# with K makes up for it. The isotropic scale gives every node the same information at the start. Then some 20 steps are
+# enough, and the best rate is 2 to 4 for every K.
 #
-# Adam: no difference. Adam divides each coordinate by the size of its own gradient, which is what the scaling does by
-# hand. All three need 38 to 48 steps. The best rate is not free of K here: since Adam has already evened out the
-# coordinates, the isotropic factors :math:`c_i` only make its steps longer, and its best rate *falls* as K grows.
+# Adam: no difference. Adam divides each coordinate by the size of its own gradient, which is what the scale does by
+# hand. All need 38 to 49 steps. The factors :math:`c_i` only make Adam's steps longer, and its best rate *falls* as K
+# grows.
 #
-# So: with plain gradient descent, prefer isotropic scaling. With Adam it buys nothing on this problem. And this is a
-# noise-free toy with free scores. It says nothing about a network with noisy gradients.
-#
-# The counts are those of one set of 32 targets and of rates a factor of two apart. Three more sets gave the same order
-# from K = 32 on: there softmax took 38 to 71 steps, the paper's scaling 81 to 89, the isotropic one 11 or 12.
+# So: with plain gradient descent, multiply the scores by the isotropic scale. With Adam it gains nothing on this
+# problem. And this is a noise-free toy with free scores. It says nothing about a network with noisy gradients.

@@ -197,8 +197,10 @@ for method in LATENTS:
         f"{method:8} usage {usage[method].mean():.2f}, lowest "
         f"{usage[method].min():.2f}; doubt {doubt[method]:.2f}"
     )
-    saturated = f"; {ct.geometry.saturated(scores, K, 'natural').float().mean():.0%} of the nodes saturated"
-    print(line + (saturated if method == "natural" else ""))
+    if method == "natural":
+        saturated = ct.geometry.saturated(scores, K, "natural").float().mean()
+        line += f"; {saturated:.0%} of the nodes saturated"
+    print(line)
 
 # %%
 # The pictures

@@ -611,23 +611,23 @@ MUTANTS = (
     ),
     Mutant(
         "pyro: the log-determinant forgets the reach",
-        f"{INTEGRATIONS}/pyro.py",
-        "return (reach + _log_slope(node_scores, no, yes)).sum(-1)",
-        "return _log_slope(node_scores, no, yes).sum(-1)",
+        f"{TORCH}/geometry.py",
+        "(reach + no + yes + _log_slope(plan, computed, no, yes))",
+        "(no + yes + _log_slope(plan, computed, no, yes))",
         "tests/integrations/test_pyro.py",
     ),
     Mutant(
         "stable-baselines3: an entropy with the wrong sign",
         f"{INTEGRATIONS}/stable_baselines3.py",
-        "return -(logits.exp() * logits).sum(-1)",
-        "return (logits.exp() * logits).sum(-1)",
+        "return self.catnat.entropy()",
+        "return -self.catnat.entropy()",
         "tests/integrations/test_stable_baselines3.py tests/integrations/test_sb3_contrib.py",
     ),
     Mutant(
         "torch_geometric: the probability of no edge",
         f"{INTEGRATIONS}/torch_geometric.py",
-        "return self.base_dist.probs.select(-1, 1).to(self._dtype)",
-        "return self.base_dist.probs.select(-1, 0).to(self._dtype)",
+        "return self.base_dist.probs.select(-1, 1)",
+        "return self.base_dist.probs.select(-1, 0)",
         "tests/integrations/test_torch_geometric.py",
     ),
     Mutant(
@@ -640,8 +640,15 @@ MUTANTS = (
     Mutant(
         "checkpoints: the worst fit is taken",
         f"{INTEGRATIONS}/checkpoints.py",
-        "best = costs.argmin(0)",
-        "best = costs.argmax(0)",
+        "for candidate in candidates]).argmin(0)",
+        "for candidate in candidates]).argmax(0)",
+        "tests/integrations/test_checkpoints.py",
+    ),
+    Mutant(
+        "checkpoints: the divergence of the fitted rows is reported as that of others",
+        f"{INTEGRATIONS}/checkpoints.py",
+        "for rows in (aside, used)",
+        "for rows in (used, aside)",
         "tests/integrations/test_checkpoints.py",
     ),
     # ---- experiments ----
