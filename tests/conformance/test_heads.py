@@ -39,7 +39,7 @@ def names_of(trees: dict[str, catnat.Tree]) -> list[Any]:
 def rows_of(tree: catnat.Tree, activation: Any = "natural", spread: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Weights and biases whose scores spread over the bands, some beyond them."""
     rng = np.random.default_rng(0)
-    deviation = spread / np.broadcast_to(catnat.activations.resolve(activation).scale(tree), tree.num_nodes)
+    deviation = np.full(tree.num_nodes, spread)
     weight = rng.normal(size=(tree.num_nodes, FEATURES)) * deviation[:, None] * 2 / FEATURES**0.5
     return weight, rng.normal(size=tree.num_nodes) * deviation
 
@@ -230,7 +230,7 @@ def test_classes_of_any_integer_dtype(framework, dtype):
         head(input, classes).output,
         head.log_prob_of(input, classes),
         lib.log_prob(scores, classes),
-        -lib.cross_entropy(scores, classes, num_classes=256, reduction="none"),
+        -lib.cross_entropy(scores, classes, tree=256, reduction="none"),
         lib.Catnat(scores).log_prob(classes),
     ):
         checks.close(framework.numpy(found), wanted, rtol=1e-5)
@@ -239,7 +239,7 @@ def test_classes_of_any_integer_dtype(framework, dtype):
 def test_no_small_integer_is_ignored_by_mistake(framework):
     scores, minus_one = framework.array(np.zeros((1, 299))), framework.array(np.array([-1], np.int8))
     with pytest.raises(ValueError, match="holds -1"):
-        framework.lib.cross_entropy(scores, minus_one, num_classes=300, ignore_index=255)
+        framework.lib.cross_entropy(scores, minus_one, tree=300, ignore_index=255)
 
 
 def test_an_ignored_row_may_hold_anything(framework):
