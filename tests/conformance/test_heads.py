@@ -225,13 +225,14 @@ def test_classes_of_any_integer_dtype(framework, dtype):
     lib, tree, every = framework.lib, catnat.balanced(256), np.arange(256)
     head, input, classes = make(framework, tree), framework.array(features(256)), framework.array(every.astype(dtype))
     scores = head.scores(input)
-    wanted = framework.numpy(lib.log_catnat(scores))[every, every]
+    args = tree, "natural"
+    wanted = framework.numpy(lib.log_catnat(scores, *args))[every, every]
     for found in (
         head(input, classes).output,
         head.log_prob_of(input, classes),
-        lib.log_prob(scores, classes),
-        -lib.cross_entropy(scores, classes, tree=256, reduction="none"),
-        lib.Catnat(scores).log_prob(classes),
+        lib.log_prob(scores, classes, *args),
+        -lib.cross_entropy(scores, classes, *args, reduction="none"),
+        lib.Catnat(scores, *args).log_prob(classes),
     ):
         checks.close(framework.numpy(found), wanted, rtol=1e-5)
 
@@ -256,7 +257,7 @@ def test_an_ignored_row_may_hold_anything(framework):
 def test_an_ignored_row_of_scores_may_hold_anything(framework, smoothing):
     scores = np.zeros((3, 9))
     scores[1] = np.nan
-    options = {"num_classes": 10, "label_smoothing": smoothing}
+    options = {"tree": 10, "label_smoothing": smoothing}
     found = framework.lib.cross_entropy(framework.array(scores), framework.array(np.array([2, -100, 7])), **options)
     checks.close(framework.numpy(found), np.log(10), rtol=1e-12)
 
