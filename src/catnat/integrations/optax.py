@@ -21,7 +21,8 @@ from jaxtyping import Float
 from catnat import Tree
 from catnat.activations import resolve
 from catnat.jax import Activation
-from catnat.jax.geometry import check_damping, clamp_to_dtype, natural_factor
+from catnat.jax.functional import clamp_to_dtype
+from catnat.jax.geometry import check_damping, natural_factor
 from catnat.trees.builders import as_tree
 
 __all__ = ["scale_by_fisher"]

@@ -21,11 +21,12 @@ from catnat import _checks
 from catnat.activations import Activation
 from catnat.jax import _branches, _dense, _options, _plan, _walk
 from catnat.jax._fused import log_probs
+from catnat.jax._options import divergence
 from catnat.jax._plan import Plan, clamp_to_dtype
 from catnat.jax.functional import log_prob_of
 from catnat.trees.tree import Tree
 
-__all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat"]
+__all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneHotCatnat", "divergence", "takes_scores"]
 
 _Self = TypeVar("_Self", bound="Parameterized")
 

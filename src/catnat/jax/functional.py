@@ -21,6 +21,7 @@ from catnat.trees.tree import Tree
 
 __all__ = [
     "catnat",
+    "clamp_to_dtype",
     "cross_entropy",
     "entropy",
     "kl_divergence",

@@ -11,8 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float
 
-from catnat.activations import Activation
-from catnat.activations import isotropic_scale as isotropic_scale
+from catnat.activations import Activation, isotropic_scale
 from catnat.jax import _branches, _dense, _plan
 from catnat.jax._fused import log_probs
 from catnat.jax._plan import Plan, clamp_to_dtype, prepare

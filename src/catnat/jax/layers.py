@@ -12,6 +12,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from catnat import _checks
+from catnat._checks import explains, needs
 from catnat.activations import Activation, resolve
 from catnat.jax import _plan, functional
 from catnat.jax.distributions import Catnat
@@ -19,7 +20,7 @@ from catnat.trees import saving
 from catnat.trees.builders import balanced
 from catnat.trees.tree import Tree
 
-__all__ = ["CatnatLinear", "RowPerNode"]
+__all__ = ["CatnatLinear", "RowPerNode", "explains", "needs"]
 
 _Self = TypeVar("_Self", bound="RowPerNode")
 
