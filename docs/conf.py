@@ -182,7 +182,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("atari", "table-6"),
     ("defaults", "evidence"),
     ("classifiers", "evidence"),
-    ("classifiers", "icd10-10"),
+    ("classifiers", "icd10-3"),
     ("binned", "evidence"),
 )
 OVERVIEWS = (("vae", "table-3-constant"), ("vae", "table-4-short"))  # tables of many cells, of which a figure is shown

@@ -82,7 +82,9 @@ def test_trees_of_classifiers_need_no_framework():
 
 
 def test_classifiers_on_trees_need_no_torch():
-    done = python(BLOCK.format(name="torch") + "import catnat.sklearn as cs; cs.TreeClassifier().fit([[0.0], [1.0]], [0, 1])")
+    done = python(
+        BLOCK.format(name="torch") + "import catnat.sklearn as cs; cs.TreeClassifier().fit([[0.0], [1.0]], [0, 1])"
+    )
     assert done.returncode == 0, done.stderr
 
 

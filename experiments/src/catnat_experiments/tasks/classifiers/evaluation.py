@@ -51,8 +51,8 @@ def evaluate(run: Config) -> Outcome:
     aligned = {split: data.taxonomy.align(found, model.classes_) for split, found in probs.items()}
     for split, found in aligned.items():
         metrics |= _named(split, of_levels(data.taxonomy, found, data.y[split]))
-    found, history = of_answers(data.taxonomy, aligned, data.y)
-    metrics |= _named("test", found | of_sets(data.taxonomy, aligned, data.y, int(run["seed"])))
+    answers, history = of_answers(data.taxonomy, aligned, data.y)
+    metrics |= _named("test", answers | of_sets(data.taxonomy, aligned, data.y, int(run["seed"])))
     return Outcome(metrics, history)
 
 
