@@ -102,7 +102,9 @@ def of_sets(
     for name, most in KINDS.items():
         sets = ConformalSets(taxonomy, COVERAGE, max_labels=most)
         scores = sets.scores(both, truth)
-        metrics[f"coverage_{name}"] = float(np.mean([_coverage(scores[order]) for order in orders]))
+        coverages = [_coverage(scores[order]) for order in orders]
+        metrics[f"coverage_{name}"] = float(np.mean(coverages))
+        metrics[f"coverage_low_{name}"], metrics[f"coverage_high_{name}"] = np.quantile(coverages, [0.025, 0.975])
         found = sets.fit(probs["validation"], y["validation"]).predict(probs["test"])
         everything, *chapters = coverage_report(found, y["test"])
         metrics[f"set_classes_{name}"] = everything.num_classes
