@@ -78,9 +78,12 @@ def of_answers(
     taxonomy: Taxonomy, probs: dict[str, Floats], y: dict[str, NDArray[np.generic]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Answers of a wanted accuracy, by a threshold from the validation rows, and the accuracy at equal information."""
-    answers = BackOff(taxonomy, ACCURACY).fit(probs["validation"], y["validation"])
     curve = back_off_curve(taxonomy, probs["test"], y["test"])
-    at = min(int(np.searchsorted(curve.threshold, answers.threshold_)), len(curve.threshold) - 1)
+    try:
+        threshold = BackOff(taxonomy, ACCURACY).fit(probs["validation"], y["validation"]).threshold_
+    except ValueError:  # an overconfident model is not that accurate at any threshold: the surest answers are left
+        threshold = 1.0
+    at = min(int(np.searchsorted(curve.threshold, threshold)), len(curve.threshold) - 1)
     judged = np.isfinite(curve.accuracy)
     accuracy = np.interp(INFORMATION, curve.information[judged][::-1], curve.accuracy[judged][::-1])
     metrics = {
