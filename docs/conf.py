@@ -178,7 +178,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("atari", "games"),
     ("defaults", "evidence"),
     ("classifiers", "evidence"),
-    ("classifiers", "icd10-10"),
+    ("classifiers", "icd10-3"),
     ("binned", "evidence"),
 )
 OVERVIEWS = (("vae", "short"), ("vae", "sgd"))  # tables of many cells, of which a figure is shown

@@ -292,7 +292,8 @@ class Taxonomy:
         for path in paths:
             if path[-1] not in self.parents or self.path(path[-1]) != tuple(path):
                 raise ValueError(f"`frame` has the row {path}, which is no path of this taxonomy.")
-        return _as_array([path[-1] for path in paths])
+        # Wide enough for every label, so that a group may be written over a class.
+        return _as_array([*(path[-1] for path in paths), *self.labels])[: len(paths)]
 
     # ---- probabilities ----
 

@@ -51,8 +51,8 @@ def evaluate(run: Config) -> Outcome:
     aligned = {split: data.taxonomy.align(found, model.classes_) for split, found in probs.items()}
     for split, found in aligned.items():
         metrics |= _named(split, of_levels(data.taxonomy, found, data.y[split]))
-    found, history = of_answers(data.taxonomy, aligned, data.y)
-    metrics |= _named("test", found | of_sets(data.taxonomy, aligned, data.y, int(run["seed"])))
+    answers, history = of_answers(data.taxonomy, aligned, data.y)
+    metrics |= _named("test", answers | of_sets(data.taxonomy, aligned, data.y, int(run["seed"])))
     return Outcome(metrics, history)
 
 
@@ -78,9 +78,12 @@ def of_answers(
     taxonomy: Taxonomy, probs: dict[str, Floats], y: dict[str, NDArray[np.generic]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Answers of a wanted accuracy, by a threshold from the validation rows, and the accuracy at equal information."""
-    answers = BackOff(taxonomy, ACCURACY).fit(probs["validation"], y["validation"])
     curve = back_off_curve(taxonomy, probs["test"], y["test"])
-    at = min(int(np.searchsorted(curve.threshold, answers.threshold_)), len(curve.threshold) - 1)
+    try:
+        threshold = BackOff(taxonomy, ACCURACY).fit(probs["validation"], y["validation"]).threshold_
+    except ValueError:  # an overconfident model is not that accurate at any threshold: the surest answers are left
+        threshold = 1.0
+    at = min(int(np.searchsorted(curve.threshold, threshold)), len(curve.threshold) - 1)
     judged = np.isfinite(curve.accuracy)
     accuracy = np.interp(INFORMATION, curve.information[judged][::-1], curve.accuracy[judged][::-1])
     metrics = {
@@ -102,7 +105,9 @@ def of_sets(
     for name, most in KINDS.items():
         sets = ConformalSets(taxonomy, COVERAGE, max_labels=most)
         scores = sets.scores(both, truth)
-        metrics[f"coverage_{name}"] = float(np.mean([_coverage(scores[order]) for order in orders]))
+        coverages = [_coverage(scores[order]) for order in orders]
+        metrics[f"coverage_{name}"] = float(np.mean(coverages))
+        metrics[f"coverage_low_{name}"], metrics[f"coverage_high_{name}"] = np.quantile(coverages, [0.025, 0.975])
         found = sets.fit(probs["validation"], y["validation"]).predict(probs["test"])
         everything, *chapters = coverage_report(found, y["test"])
         metrics[f"set_classes_{name}"] = everything.num_classes

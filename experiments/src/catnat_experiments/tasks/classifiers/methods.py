@@ -110,7 +110,7 @@ def _logistic_tree(members: str) -> Make:
 
 def _booster_of_texts(first: float, second: float, seed: int, data: Data) -> Any:
     booster = _lightgbm(first, second, seed, data)
-    return booster.set_params(n_estimators=TEXT_ROUNDS, learning_rate=dial(first, 0.1, 0.9), min_child_samples=3)
+    return booster.set_params(n_estimators=TEXT_ROUNDS, min_child_samples=3)
 
 
 def _reduced(model: Any, seed: int, data: Data) -> Any:

@@ -105,7 +105,9 @@ _SETS = {"classes": "sets of classes", "one": "answers of one label", "three": "
 
 def _set_tables(kind: str, name: str) -> tuple[Table, ...]:
     return (
-        _table(f"ICD-10: coverage of {name} over 200 splits, of .9", f"test_coverage_{kind}", text=True, digits=4),
+        _table(f"ICD-10: coverage of {name}, mean of 200 splits, of .9", f"test_coverage_{kind}", text=True, digits=4),
+        _table(f"ICD-10: 2.5% of splits are below, {name}", f"test_coverage_low_{kind}", text=True, higher=True),
+        _table(f"ICD-10: 2.5% of splits are above, {name}", f"test_coverage_high_{kind}", text=True, higher=True),
         _table(f"ICD-10: classes in {name}", f"test_set_classes_{kind}", text=True, digits=1),
         _table(f"ICD-10: least coverage of a chapter, {name}", f"test_least_coverage_{kind}", text=True, higher=True),
     )
