@@ -27,7 +27,7 @@ def check_scores(scores: Tensor) -> None:
 
 def class_indices(classes: Tensor, name: str) -> Tensor:
     """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
-    if isinstance(classes, Tensor) and classes.dtype == torch.int64:
+    if getattr(classes, "dtype", None) == torch.int64:
         return classes
     check_tensor(classes, name)
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:

@@ -25,8 +25,7 @@ def plan_for(
 
     With a ``width``, ``scores`` may be anything that scores are made of: a head's input.
     """
-    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
-        _inputs.check_scores(scores)
+    _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.
     width = operator.index(scores.shape[-1]) if width is None else width
     given = tree, activation, width, scores.device, scores.dtype

@@ -201,8 +201,7 @@ class PathHead(TreeLayer):
             raise
 
     def _check_input(self, input: Tensor) -> None:
-        if not isinstance(input, Tensor):
-            _inputs.check_tensor(input, "input")
+        _inputs.check_tensor(input, "input")
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
 
     def sample(
