@@ -18,14 +18,14 @@ from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
-def plan_for(
-    scores: Tensor, tree: Tree | int | None, activation: Activation | str, width: int | None = None
-) -> Plan:
+def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | str, width: int | None = None) -> Plan:
     """The plan for these arguments, which are checked when they come by for the first time.
 
     With a ``width``, ``scores`` may be anything that scores are made of: a head's input.
     """
-    _inputs.check_scores(scores)
+    # Users may pass anything; the types do not say so.
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:  # type: ignore[redundant-expr]
+        _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.
     width = operator.index(scores.shape[-1]) if width is None else width
     given = tree, activation, width, scores.device, scores.dtype

@@ -201,7 +201,8 @@ class PathHead(TreeLayer):
             raise
 
     def _check_input(self, input: Tensor) -> None:
-        _inputs.check_tensor(input, "input")
+        if not isinstance(input, Tensor):
+            _inputs.check_tensor(input, "input")  # type: ignore[unreachable]
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
 
     def sample(
