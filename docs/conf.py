@@ -106,8 +106,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!catnat(\.|$)).*"),
     (
         r"py:class",
-        r"catnat\.jax\.(_distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Affine|Band|TreeWithPrior)"
-        r"|catnat\.coding\._model\.Head",
+        r"catnat\.jax\.(distributions|estimators)\.[A-Z]\w+|catnat\.activations\.(Band|TreeWithPrior)"
+        r"|catnat\.coding\._model\.Head|catnat\.trees\.forest\.Group|catnat\.taxonomy\.lineage\.Lineage",
     ),  # protocols, bases and constants in signatures: the pages say what
 ]
 

@@ -1,6 +1,6 @@
 r"""
 The isotropic scale: where plain gradient descent is slow on a tree, and a remedy
-================================================================================
+=================================================================================
 
 A test with no noise and no network: fit the cross-entropy to 32 random targets, drawn from a Dirichlet(1), from zero
 scores. Count the steps until the KL divergence is below 0.001. Each method gets its best learning rate from the powers

@@ -3,7 +3,7 @@ Labels in a taxonomy, with any classifier
 =========================================
 
 Labels often form a taxonomy: products, diagnoses, species. From a table with a column for every level and the
-probabilities of any classifier, :mod:`catnat.taxonomy` makes answers of a wanted accuracy, sets that contain the truth
+probabilities of any classifier, ``catnat.taxonomy`` makes answers of a wanted accuracy, sets that contain the truth
 at a stated rate, and metrics of every level.
 """
 
