@@ -41,7 +41,7 @@ def test_score_is_the_inverse_in_both_arithmetics(activation):
 
 
 def test_complex_steps_agree_with_central_differences():
-    case, activation = cases.tree_case("balanced-5-uneven"), cases.ACTIVATIONS["natural-isotropic"]
+    case, activation = cases.tree_case("balanced-5-uneven"), cases.NATURAL
     model = case.model(activation)
     scores = model.inside(np.random.default_rng(0))
     h = 1e-6

@@ -21,12 +21,6 @@ def case(request):
     return cases.tree_case(request.param)
 
 
-def as_merges(tree):
-    """``tree.child_ids`` in the convention of ``from_children``: classes first, then K + row."""
-    ids, inner = tree.child_ids, tree.num_nodes
-    return np.where(ids >= inner, ids - inner, ids + tree.num_classes)
-
-
 def shuffled(rows, order):
     """The same merges with the rows in another order."""
     num_classes = len(rows) + 1
@@ -110,7 +104,7 @@ def test_reach_of_any_probabilities(case):
 
 
 def test_equality_and_hash_are_by_content(case):
-    again = catnat.from_children(as_merges(case.tree), prior=case.weights)
+    again = catnat.from_children(case.tree.children, prior=case.weights)
     assert again == case.tree
     assert hash(again) == hash(case.tree)
     assert {case.tree: "found"}[again] == "found"
@@ -160,6 +154,35 @@ def test_copies_are_equal(case, clone):
     np.testing.assert_array_equal(other.child_ids, case.tree.child_ids)
     np.testing.assert_array_equal(other.prior, case.tree.prior)
     np.testing.assert_array_equal(other.yes_fraction(), case.tree.yes_fraction())
+    for array in (other.child_ids, other.children, other.parents, other.bits):
+        assert not array.flags.writeable
+    if not other.has_uniform_prior:
+        assert not other.prior.flags.writeable
+
+
+@hypothesis.given(cases.tree_cases(max_classes=20))
+def test_children_are_what_from_children_takes(case):
+    again = catnat.from_children(case.tree.children, case.tree.prior)
+    assert again.with_prior(case.weights) == case.tree
+    np.testing.assert_allclose(again.prior, case.tree.prior, rtol=1e-15)
+    assert not case.tree.children.flags.writeable
+
+
+def test_a_saved_tree_comes_back(case, tmp_path):
+    for tree in (case.tree, case.tree.with_prior(np.arange(1.0, case.num_classes + 1))):
+        for file in (tmp_path / "tree.npz", str(tmp_path / "tree of any name")):
+            tree.save(file)
+            again = catnat.Tree.load(file)
+            assert again == tree
+            assert hash(again) == hash(tree)
+            np.testing.assert_array_equal(again.prior, tree.prior)
+            assert not again.child_ids.flags.writeable
+
+
+def test_a_file_is_never_run(tmp_path):
+    np.savez(tmp_path / "tree.npz", facts=np.array([{"kind": "balanced"}], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        catnat.Tree.load(tmp_path / "tree.npz")
 
 
 def test_a_tree_from_another_process_is_found():

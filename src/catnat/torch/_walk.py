@@ -77,7 +77,7 @@ def path(plan: Plan, classes: Tensor) -> tuple[Tensor, Tensor]:
     tree = plan.tree
     classes = classes.masked_fill((classes < 0) | (classes >= tree.num_classes), 2 * tree.num_classes)
     if tree.kind == "balanced":
-        heap = classes + first_leaf(tree)
+        heap = classes + (1 << tree.depth)  # the first leaf
         heap = heap - tree.num_classes * ((heap >= 2 * tree.num_classes) & (classes < tree.num_classes))
         powers = 2 ** torch.arange(tree.depth, -1, -1, device=classes.device)
         ladder = torch.div(heap.unsqueeze(-1), powers, rounding_mode="floor")

@@ -80,7 +80,7 @@ class Tree:
         """The (no, yes) children of every inner node, shape (K-1, 2): class k is k, node j is K + j.
 
         The convention of :func:`catnat.from_children`, SciPy's ``linkage`` and scikit-learn's ``children_``, so that
-        ``from_children(tree.children, tree.prior)`` is the same tree.
+        ``from_children(tree.children, tree.prior)`` is the same tree, up to the last digits of the prior.
         """
         is_class = self.child_ids >= self.num_nodes
         return read_only(np.where(is_class, self.child_ids - self.num_nodes, self.child_ids + self.num_classes))
