@@ -8,7 +8,6 @@ import pkgutil
 import subprocess
 import sys
 
-import importlinter.api
 import pytest
 
 import catnat
@@ -111,6 +110,8 @@ def test_public_module_lists_its_names(name):
         module = importlib.import_module(name)
     except ImportError as error:
         pytest.skip(f"needs a library that is not here: {error}")
+    if not hasattr(module, "__all__"):  # a module of a room: its names without an underscore are public
+        return
     assert len(set(module.__all__)) == len(module.__all__)
     missing = [attribute for attribute in module.__all__ if not hasattr(module, attribute)]
     assert not missing
@@ -138,25 +139,23 @@ def copy_of_sources(folder):
 def test_import_rules_hold():
     done = lint_imports(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 kept, 0 broken" in done.stdout
+    assert "5 kept, 0 broken" in done.stdout
 
 
 BREACHES = [
-    ("_tree", "torch"),
-    ("_builders", "jax"),
-    ("activations", "catnat.trees.tree"),
-    ("_tree", "catnat.torch"),
-    ("__init__", "catnat.torch"),
+    ("trees/tree", "torch"),
+    ("trees/builders", "jax"),
+    ("trees/tables", "catnat.torch"),
+    ("trees/plot", "catnat.trees.saving"),
+    ("activations", "scipy"),
     ("torch/__init__", "jax"),
-    ("torch/__init__", "catnat.integrations"),
-    ("_builders", "catnat.integrations"),
-    ("integrations/pyro", "catnat.torch._nodes"),
-    ("integrations/optax", "catnat._checks"),
-    ("sklearn/_labels", "catnat._checks"),
-    ("taxonomy/taxonomy", "sklearn"),
+    ("torch/_dense", "catnat.integrations"),
+    ("torch/_plan", "catnat.torch.functional"),
+    ("jax/_plan", "catnat.jax._dense"),
     ("jax/__init__", "catnat.torch"),
     ("jax/__init__", "torch"),
-    ("jax/_plan", "catnat.jax._dense"),
+    ("_checks", "catnat.taxonomy"),
+    ("coding/_model", "catnat.integrations"),
 ]
 
 
@@ -170,7 +169,45 @@ def test_import_rules_can_fail(tmp_path):
     assert done.returncode == 1, done.stdout + done.stderr
     for file, imported in BREACHES:
         importer = ".".join(["catnat", *file.removesuffix("__init__").strip("/").split("/")]).removesuffix(".")
-        assert f"{importer} -> {imported} " in done.stdout, (importer, imported, done.stdout)
+        # A circle is reported by the places of its members in their package.
+        near = f".{importer.rpartition('.')[2]} -> .{imported.rpartition('.')[2]} "
+        assert f"{importer} -> {imported} " in done.stdout or near in done.stdout, (importer, imported, done.stdout)
+
+
+# Above the backends: rooms on public names alone.
+ROOMS = ("integrations", "sklearn", "coding")
+
+
+def private_imports(path, text):
+    """What a file imports of ours by a name with an underscore, and not from its own room."""
+    own = f"catnat.{path.parts[0]}"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            ours = name.startswith("catnat.") and not name.startswith(f"{own}.")
+            if ours and any(part.startswith("_") for part in name.split(".")):
+                yield f"{path}:{node.lineno}: {name}"
+
+
+def test_rooms_import_public_names_alone():
+    package = ROOT / "src" / "catnat"
+    files = [file for room in ROOMS for file in (package / room).rglob("*.py")]
+    assert len(files) > 20
+    found = [line for file in files for line in private_imports(file.relative_to(package), file.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line", ["from catnat import _checks", "import catnat.torch._plan", "from catnat.torch.heads import _safetensors"]
+)
+def test_a_private_import_is_found(line):
+    assert list(private_imports(pathlib.Path("integrations/pyro.py"), line))
+    assert not list(private_imports(pathlib.Path("integrations/pyro.py"), "from catnat.integrations._masks import a"))
 
 
 def private_names(tree):
@@ -187,8 +224,8 @@ def private_names(tree):
 def foreign_private_names(sources):
     """Where a module reads an attribute with an underscore that only another module of ours defines."""
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    defined = {path: {name for name in private_names(tree) if name.startswith("_")} for path, tree in trees.items()}
-    ours = set().union(*defined.values()) - TORCHS_OWN
+    defined = {path: {name for name in private_names(tree) if name.startswith("_") and not name.endswith("__")} for path, tree in trees.items()}
+    ours = set().union(*defined.values()) - NOT_OURS
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
         for path, tree in trees.items()
@@ -199,7 +236,7 @@ def foreign_private_names(sources):
     ]
 
 
-TORCHS_OWN = {"_num_events", "_categorical"}  # attributes of torch's distributions, which ours set too
+NOT_OURS = {"_num_events", "_categorical", "_param", "_replace"}  # of torch's distributions, and of named tuples
 
 
 def test_no_private_name_is_read_from_another_module():
@@ -207,16 +244,3 @@ def test_no_private_name_is_read_from_another_module():
     assert foreign_private_names(sources) == []
     sources["breach"] = "import catnat\ncatnat.balanced(3)._masses(None)"
     assert foreign_private_names(sources) == ["breach:2: catnat.balanced(3)._masses"]
-
-
-def test_every_module_is_under_the_rules():
-    configuration = importlinter.api.read_configuration(str(ROOT / "pyproject.toml"))
-    contracts = {contract["id"]: contract for contract in configuration["contracts_options"]}
-
-    def modules(pattern):
-        found = (path.relative_to(ROOT / "src").with_suffix("") for path in (ROOT / "src" / "catnat").glob(pattern))
-        return {".".join(path.parts) for path in found if path.stem != "__init__"}
-
-    assert {"catnat"} | modules("*.py") == set(contracts["core"]["source_modules"])
-    private = modules("_*.py") | modules("torch/_*.py") | modules("jax/_*.py")
-    assert private == set(contracts["adapters"]["forbidden_modules"])

@@ -5,7 +5,6 @@ A row is what was done, and what the error must say. What cannot be known to be 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ import torch
 import catnat
 import catnat.jax as cj
 import catnat.torch as ct
-from catnat import _checks
 
 Row = tuple[str, Callable[[], Any], type[Exception], str]
 
@@ -82,7 +80,7 @@ NAN = torch.full((5, 7), torch.nan)
 
 
 def loaded(state: dict[str, Any], **settings: Any) -> Any:
-    return ct.ScoreLayer(4, **{"classes": 8, **settings}).load_state_dict(state)
+    return ct.CatnatLinear(4, **{"classes": 8, **settings}).load_state_dict(state)
 
 
 def head_loaded(state: dict[str, Any], **settings: Any) -> Any:
@@ -91,16 +89,15 @@ def head_loaded(state: dict[str, Any], **settings: Any) -> Any:
 
 IN_TORCH: list[Row] = [
     # K scores, or what is no scores
-    ("K scores and num_classes", lambda: ct.catnat(torch.zeros(5, 8), num_classes=8), ValueError, "7 wide"),
+    ("K scores and K", lambda: ct.catnat(torch.zeros(5, 8), 8), ValueError, "7 wide"),
     ("K scores and a tree", lambda: ct.log_catnat(torch.zeros(5, 8), TREE), ValueError, "one score per class.*7 wide"),
-    ("K scores in a loss", lambda: ct.cross_entropy(torch.zeros(5, 8), Y, num_classes=8), ValueError, "7 wide"),
-    ("K scores in a distribution", lambda: ct.Catnat(torch.zeros(5, 8), num_classes=8), ValueError, "7 wide"),
-    ("K scores in draws", lambda: ct.sample(torch.zeros(5, 8), num_classes=8), ValueError, "7 wide"),
+    ("K scores in a loss", lambda: ct.cross_entropy(torch.zeros(5, 8), Y, 8), ValueError, "7 wide"),
+    ("K scores in a distribution", lambda: ct.Catnat(torch.zeros(5, 8), 8), ValueError, "7 wide"),
+    ("K scores in draws", lambda: ct.sample(torch.zeros(5, 8), 8), ValueError, "7 wide"),
     ("K scores of latents", lambda: ct.MultiCatnat(torch.zeros(5, 8), [4, 4]), ValueError, "6"),
-    ("num_classes beside a tree", lambda: ct.catnat(S, TREE, num_classes=7), ValueError, "they must agree"),
-    ("num_classes as a float", lambda: ct.catnat(S, num_classes=8.0), TypeError, "integer is needed"),
-    ("logits", lambda: ct.Catnat(logits=torch.zeros(5, 8)), TypeError, r"scores_from_logits\(logits\).*ScoreLayer"),
-    ("probs", lambda: ct.Catnat(probs=torch.ones(5, 8) / 8), TypeError, r"scores_from_probs\(probs\).*ScoreLayer"),
+    ("a tree of another size", lambda: ct.catnat(S, 7), ValueError, "7 classes has 6 nodes"),
+    ("logits", lambda: ct.Catnat(logits=torch.zeros(5, 8)), TypeError, r"scores_from_logits\(logits\).*CatnatLinear"),
+    ("probs", lambda: ct.Catnat(probs=torch.ones(5, 8) / 8), TypeError, r"scores_from_probs\(probs\).*CatnatLinear"),
     ("logits, one-hot", lambda: ct.OneHotCatnat(logits=torch.zeros(5, 8)), TypeError, "scores_from_logits"),
     ("logits, relaxed", lambda: ct.RelaxedOneHotCatnat(1.0, logits=S), TypeError, "scores_from_logits"),
     ("probs of latents", lambda: ct.MultiCatnat(probs=S, trees=[4, 5]), TypeError, "scores_from_probs"),
@@ -108,13 +105,12 @@ IN_TORCH: list[Row] = [
     ("an array", lambda: ct.catnat(np.zeros(3)), TypeError, r"torch.as_tensor\(scores\)"),
     ("integers", lambda: ct.catnat(torch.zeros(3, dtype=torch.long)), TypeError, "floating-point"),
     ("a single number", lambda: ct.catnat(torch.tensor(0.0)), TypeError, r"\(..., K-1\)"),
-    ("a number as the tree", lambda: ct.catnat(S, 8), TypeError, r"catnat.balanced\("),
+    ("a float as the tree", lambda: ct.catnat(S, 8.5), TypeError, r"such as 8 or catnat.balanced\("),
     ("a forest as the tree", lambda: ct.catnat(S, catnat.Forest([3, 6])), TypeError, r"catnat.balanced\("),
     ("a misspelt activation", lambda: ct.catnat(S, activation="sigmiod"), ValueError, "'natural', 'sigmoid'"),
     ("a function as activation", lambda: ct.catnat(S, activation=torch.sigmoid), TypeError, "an activation object"),
     ("a class as activation", lambda: ct.catnat(S, activation=ct.natural), TypeError, "an activation object"),
-    ("axis, as in NumPy", lambda: ct.catnat(S, axis=0), TypeError, "called `dim`"),
-    ("an unknown boundary", lambda: ct.natural(boundary="wrap"), ValueError, "'clamp', 'reflect'"),
+    ("axis, as in NumPy", lambda: ct.catnat(S, axis=0), TypeError, "'axis'"),
     ("a width of 0", lambda: ct.natural(width=0.0), ValueError, "positive, finite width"),
     # targets
     ("float targets", lambda: ct.cross_entropy(S, Y.float()), TypeError, r"integers, target.long\(\)"),
@@ -141,15 +137,13 @@ IN_TORCH: list[Row] = [
     ("a mask of nodes", lambda: ct.Catnat(S, mask=MASK[:, 1:]), ValueError, "not over the K - 1 nodes"),
     ("nothing is valid", lambda: ct.Catnat(S, mask=~MASK), ValueError, r"validate_mask.*Is True the \*valid\* class"),
     ("an index beyond", lambda: ct.Catnat(S, valid_classes=torch.tensor([8])), ValueError, "0 .. 7; -1 fills up"),
-    ("an unknown mode", lambda: ct.Catnat(S, mask=MASK, mask_mode="drop"), ValueError, "'renormalize', 'prune'"),
-    ("an int mask in geometry", lambda: ct.geometry.fisher_diagonal(S, mask=MASK.int()), TypeError, "`valid_classes`"),
     ("an int mask to validate", lambda: ct.validate_mask(MASK.int(), 8), TypeError, r"mask.bool\(\)"),
     ("an int mask of latents", lambda: ct.MultiCatnat(S, [4, 5], mask=torch.ones(9).int()), TypeError, "boolean"),
     (
-        "Fisher's diagonal of a renormalized distribution",
+        "Fisher's diagonal of a conditional distribution",
         lambda: ct.Catnat(S, mask=MASK).fisher_diagonal(),
         ValueError,
-        'mask_mode="prune"',
+        "has a `mask`.*Leave them out",
     ),
     # numbers
     ("NaN scores", lambda: ct.Catnat(NAN), ValueError, "NaN in 5 of 5 rows.*learning rate.*validate_args=False"),
@@ -178,29 +172,18 @@ IN_TORCH: list[Row] = [
         "num_samples=2",
     ),
     # layers
-    ("a loss with float targets", lambda: ct.ScoreLayer(4, 8).loss(X, Y.float()), TypeError, r"target.long\(\)"),
+    ("a loss with float targets", lambda: ct.CatnatLinear(4, 8).loss(X, Y.float()), TypeError, r"target.long\(\)"),
     ("a head without targets", lambda: ct.CatnatHead(4, 8)(X), TypeError, r"`target`.*distribution\(input\)"),
     ("a head with another target", lambda: ct.CatnatHead(4, 8)(X, Y - 1), ValueError, "ignore_index.*head"),
     ("features of another size", lambda: ct.CatnatHead(5, 8)(X, Y), ValueError, "5 floating-point features"),
-    ("weights of another tree", lambda: loaded(ct.ScoreLayer(4, OTHER).state_dict()), RuntimeError, "balanced.8"),
+    ("weights of another tree", lambda: loaded(ct.CatnatLinear(4, OTHER).state_dict()), RuntimeError, "balanced.8"),
     (
         "weights of another activation",
-        lambda: loaded(ct.ScoreLayer(4, 8, "sigmoid").state_dict()),
+        lambda: loaded(ct.CatnatLinear(4, 8, "natural").state_dict()),
         RuntimeError,
-        "activation sigmoid.*natural",
+        "activation natural.*sigmoid",
     ),
-    (
-        "weights of another boundary",
-        lambda: loaded(ct.ScoreLayer(4, 8).state_dict(), activation=ct.natural(boundary="reflect")),
-        RuntimeError,
-        "'clamp'.*'reflect'",
-    ),
-    (
-        "weights of softmax",
-        lambda: loaded(torch.nn.Linear(4, 8).state_dict()),
-        RuntimeError,
-        "score_layer_from_softmax",
-    ),
+    ("weights of softmax", lambda: loaded(torch.nn.Linear(4, 8).state_dict()), RuntimeError, "from_softmax"),
     ("weights of a plain layer", lambda: loaded(torch.nn.Linear(4, 7).state_dict()), RuntimeError, "_extra_state"),
     (
         "a head's weights of another tree",
@@ -293,7 +276,7 @@ IN_JAX: list[Row] = [
     ("weights alone", lambda: layer().load_state_dict({"weight": np.zeros((7, 4))}), ValueError, "_extra_state"),
     (
         "weights of other features",
-        lambda: layer().load_state_dict(cj.CatnatLinear(3, 8, key=KEY).state_dict()),
+        lambda: layer().load_state_dict(cj.CatnatLinear(3, 8, "natural", key=KEY).state_dict()),
         ValueError,
         r"\(7, 3\).*\(7, 4\)",
     ),
@@ -330,59 +313,18 @@ def test_messages_name_no_private_class():
 # ---- what cannot be known, and is documented -------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_targets_yet(monkeypatch):
-    monkeypatch.setattr(_checks, "_targets", {})
-
-
-@pytest.mark.parametrize("lib", [ct, cj])
-@pytest.mark.usefixtures("no_targets_yet")
-def test_a_last_class_that_never_occurs_is_noticed(lib):
-    """K scores without a tree mean K + 1 classes: nothing is wrong but that no target is the last one."""
-    array = torch.as_tensor if lib is ct else jnp.asarray
-    scores, targets = array(np.zeros((100, 10), np.float32)), array(np.arange(100) % 10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            lib.cross_entropy(scores, targets)
-    with pytest.warns(UserWarning, match=r"the last class, 10.*make the last layer 9 wide.*num_classes=11"):
-        lib.cross_entropy(scores, targets)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lib.cross_entropy(scores, targets)  # said once
-
-
-@pytest.mark.parametrize("lib", [ct, cj])
-@pytest.mark.usefixtures("no_targets_yet")
-def test_nothing_is_noticed_where_the_number_of_classes_is_given_or_the_last_one_occurs(lib):
-    array = torch.as_tensor if lib is ct else jnp.asarray
-    scores, targets = array(np.zeros((1000, 10), np.float32)), array(np.arange(1000) % 10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lib.cross_entropy(scores, targets, num_classes=11)
-        lib.cross_entropy(scores, targets, catnat.balanced(11))
-        lib.cross_entropy(scores[:11], array(np.arange(11)))
-        lib.cross_entropy(scores, targets)
-
-
 def test_nan_scores_without_validation_never_give_a_masked_class():
     mask = torch.tensor([False, True, False, True, True, False, False, True])
     some_nan = torch.zeros(300, 7).masked_fill(
         torch.rand(300, 7, generator=torch.Generator().manual_seed(0)) < 0.5, torch.nan
     )
     for scores in (NAN, some_nan):
-        for mode in ("renormalize", "prune"):
-            for unimix in (0.0, 0.1):
-                dist = ct.Catnat(scores, mask=mask, mask_mode=mode, unimix=unimix, validate_args=False)
-                assert mask[dist.sample((50,))].all()
-                assert mask[dist.mode].all()
-                assert (
-                    ct.OneHotCatnat(scores, mask=mask, mask_mode=mode, validate_args=False)
-                    .sample((50,))[..., mask]
-                    .sum(-1)
-                    .eq(1)
-                    .all()
-                )
+        for unimix in (0.0, 0.1):
+            dist = ct.Catnat(scores, mask=mask, unimix=unimix, validate_args=False)
+            assert mask[dist.sample((50,))].all()
+            assert mask[dist.mode].all()
+        hot = ct.OneHotCatnat(scores, mask=mask, validate_args=False).sample((50,))
+        assert hot[..., mask].sum(-1).eq(1).all()
 
 
 @pytest.mark.slow
@@ -390,10 +332,9 @@ def test_nan_scores_never_give_a_masked_class_in_jax():
     mask = jnp.array([False, True, False, True, True, False, False, True])
     some_nan = jnp.where(jax.random.bernoulli(KEY, 0.5, (300, 7)), jnp.nan, 0.0)
     for scores in (jnp.full((5, 7), jnp.nan), some_nan):
-        for mode in ("renormalize", "prune"):
-            dist = cj.Catnat(scores, mask=mask, mask_mode=mode)
-            assert mask[dist.sample((50,), key=KEY)].all()
-            assert mask[dist.mode].all()
+        dist = cj.Catnat(scores, mask=mask)
+        assert mask[dist.sample((50,), key=KEY)].all()
+        assert mask[dist.mode].all()
 
 
 def test_nan_scores_without_validation_draw_the_class_of_all_no():

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from catnat import _checks
 from catnat.activations import Activation, resolve
 from catnat.trees import saving
 from catnat.trees.arrays import as_array
@@ -61,7 +60,11 @@ def quantized_branches(scores: Any, tree: Tree, activation: Activation | str = "
         [21845, 32768]
     """
     values, kind = as_array(scores), resolve(activation)
-    _checks.width_of_scores(values.shape[-1] if values.ndim else 0, tree.num_classes)
+    if values.shape[-1:] != (tree.num_nodes,):
+        raise ValueError(
+            f"`scores` has shape {values.shape}, but a tree over {tree.num_classes} classes has {tree.num_nodes} "
+            "nodes: one score for each is needed, on the last axis."
+        )
     return quantize_scores(values, kind, kind.offset(tree))
 
 

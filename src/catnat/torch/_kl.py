@@ -27,8 +27,8 @@ def _divergence(p: Categorical, q: Categorical) -> Tensor:
     probs = p_exact.exp()
     # A class that p never takes is ignored, even where torch's own logits are -inf.
     terms = probs * torch.where(probs == 0, 0, _log_probs(p, floored=True) - q_logs)
-    if isinstance(q, Catnat) and q._valid is not None:
-        terms = terms.masked_fill((probs > 0) & ~q._valid, torch.inf)
+    if isinstance(q, Catnat) and q.options is not None and q.options.valid is not None:
+        terms = terms.masked_fill((probs > 0) & ~q.options.valid, torch.inf)
     return terms.sum(-1)
 
 
