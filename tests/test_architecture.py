@@ -224,7 +224,10 @@ def private_names(tree):
 def foreign_private_names(sources):
     """Where a module reads an attribute with an underscore that only another module of ours defines."""
     trees = {path: ast.parse(text) for path, text in sources.items()}
-    defined = {path: {name for name in private_names(tree) if name.startswith("_") and not name.endswith("__")} for path, tree in trees.items()}
+    defined = {
+        path: {name for name in private_names(tree) if name.startswith("_") and not name.endswith("__")}
+        for path, tree in trees.items()
+    }
     ours = set().union(*defined.values()) - NOT_OURS
     return [
         f"{path}:{node.lineno}: {ast.unparse(node)}"

@@ -143,7 +143,7 @@ def test_checkpoints_of_version_0_2_load(kind, activation):
     nn.init.ones_(layer.weight)
     assert not any(again.load_state_dict(as_in_version_0_2(layer)))
     torch.testing.assert_close(again.weight, layer.weight)
-    with pytest.raises(RuntimeError, match="another|balanced"):
+    with pytest.raises(RuntimeError, match=r"another|balanced"):
         make(ct, kind, activation, 6).load_state_dict(as_in_version_0_2(layer))
     if kind == "CatnatLinear":
         with pytest.raises(ValueError, match="does not hold them"):
@@ -182,7 +182,9 @@ def test_a_refused_checkpoint_changes_nothing(kind):
         with pytest.raises(RuntimeError, match=r"activation natural.*sigmoid"):
             layer.load_state_dict(other.state_dict(), strict=strict)
     with pytest.raises(RuntimeError, match=r"1: The checkpoint.*the tree balanced\(6\)"):  # which layer of a model
-        nn.Sequential(nn.ReLU(), layer).load_state_dict(nn.Sequential(nn.ReLU(), make(ct, kind, classes=6)).state_dict())
+        nn.Sequential(nn.ReLU(), layer).load_state_dict(
+            nn.Sequential(nn.ReLU(), make(ct, kind, classes=6)).state_dict()
+        )
     torch.testing.assert_close(layer.weight.detach(), before, rtol=0, atol=0)
 
 

@@ -95,7 +95,7 @@ class validating:  # noqa: N801 - used as a function
 # ---- nothing is read back ----
 
 
-class ReadBack(Exception):
+class ReadBackError(Exception):
     """No RuntimeError, which a check that cannot be made would take for an answer."""
 
 
@@ -114,7 +114,7 @@ class Operations(TorchDispatchMode):
         if by_mask or any(part in name for part in self.waits):
             self.count += 1
             if not self.allowed:
-                raise ReadBack(name)
+                raise ReadBackError(name)
         return function(*args, **(kwargs or {}))
 
 
@@ -125,11 +125,16 @@ class Methods(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in self.reads:
-            raise ReadBack(function.__name__)
+            raise ReadBackError(function.__name__)
         return function(*args, **(kwargs or {}))
 
 
-TREES = {"balanced-18": 18, "balanced-100": 100, "huffman-100": rows.TREES["huffman-100"], "chain-100": catnat.chain(100)}
+TREES = {
+    "balanced-18": 18,
+    "balanced-100": 100,
+    "huffman-100": rows.TREES["huffman-100"],
+    "chain-100": catnat.chain(100),
+}
 
 
 def everything(tree: catnat.Tree, activation: str, device: str) -> dict[str, Callable[[], Any]]:
@@ -150,7 +155,11 @@ def everything(tree: catnat.Tree, activation: str, device: str) -> dict[str, Cal
     relaxed = [ct.RelaxedOneHotCatnat(tau, scores, *given, **unchecked, mask=each) for each in (None, mask)]
     binned = ct.BinnedCatnat(scores, bins, *given, **unchecked)
     several = ct.MultiCatnat(
-        torch.zeros(n, 2 * K - 2, device=device), [tree, tree], activation, mask=torch.cat([mask, mask], -1), **unchecked
+        torch.zeros(n, 2 * K - 2, device=device),
+        [tree, tree],
+        activation,
+        mask=torch.cat([mask, mask], -1),
+        **unchecked,
     )
     estimators = ct.estimators
     cost = torch.zeros(K, device=device)
@@ -191,7 +200,9 @@ def everything(tree: catnat.Tree, activation: str, device: str) -> dict[str, Cal
             *(binned.mean, binned.variance, binned.entropy(), binned.crps(numbers)),
         ),
         "targets": lambda: (
-            targets.hard(numbers, bins), targets.two_hot(numbers, bins), targets.hl_gauss(numbers, bins, 0.5)
+            targets.hard(numbers, bins),
+            targets.two_hot(numbers, bins),
+            targets.hl_gauss(numbers, bins, 0.5),
         ),
         "MultiCatnat": lambda: (
             *(several.log_prob(indices[:, :2]), several.entropy(), several.sample((2,)), several.mode),
@@ -247,7 +258,7 @@ def test_no_call_reads_a_value_back(name, device, activation):
         try:
             with Operations(), Methods():
                 call()
-        except ReadBack as fault:  # all of them are wanted
+        except ReadBackError as fault:  # all of them are wanted
             faults.append(f"{label}: {fault}")
     assert not faults, "\n".join(faults)
 
@@ -255,7 +266,7 @@ def test_no_call_reads_a_value_back(name, device, activation):
 def test_the_watch_sees_what_is_read():
     one = torch.ones(1)
     for read in (bool, float, Tensor.item, Tensor.tolist, lambda t: t.nonzero(), lambda t: t[t > 0], Tensor.numpy):
-        with pytest.raises(ReadBack), Operations(), Methods():
+        with pytest.raises(ReadBackError), Operations(), Methods():
             read(one)
 
 

@@ -60,7 +60,15 @@ BUILT_IN = {
     ),
     "classifiers": BuiltIn(
         "a tree of binary classifiers beside multiclass boosters, and a taxonomy of texts, beyond the paper",
-        {"quick": 0.02, "evidence": 0.7, "digits": 0.05, "generated-120-10000": 0.3, "icd10-3": 0.2, "icd10-10": 3, "full": 60},
+        {
+            "quick": 0.02,
+            "evidence": 0.7,
+            "digits": 0.05,
+            "generated-120-10000": 0.3,
+            "icd10-3": 0.2,
+            "icd10-10": 3,
+            "full": 60,
+        },
     ),
     "binned": BuiltIn(
         "distributional regression: bins by softmax and by a tree beside other predictions, beyond the paper",

@@ -24,7 +24,7 @@ def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | s
     With a ``width``, ``scores`` may be anything that scores are made of: a head's input.
     """
     # Users may pass anything; the types do not say so.
-    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:  # type: ignore[redundant-expr]
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
         _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.
     width = operator.index(scores.shape[-1]) if width is None else width
