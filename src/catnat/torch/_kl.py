@@ -27,8 +27,10 @@ def _divergence(p: Categorical, q: Categorical) -> Tensor:
     probs = p_exact.exp()
     # A class that p never takes is ignored, even where torch's own logits are -inf.
     terms = probs * torch.where(probs == 0, 0, _log_probs(p, floored=True) - q_logs)
-    if isinstance(q, Catnat) and q.options is not None and q.options.valid is not None:
-        terms = terms.masked_fill((probs > 0) & ~q.options.valid, torch.inf)
+    # Not `q.mask`, which is a method in Pyro's classes.
+    valid = q.options.valid if isinstance(q, Catnat) and q.options is not None else None
+    if valid is not None:
+        terms = terms.masked_fill((probs > 0) & ~valid, torch.inf)
     return terms.sum(-1)
 
 
