@@ -10,12 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conformance import backends
 
 import catnat.jax
-import catnat.jax.extend as jax_extend
 import catnat.torch
-import catnat.torch.extend as torch_extend
 
 TORCH_NAMES_IN_JAX = {"dim": "axis", "generator": "key"}
 # What a signature may have beyond its counterpart's, and why.
@@ -25,7 +22,7 @@ ONLY_TORCH = {
     "sparse",  # gradients of the touched rows alone: those of JAX are dense arrays
 }
 ONLY_JAX = {
-    ".ScoreLayer": {"key"},  # JAX has no global generator to initialize from
+    ".CatnatLinear": {"key"},  # JAX has no global generator to initialize from
     ".CatnatHead": {"key"},
     ".estimators.MovingAverage": {"total", "weight"},  # its state: a pytree carries what a module would keep
 }
@@ -81,8 +78,6 @@ def test_the_exceptions_are_needed():
 
 # ---- the same formulas and annotations ----
 
-# Adapters do not need the same of both frameworks; what has the same name is compared.
-COMMON_IN_EXTEND = [f".extend.{name}" for name in torch_extend.__all__ if name in jax_extend.__all__]
 ANNOTATIONS_IN_JAX = {
     "Tensor": "Array",
     "torch.Generator | None": "PRNGKeyArray",
@@ -153,7 +148,7 @@ def excused(place):
     return [pattern for pattern in DIFFERENT_ANNOTATIONS if re.fullmatch(pattern, place)]
 
 
-@pytest.mark.parametrize("name", [*names_of("torch"), *COMMON_IN_EXTEND])
+@pytest.mark.parametrize("name", names_of("torch"))
 def test_the_same_formulas_and_annotations(name):
     for member, torchs, jaxs in with_members(name):
         assert formulas(torchs) == formulas(jaxs), member
@@ -241,8 +236,8 @@ def test_values_and_gradients(tree, activation):
     def bound(lib, *args):
         return {name: lambda s, f=f: f(lib, s, *args) for name, f in FUNCTIONS.items()}
 
-    found = in_jax(bound(catnat.jax, other, classes, case.tree, backends.load("jax").build_activation(row)), scores)
-    native = torch.tensor(other), torch.tensor(classes), case.tree, backends.load("torch").build_activation(row)
+    found = in_jax(bound(catnat.jax, other, classes, case.tree, row.activation), scores)
+    native = torch.tensor(other), torch.tensor(classes), case.tree, row.activation
     for name, function in bound(catnat.torch, *native).items():
         for one, other in zip(in_torch(function, scores), found[name], strict=True):
             agree(one, other)
@@ -300,5 +295,5 @@ def test_heads(name):
 @pytest.mark.parametrize("name", ["scores", "log_prob", "log_prob_of", "sample", "topk", "predict", "distribution"])
 def test_heads_have_the_same_methods(name):
     torch_has, jax_has = (parameters(getattr(lib.CatnatHead, name)) for lib in (catnat.torch, catnat.jax))
-    jax_has.pop("axis_name", None)  # where torch has another class, ParallelCatnatHead
+    jax_has.pop("axis_name", None)  # where torch has other tools for rows on several devices
     assert list(torch_has.items()) == list(jax_has.items())

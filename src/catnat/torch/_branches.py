@@ -103,7 +103,10 @@ def branches_of(tree: Tree, activation: Activation, device: torch.device, dtype:
     if tree.is_symmetric:
         return kind(activation, largest_logit(dtype), tuple(float(column[0]) for column in columns), None)
     rows = np.stack([np.broadcast_to(column, tree.num_nodes) for column in columns], -1)
-    return kind(activation, largest_logit(dtype), (), torch.as_tensor(rows, device=device, dtype=dtype))
+    found = kind(activation, largest_logit(dtype), (), torch.as_tensor(rows, device=device, dtype=dtype))
+    # To the compiler a view's offset would be one more size, which may happen to be that of a batch.
+    found._constants = tuple(torch.as_tensor(column, device=device, dtype=dtype) for column in rows.T.copy())
+    return found
 
 
 # ---- from log-odds: the sigmoid, and activations of one's own ----
