@@ -186,6 +186,10 @@ def test_validate_mask():
     rows.assert_equal(vmap(lambda mask: ct.validate_mask(mask, 3))(NOTHING), wanted)
     compiled = torch.compile(lambda mask: ct.validate_mask(mask, 3), backend="aot_eager", fullgraph=True)
     rows.assert_equal(compiled(NOTHING), wanted)
+    # Of a forest every variable needs a valid class.
+    both = torch.cat([NOTHING, NOTHING.flip(0)], -1)
+    for sizes, usable in (([3, 3], wanted), ([2, 4], wanted), ([1, 1, 4], torch.zeros(3, dtype=torch.bool))):
+        rows.assert_equal(ct.validate_mask(both, catnat.Forest(sizes)), usable)
 
 
 # ---- errors ----

@@ -138,7 +138,7 @@ def _inverse(activation: Activation, logit: Array) -> Array:
 
     def in_numpy(logit: Any) -> Any:
         yes = 1 / (1 + np.exp(-np.clip(np.asarray(logit, dtype=np.float64), -700, 700)))
-        return activation.inverse(clip_to_open_unit(yes)).astype(logit.dtype)
+        return activation.inverse(clip_to_open_unit(yes)).astype(shape.dtype)
 
     shape = jax.ShapeDtypeStruct(logit.shape, logit.dtype)
     return jax.pure_callback(in_numpy, shape, logit, vmap_method="expand_dims")

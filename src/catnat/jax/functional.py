@@ -240,7 +240,7 @@ def entropy(
 ) -> Float[Array, "*batch"]:
     r"""The entropy in nats, by the chain rule over the tree.
 
-    .. math:: H(p) = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
+    .. math:: H(p) = -\sum_k p_k \log p_k = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
 
     Args:
         scores: One score per inner node on the last axis.
@@ -265,7 +265,7 @@ def kl_divergence(
 ) -> Float[Array, "*batch"]:
     r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
 
-    .. math:: KL(p \| q) = \sum_i P_p(i)\, kl(a_i \| b_i)
+    .. math:: KL(p \| q) = \sum_k p_k \log \frac{p_k}{q_k} = \sum_i P_p(i)\, kl(a_i \| b_i)
 
     Finite: where q gives a class probability 0, its floored log-probability counts.
 

@@ -23,6 +23,7 @@ __all__ = [
     "fisher_rao_distance",
     "isotropic_scale",
     "kl_step",
+    "log_abs_det_jacobian",
     "natural_gradient",
     "reach",
     "saturated",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -166,7 +166,7 @@ class CatnatLinear(RowPerNode):
         super().__init__(in_features, classes, activation, bias, dtype, key)
 
     @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> CatnatLinear:
+    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
         """The layer whose state this is, built with the tree and the activation that the state holds.
 
         Args:

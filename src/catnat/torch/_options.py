@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.torch import _dense, _inputs
+from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree
 
 # Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
@@ -112,15 +113,15 @@ def options_from(
     return Options(valid, temperature, float(unimix))
 
 
-def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree) -> Bool[Tensor, "*batch"]:
-    """Which rows of a mask can be used: those that leave at least one class.
+def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
+    """Which rows of a mask can be used: those that leave at least one class of every variable.
 
     A distribution that validates its arguments raises for a row that leaves none. Without validation, under
     ``torch.compile`` and under ``vmap`` it treats the row as unmasked: this function tells which rows those are.
 
     Args:
         mask: Boolean, True for valid classes.
-        classes: The number of classes, or the tree.
+        classes: The number of classes, the tree, or the forest.
 
     Example:
         >>> import torch
@@ -128,8 +129,9 @@ def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree) -> 
         >>> validate_mask(torch.tensor([[True, False, True], [False, False, False]]), 3)
         tensor([ True, False])
     """
-    num_classes = classes.num_classes if isinstance(classes, Tree) else _checks.num_classes(classes)
-    return _as_boolean(mask, num_classes).any(-1)
+    forest = classes if isinstance(classes, Forest) else Forest([classes])
+    parts = _as_boolean(mask, forest.num_classes).split(forest.sizes, -1)
+    return torch.stack([part.any(-1) for part in parts]).all(0)
 
 
 def _valid_of(mask: Tensor, *, check: bool) -> Tensor:
