@@ -36,8 +36,8 @@ def applied(mutant: Mutant, tree: pathlib.Path) -> Iterator[None]:
 
 def tested(mutant: Mutant, tree: pathlib.Path) -> subprocess.CompletedProcess[str]:
     """Its tests, up to the first that fails, in a process that imports both packages from ``tree``."""
-    package = tree / "experiments" if mutant.tests.startswith("experiments/") else tree
-    tests = [tree / test for test in mutant.tests.split()]
+    package = tree / "experiments" if mutant.tests[0].startswith("experiments/") else tree
+    tests = [tree / test for test in mutant.tests]
     paths = os.pathsep.join([str(tree / "src"), str(tree / "experiments/src")])
     # Without bytecode: a mutant of the same length, written in the same second, would be taken for its predecessor.
     # Without kernels: they stand in for the Python code that the mutants are in.
