@@ -361,7 +361,7 @@ class ShardedCatnatHead(PathHead):
 
     def _as_rows(self, head: ct.CatnatHead, nodes: Tensor | slice) -> Tensor:
         weight = head.weight[nodes]
-        if self.bias:
+        if head.bias is not None:
             weight = torch.cat([weight, head.bias[nodes].unsqueeze(-1)], -1)
         return F.pad(weight, (0, self.width - weight.shape[-1])).to(self.top.dtype)
 

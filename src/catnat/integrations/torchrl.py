@@ -152,7 +152,7 @@ def _parts(network: nn.Module) -> tuple[nn.Module, ct.CatnatLinear | None]:
         return nn.Identity(), network
     if isinstance(network, nn.Sequential) and len(network):
         body, layer = _parts(network[-1])
-        return nn.Sequential(*network[:-1], body), layer
+        return nn.Sequential(*list(network)[:-1], body), layer
     if any(isinstance(module, ct.CatnatLinear) for module in network.modules()):
         raise ValueError(
             f"`network` is a {type(network).__name__} with a CatnatLinear inside, whose output is logits, but scores "
