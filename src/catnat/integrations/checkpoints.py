@@ -101,15 +101,16 @@ def _fitted(
     held_out: float,
     steps: int,
 ) -> Converted:
+    bias: Tensor | None = linear.bias
     layer = ct.CatnatLinear(
-        linear.in_features, tree, activation, linear.bias is not None, linear.weight.device, linear.weight.dtype
+        linear.in_features, tree, activation, bias is not None, linear.weight.device, linear.weight.dtype
     )
     with torch.no_grad():
         every = inputs.detach().reshape(-1, linear.in_features).to(torch.float64, copy=True)
         order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).to(every.device)
         aside, used = order.tensor_split([_held_out(len(every), held_out)])
-        logits = F.linear(every, linear.weight.double(), None if linear.bias is None else linear.bias.double())
-        columns, back = _coordinates(every[used], linear.bias is not None)
+        logits = F.linear(every, linear.weight.double(), None if bias is None else bias.double())
+        columns, back = _coordinates(every[used], bias is not None)
         costs = _costs(logits[used], tree, activation)
         fit = _held_back(costs, columns, ct.scores_from_logits(logits[used], tree, activation))
     if steps:

@@ -90,7 +90,7 @@ def edge_scores(
     return ct.scores_from_probs(both, activation=activation).squeeze(-1).to(yes.dtype)
 
 
-def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> None:
+def _check_candidates(candidates: Any, num_nodes: int, undirected: bool) -> None:
     """Raise unless every column is a pair of nodes, and no pair is there twice."""
     integers = isinstance(candidates, Tensor) and candidates.dtype in (torch.int64, torch.int32)
     if not integers or candidates.ndim != 2 or candidates.shape[0] != 2:
@@ -118,6 +118,15 @@ def _check_candidates(candidates: Tensor, num_nodes: int, undirected: bool) -> N
         raise ValueError(
             f"`candidates` holds the pair ({again // num_nodes}, {again % num_nodes}) more than once"
             f"{', in one direction or the other' if undirected else ''}, but every candidate is one variable.{hint}"
+        )
+
+
+def _check_scores(scores: Any) -> None:
+    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
+        kind, shape = (getattr(scores, name, None) for name in ("dtype", "shape"))
+        raise TypeError(
+            f"`scores` is a {type(scores).__name__} of dtype {kind} and shape {shape}, but a floating-point tensor "
+            "with one score per candidate on its last axis is needed."
         )
 
 
@@ -267,16 +276,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         undirected: bool = False,
         validate_args: bool | None = None,
     ) -> None:
-        if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
-            kind = (
-                f"{scores.dtype} of shape {tuple(scores.shape)}"
-                if isinstance(scores, Tensor)
-                else type(scores).__name__
-            )
-            raise TypeError(
-                f"`scores` is {kind}, but a floating-point tensor with one score per candidate on its last axis is "
-                "needed."
-            )
+        _check_scores(scores)
         if validate_args is not False:
             _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
         if scores.shape[-1] != candidates.shape[1]:
