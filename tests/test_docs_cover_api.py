@@ -13,6 +13,7 @@ import pytest
 import catnat
 import catnat.integrations
 import catnat.jax
+import catnat.taxonomy
 import catnat.torch
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -39,6 +40,7 @@ def installed(name):
 PAGES = {
     "api.md": [
         catnat,
+        catnat.taxonomy,
         catnat.torch,
         catnat.torch.geometry,
         catnat.torch.estimators,
@@ -118,7 +120,7 @@ def test_both_frameworks_stand_under_the_same_headings():
     torch, jax = (
         re.findall(r"^##+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE) for page in list(PAGES)[:2]
     )
-    of_both = ("Trees", "Activations")
+    of_both = ("Trees", "Taxonomies", "Activations")
     assert [heading for heading in torch if heading not in of_both] == jax
 
 

@@ -327,6 +327,12 @@ def random_projection(values: Any, size: int = 32, seed: int = 0) -> Vectors:
 
     Returns:
         The features, (n, size), float32.
+
+    Example:
+        >>> import numpy as np
+        >>> import catnat
+        >>> catnat.random_projection(np.eye(3), size=8).shape
+        (3, 8)
     """
     table = values if is_sparse(values) else as_array(values)
     if len(table.shape) != 2:
