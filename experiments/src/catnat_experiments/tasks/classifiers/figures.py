@@ -54,10 +54,12 @@ def back_off(runs: pd.DataFrame, path: Path) -> Path:
     of = dict(iter(runs.groupby("config.parameterization")))
     learners = list(dict.fromkeys(method.split(",")[0] for method in TEXT_METHODS if method in of))
     figure, panels = plots.grid(len(learners), 3.0, sharex=True, sharey=True)
+    for method in (method for method in TEXT_METHODS if method in of):
+        panels[0].plot([], [], color=colour(method, tuple(TEXT_METHODS)), label=method)
     for axes, learner in zip(panels, learners, strict=True):
         for method in (method for method in TEXT_METHODS if method in of and method.startswith(learner)):
             information, accuracy = (np.mean(of[method][f"history.{what}"].tolist(), axis=0) for what in _CURVE)
-            axes.plot(information, accuracy, lw=1.4, color=colour(method, ALL), label=method)
+            axes.plot(information, accuracy, lw=1.4, color=colour(method, tuple(TEXT_METHODS)))
         axes.set_title(learner, fontsize="medium")
         axes.set_xlabel("information in the answers")
     panels[0].set_ylabel("accuracy of the answers")
