@@ -95,8 +95,13 @@ def test_no_batch_and_empty_batches(backend, tree, activation):
         assert backend.log_catnat(scores, tree.tree, activation).shape == (*shape, tree.num_classes)
         assert backend.entropy(scores, tree.tree, activation).shape == shape
         assert backend.mode(scores, tree.tree, activation).shape == shape
-        assert backend.sample(scores, tree.tree, activation, sample_shape=(2,)).shape == (2, *shape)
-        assert backend.log_prob(scores, np.zeros(shape, int), tree.tree, activation).shape == shape
+        assert backend.kl_divergence(scores, scores, tree.tree, activation).shape == shape
+        assert backend.reach(scores, tree.tree, activation).shape == (*shape, tree.num_nodes)
+        assert backend.sample_without_replacement(scores, 1, tree.tree, activation).shape == (*shape, 1)
+        for more in ((), (2,), (0,), (2, 0)):
+            assert backend.sample(scores, tree.tree, activation, sample_shape=more).shape == (*more, *shape)
+            assert backend.log_prob(scores, np.zeros((*more, *shape), int), tree.tree, activation).shape == (*more, *shape)
+        assert backend.grad("entropy", np.ones(shape), scores, tree.tree, activation).shape == scores.shape
 
 
 def test_one_class_is_certain(backend, activation):

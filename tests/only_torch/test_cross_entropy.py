@@ -151,6 +151,10 @@ def test_the_mean_over_nothing_is_zero():
             (gradient,) = torch.autograd.grad(loss, scores)
             assert (gradient == 0).all()
             assert ct.cross_entropy(scores, torch.full((3,), -100), tree, reduction="sum", **options) == 0
+        empty = torch.zeros(0, tree.num_nodes, requires_grad=True)
+        loss = ct.cross_entropy(empty, torch.zeros(0, dtype=torch.int64), tree)
+        loss.backward()
+        assert loss == 0
     zero_weight = ct.cross_entropy(torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64), weight=torch.zeros(5))
     assert zero_weight == 0
 

@@ -207,7 +207,7 @@ def test_the_operators_are_what_the_compiler_needs():
     kernel, scores = plan_with("Kernel", catnat.balanced(18), ct.natural(), torch.float32).method, torch.randn(3, 17)
     code, depth = kernel._code, kernel.plan.tree.depth
     given = (scores.clone().requires_grad_(), kernel._constants, kernel._table, 18, depth, code, True)
-    torch.library.opcheck(torch.ops.catnat.log_probs.default, given)
+    torch.library.opcheck(torch.ops.catnat.differentiable_log_probs.default, given)
     uniforms, drawn = torch.rand(3, depth), torch.empty(3, dtype=torch.int64)
     given = (scores, kernel._constants, kernel._table, uniforms, code, drawn)
     torch.library.opcheck(torch.ops.catnat.draw.default, given)

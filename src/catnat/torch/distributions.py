@@ -119,6 +119,7 @@ class Catnat(td.Categorical):
             or valid_classes is not None
             or isinstance(temperature, Tensor)
             or temperature != 1
+            or type(unimix) is not float
             or unimix
         ):
             options = _options.options_from(
