@@ -13,6 +13,7 @@ import pytest
 import catnat
 import catnat.integrations
 import catnat.jax
+import catnat.taxonomy
 import catnat.torch
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -39,6 +40,7 @@ def installed(name):
 PAGES = {
     "api.md": [
         catnat,
+        catnat.taxonomy,
         catnat.torch,
         catnat.torch.geometry,
         catnat.torch.estimators,
@@ -118,7 +120,7 @@ def test_both_frameworks_stand_under_the_same_headings():
     torch, jax = (
         re.findall(r"^##+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE) for page in list(PAGES)[:2]
     )
-    of_both = ("Trees", "Activations")
+    of_both = ("Trees", "Taxonomies", "Activations")
     assert [heading for heading in torch if heading not in of_both] == jax
 
 
@@ -130,7 +132,8 @@ def test_has_a_docstring(name):
     assert first.endswith("."), f"{name}: the first line of the docstring is a sentence, not {first!r}"
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isfunction(find(name))])
+# A picture has no value to print.
+@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isfunction(find(name)) and ".plot_" not in name])
 def test_function_shows_an_example_or_its_formula(name):
     doc = own_docstring(find(name))
     assert ">>>" in doc or ".. math::" in doc or ":math:" in doc, f"{name} shows neither an example nor a formula"

@@ -327,6 +327,11 @@ def random_projection(values: Any, size: int = 32, seed: int = 0) -> Vectors:
 
     Returns:
         The features, (n, size), float32.
+
+    Example:
+        >>> import numpy as np, catnat
+        >>> catnat.random_projection(np.eye(1000)[:5], 16).shape
+        (5, 16)
     """
     table = values if is_sparse(values) else as_array(values)
     if len(table.shape) != 2:
