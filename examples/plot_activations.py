@@ -22,7 +22,7 @@ import catnat.torch as ct
 torch.set_num_threads(1)
 plt.rcParams["figure.dpi"] = 150
 # Okabe and Ito's colours, safe for colour-blind readers
-NATURAL, SIGMOID = "#0072B2", "#CC79A7", "#009E73"
+NATURAL, SIGMOID = "#0072B2", "#CC79A7"
 
 
 def value_and_slope(activation, x):

@@ -77,6 +77,15 @@ def back_off_curve(
         y: The label of every row.
         least_level: As for :func:`back_off`.
         sample_weight: The weight of every row.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import back_off_curve
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> probs = [[0.0, 0.95, 0.05, 0.0], [0.02, 0.5, 0.48, 0.0]]
+        >>> curve = back_off_curve(taxonomy, probs, ["lion", "lynx"])
+        >>> curve.accuracy.tolist(), curve.information.tolist()
+        ([0.5, 1.0, 1.0, 1.0], [1.0, 0.75, 0.5, 0.25])
     """
     lineage, candidates = taxonomy.lineage, _Candidates(taxonomy, least_level)
     rows = probabilities.checked(taxonomy, probs)
