@@ -89,6 +89,38 @@ def test_weights_go_from_one_framework_to_the_other(kind):
     torch.testing.assert_close(back.weight, one.weight)
 
 
+@pytest.mark.parametrize("lib", [ct, cj], ids=["torch", "jax"])
+@every_kind
+def test_it_starts_near_the_prior(lib, kind):
+    """For inputs of unit variance scores have standard deviation 0.5: well inside the natural activation's band."""
+    torch.manual_seed(0)
+    tree, more = catnat.huffman(cases.zipf(100)), {"key": jax.random.key(0)} if lib is cj else {}
+    layer = getattr(lib, kind)(256, tree, **more)
+    (x,) = arrays(lib, np.random.default_rng(0).normal(size=(4000, 256)).astype(np.float32))
+    scores, probs = numpy(layer.scores(x)), np.exp(numpy(layer.log_probs(x)))
+    assert 0.49 < (scores.std(0) ** 2).mean() ** 0.5 < 0.51
+    assert scores.std(0).max() < 0.65
+    np.testing.assert_allclose(probs.mean(0), tree.prior, atol=0.03)
+    assert not numpy(layer.bias).any()
+
+
+@every_kind
+def test_a_torch_layer_is_a_module_like_any_other(kind):
+    layer = make(ct, kind)
+    assert list(layer.state_dict()) == ["weight", "bias", "_extra_state"]
+    before = layer.weight.detach().clone()
+    nn.init.ones_(layer.bias)
+    layer.reset_parameters()
+    assert not torch.equal(layer.weight, before)
+    assert not layer.bias.any()
+    assert all(part in repr(layer) for part in (kind, "3", repr(TREE), "sigmoid"))
+    for dtype in (torch.float64, torch.bfloat16):
+        assert layer.to(dtype).log_probs(torch.ones(2, 3, dtype=dtype)).dtype == dtype
+    one = make(ct, kind, classes=1)
+    assert one.weight.shape == (0, 3)
+    torch.testing.assert_close(one.log_probs(torch.zeros(2, 3)), torch.zeros(2, 1))
+
+
 # ---- checkpoints ----
 
 TREES = {
