@@ -100,15 +100,8 @@ def test_no_batch_and_empty_batches(backend, tree, activation):
         assert backend.sample_without_replacement(scores, 1, tree.tree, activation).shape == (*shape, 1)
         for more in ((), (2,), (0,), (2, 0)):
             assert backend.sample(scores, tree.tree, activation, sample_shape=more).shape == (*more, *shape)
-<<<<<<< HEAD
-            assert backend.log_prob(scores, np.zeros((*more, *shape), int), tree.tree, activation).shape == (
-                *more,
-                *shape,
-            )
-=======
             classes = np.zeros((*more, *shape), int)
             assert backend.log_prob(scores, classes, tree.tree, activation).shape == classes.shape
->>>>>>> tests
         assert backend.grad("entropy", np.ones(shape), scores, tree.tree, activation).shape == scores.shape
 
 

@@ -36,15 +36,7 @@ CALLS = {
 }
 FIVE = catnat.balanced(5)
 BAD = {
-<<<<<<< HEAD
-    "one score per class": (
-        (torch.zeros(3, 5), FIVE),
-        ValueError,
-        r"`scores` has 5 .* 4 nodes.*softmax.*balanced\(6\)",
-    ),
-=======
     "one score per class": ((torch.zeros(3, 5), FIVE), ValueError, r"`scores` has 5 .*4 nodes.*softmax.*balanced\(6\)"),
->>>>>>> tests
     "any other width": ((torch.zeros(3, 7), catnat.chain(5)), ValueError, r"`scores` has 7 .* 4 nodes.*balanced\(8\)"),
     **{
         f"a {type(bad).__name__} as scores": ((bad, FIVE), TypeError, rf"`scores` is a {type(bad).__name__}.*as_tensor")
