@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
 
 import pytest
 import torch
-from only_torch import rows
+from only_torch import functions, rows
+from only_torch.functions import Function
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
@@ -18,50 +20,18 @@ import catnat.torch as ct
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
-Function = Callable[[Tensor, catnat.Tree, ct.Activation], Tensor]
-
 
 def some_classes(tree: catnat.Tree, *shape: int) -> Tensor:
     return torch.randint(tree.num_classes, shape, generator=rows.seeded(9))
 
 
-def log_prob(scores, tree, activation):
-    return ct.log_prob(scores, some_classes(tree, 3, *scores.shape[:-1]), tree, activation)
-
-
-def kl(scores, tree, activation):
-    return ct.kl_divergence(scores, scores.flip(0), tree, activation)
-
-
-def cross_entropy(scores, tree, activation):
-    return ct.cross_entropy(scores, some_classes(tree, *scores.shape[:-1]), tree, activation)
-
-
-def smooth_cross_entropy(scores, tree, activation):
-    target = some_classes(tree, *scores.shape[:-1])
-    return ct.cross_entropy(scores, target, tree, activation, label_smoothing=0.2, reduction="none")
-
-
-def catnat_log_prob(scores, tree, activation):
-    return ct.Catnat(scores, tree, activation).log_prob(some_classes(tree, 3, *scores.shape[:-1]))
-
-
-def relaxed(scores, tree, activation):
-    return ct.RelaxedOneHotCatnat(0.7, scores, tree, activation).rsample(generator=rows.seeded(8))
-
-
-FUNCTIONS: dict[str, Function] = {
-    "catnat": ct.catnat,
-    "log_catnat": ct.log_catnat,
-    "log_prob": log_prob,
-    "entropy": ct.entropy,
-    "kl_divergence": kl,
-    "cross_entropy": cross_entropy,
-    "cross_entropy-smooth": smooth_cross_entropy,
-    "reach": ct.geometry.reach,
-    "fisher_diagonal": ct.geometry.fisher_diagonal,
-    "Catnat.log_prob": catnat_log_prob,
-    "RelaxedOneHotCatnat.rsample": relaxed,
+FUNCTIONS = {
+    **{
+        name: functions.FUNCTIONS[name]
+        for name in functions.FUNCTIONS
+        if name not in ("cross_entropy-sum", "Catnat.entropy")
+    },
+    "RelaxedOneHotCatnat.rsample": functools.partial(functions.relaxed, 0.7),
 }
 SMALL = {
     "balanced-3": catnat.balanced(3),

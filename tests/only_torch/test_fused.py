@@ -20,15 +20,7 @@ from catnat.torch._plan import Plan
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 
-def kernels_are_installed() -> bool:
-    try:
-        import catnat_kernels.torch_ops  # noqa: F401 - registers its operators
-    except ImportError:
-        return False
-    return True
-
-
-installed = pytest.mark.skipif(not kernels_are_installed(), reason="no kernels are installed")
+installed = pytest.mark.skipif(not _fused.kernels_in_use(), reason="no kernels are in use")
 every_method = pytest.mark.parametrize("method", ["ByHand", pytest.param("Kernel", marks=installed)])
 # The sizes around every tile of the kernels, and of its levels, full and not.
 TREES = {

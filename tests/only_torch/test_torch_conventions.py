@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from only_torch import rows
+from only_torch.functions import FUNCTIONS
 from torch import Tensor, nn
 from torch import distributions as td
 from torch._subclasses import FakeTensorMode
@@ -22,27 +23,6 @@ import catnat.torch as ct
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
-FUNCTIONS = {
-    "catnat": ct.catnat,
-    "log_catnat": ct.log_catnat,
-    "log_prob": lambda s, *args: ct.log_prob(s, torch.zeros(s.shape[:-1], dtype=torch.int64, device=s.device), *args),
-    "entropy": ct.entropy,
-    "kl_divergence": lambda s, *args: ct.kl_divergence(s, s.flip(0), *args),
-    "cross_entropy": lambda s, *args: ct.cross_entropy(
-        s, torch.zeros(len(s), dtype=torch.int64, device=s.device), *args
-    ),
-    "cross_entropy-smooth": lambda s, *args: ct.cross_entropy(
-        s, torch.zeros(len(s), dtype=torch.int64, device=s.device), *args, label_smoothing=0.1
-    ),
-    "reach": ct.geometry.reach,
-    "fisher_diagonal": ct.geometry.fisher_diagonal,
-    "Catnat.log_prob": lambda s, *args: ct.Catnat(s, *args, validate_args=False).log_prob(
-        torch.zeros(s.shape[:-1], dtype=torch.int64, device=s.device)
-    ),
-    "Catnat.entropy": lambda s, *args: ct.Catnat(s, *args).entropy(),
-    "Catnat.logits": lambda s, *args: ct.Catnat(s, *args).logits,
-    "OneHotCatnat.probs": lambda s, *args: ct.OneHotCatnat(s, *args).probs,
-}
 DISCRETE = {
     "mode": ct.mode,
     "saturated": ct.geometry.saturated,
@@ -154,7 +134,7 @@ def test_default_dtype_float64():
             for tree in rows.FEW_TREES.values():
                 scores = rows.around(tree, 3, dtype=dtype)
                 for name, function in FUNCTIONS.items():
-                    assert function(scores, tree).dtype == dtype, name
+                    assert function(scores, tree, "natural").dtype == dtype, name
         assert ct.CatnatLinear(3, 5).weight.dtype == torch.float64
         assert ct.catnat(torch.zeros(3)).dtype == torch.float64
         relaxed = ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 3, dtype=torch.float32))
