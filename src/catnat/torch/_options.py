@@ -55,7 +55,7 @@ def apply_options(logs: Tensor, options: Options, log_of_zero: float) -> Tensor:
     if has_temperature or valid is not None:
         logs = F.log_softmax(logs, -1)
     if unimix:
-        count = logs.new_tensor(logs.shape[-1]) if valid is None else valid.sum(-1, keepdim=True).to(logs.dtype)
+        count = logs.new_full((), logs.shape[-1]) if valid is None else valid.sum(-1, keepdim=True).to(logs.dtype)
         logs = _dense.log_add(logs + math.log1p(-unimix), math.log(unimix) - count.log())
     return logs if valid is None else logs.masked_fill(invalid, lowest)
 

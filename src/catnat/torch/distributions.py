@@ -517,7 +517,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         categorical, temperature = self.base_dist._categorical, self.temperature
         logs = value.to(temperature.dtype).clamp(min=torch.finfo(temperature.dtype).tiny).log()
         terms = F.log_softmax(categorical.log_probs() - temperature.unsqueeze(-1) * logs, -1) - logs
-        count = logs.new_tensor(logs.shape[-1])
+        count = logs.new_full((), logs.shape[-1])
         if categorical.mask is not None:
             count = categorical.mask.sum(-1).to(logs.dtype)
             terms = torch.where(categorical.mask, terms, torch.zeros_like(terms))

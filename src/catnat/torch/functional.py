@@ -403,7 +403,7 @@ def _losses_of_probs(
     if weight is not None:
         target = target * weight
     losses = -(_fused.log_probs(plan, _inputs.widen(scores)) * target).sum(-1)
-    return losses, losses.new_tensor(losses.numel())
+    return losses, losses.new_full((), losses.numel())
 
 
 def _losses_of_classes(
