@@ -50,7 +50,11 @@ BAD = {
     **{f"{bad!r} as tree": ((S, bad), TypeError, r"`tree` is .*balanced\(") for bad in (5.5, True, "tree", [[0, 1]])},
     "an unknown activation": ((S, FIVE, "softmax"), ValueError, "`activation` is 'softmax'.*'natural', 'sigmoid'"),
     **{
-        f"{bad!r} as activation": ((S, FIVE, bad), TypeError, "`activation` is .*subclass of catnat.Activation")
+        f"{getattr(bad, '__name__', bad)} as activation": (
+            (S, FIVE, bad),
+            TypeError,
+            "`activation` is .*subclass of catnat.Activation",
+        )
         for bad in (torch.sigmoid, 3, None, ct.natural)
     },
 }
