@@ -386,7 +386,7 @@ def test_mistakes(framework):
     scores, edges = framework.array(np.zeros(3)), [0.0, 1.0, 2.0, 3.0, 4.0]
     with pytest.raises(ValueError, match="5 classes has 4 nodes"):
         build(scores, [*edges, 5.0])
-    with pytest.raises(ValueError, match=r"`tree` is .*4 bins"):
+    with pytest.raises(ValueError, match=r"`tree` .*4 bins"):
         build(scores, edges, catnat.balanced(5))
     with pytest.raises(ValueError, match="not finite"):
         build(scores, [*edges[:-1], np.inf])

@@ -191,7 +191,7 @@ def fresh(tree):
         ),  # 4 arcsin sqrt 0.2 = 1.9
         ("natural", catnat.balanced(3).with_prior([0.02, 0.38, 0.6]), True),  # 4 arcsin sqrt 0.05 = 0.9
         ("natural", catnat.balanced(3).with_prior([0.38, 0.02, 0.6]), True),  # the other side
-        ("natural", catnat.chain(40), True),
+        ("natural", catnat.chain(43), True),
         ("natural-width-3", catnat.balanced(4), False),
         ("sigmoid", catnat.chain(40), False),
     ],

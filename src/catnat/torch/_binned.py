@@ -19,7 +19,6 @@ from catnat.torch._bin_positions import Position, Table
 from catnat.torch.distributions import AnyScores, Catnat, validates
 from catnat.trees import bins
 from catnat.trees.bins import Bins
-from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
 
@@ -68,13 +67,14 @@ class BinnedCatnat(td.Distribution):
         validate_args: bool | None = None,
     ) -> None:
         self.bins = _bin_positions.bins_of(bins)
-        tree = as_tree(tree, self.bins.num_bins)
-        if tree.num_classes != self.bins.num_bins:
+        given = self.bins.num_bins if tree is None else tree
+        classes = given.num_classes if isinstance(given, Tree) else given
+        if isinstance(given, (Tree, int)) and classes != self.bins.num_bins:
             raise ValueError(
-                f"`tree` is {tree!r} with {tree.num_classes} classes, but there are {self.bins.num_bins} bins: a tree "
-                "over the bins is needed, one class for each."
+                f"`tree` has {classes} classes, but there are {self.bins.num_bins} bins: a tree over the bins is "
+                "needed, one class for each."
             )
-        self._categorical = Catnat(scores, tree, activation, validate_args=validate_args)
+        self._categorical = Catnat(scores, given, activation, validate_args=validate_args)
         td.Distribution.__init__(self, self._categorical.batch_shape, Size(), validate_args=False)
         self._validate_args = validates(validate_args)
 
