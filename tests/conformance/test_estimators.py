@@ -136,14 +136,6 @@ def test_enumeration_gives_all_classes_at_once(framework, kind):
     np.testing.assert_array_equal(values, wanted)
 
 
-def test_enumeration_reaches_the_parameters_of_f(framework):
-    dist = framework.lib.Catnat(framework.array(SCORES))
-    _, got = framework.value_and_gradient(
-        lambda table: framework.lib.estimators.enumerate_exactly(lambda k: table[k] ** 2, dist), COSTS
-    )
-    np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
-
-
 @pytest.mark.expensive_compile
 def test_enumeration_has_second_derivatives(framework):
     def expected(scores):
@@ -207,20 +199,6 @@ def test_no_gradient_goes_to_the_baseline(framework):
         np.array(1.0),
     )
     assert got == 0
-
-
-def test_the_score_function_reaches_the_parameters_of_f(framework):
-    """The pathwise part: over all draws, its mean is the gradient of the expected cost in f's own table."""
-    draws, probabilities = all_tuples(2)
-    dist = with_draws(framework, "Catnat", framework.array(repeated(draws.shape[1])), draws)
-    _, got = framework.value_and_gradient(
-        lambda table: framework.lib.estimators.score_function(
-            lambda k: table[k] ** 2, dist, num_samples=2, baseline="leave-one-out", **framework.seeded(0)
-        ),
-        COSTS,
-        probabilities,
-    )
-    np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
 
 
 # ---- unordered_set: no bias, by listing all sets ----
@@ -289,18 +267,6 @@ def test_the_whole_set_has_no_variance(framework, kind, classes):
 
 
 @pytest.mark.expensive_compile
-def test_sets_reach_the_parameters_of_f(framework, monkeypatch):
-    sets, dist = all_sets(2), framework.lib.Catnat(framework.array(repeated(math.comb(K, 2))))
-    give(framework, list(sets), monkeypatch)
-    _, got = framework.value_and_gradient(
-        lambda table: framework.lib.estimators.unordered_set(lambda k: table[k] ** 2, dist, 2, **framework.seeded(0)),
-        COSTS,
-        np.array(list(sets.values())),
-    )
-    np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
-
-
-@pytest.mark.expensive_compile
 def test_one_certain_class_and_a_tiny_rest(framework):
     """1 - p(S) would be all rounding here; the rest is summed instead."""
     p = np.full((3000, 10), 1e-9, np.float32)
@@ -319,6 +285,30 @@ def test_small_sets_of_very_many_classes(framework):
             lambda drawn: framework.array(np.full(drawn.shape, 3, np.float32)), dist, size, **framework.randomness(0)
         )
         np.testing.assert_allclose(framework.numpy(found), 3, rtol=1e-5)
+
+
+# ---- parameters of f ----
+
+
+@pytest.mark.parametrize("estimator", ["enumerate_exactly", "score_function", "unordered_set"])
+def test_the_parameters_of_f_are_reached(framework, estimator, monkeypatch):
+    """The pathwise part: over all outcomes, its mean is the gradient of the expected cost in f's own table."""
+    lib, sets, (draws, of_draws) = framework.lib.estimators, all_sets(2), all_tuples(2)
+    give(framework, list(sets), monkeypatch)
+    how, weights = framework.seeded(0), {"score_function": of_draws, "unordered_set": np.array(list(sets.values()))}
+    probabilities = weights.get(estimator, np.ones(1))
+    scores = framework.array(repeated(len(probabilities)))
+
+    def estimate(table):
+        if estimator == "score_function":
+            dist, more = with_draws(framework, "Catnat", scores, draws), {"num_samples": 2, "baseline": "leave-one-out"}
+            return lib.score_function(lambda k: table[k] ** 2, dist, **more, **how)
+        given = () if estimator == "enumerate_exactly" else (2,)
+        dist = framework.lib.Catnat(scores)
+        return getattr(lib, estimator)(lambda k: table[k] ** 2, dist, *given, **(how if given else {}))
+
+    _, got = framework.value_and_gradient(estimate, COSTS, probabilities)
+    np.testing.assert_allclose(got, 2 * P * COSTS, rtol=1e-12)
 
 
 # ---- variance, exactly ----
@@ -840,44 +830,69 @@ def test_dtypes_of_results(framework):
 
 # ---- errors ----
 
+NO_COSTS = np.array([1, 2, -3])
+ERRORS = {
+    **{
+        f"temperature {bad}": (
+            lambda lib, dist, f, how, bad=bad: lib.gumbel_softmax(dist, bad, **how),
+            "`temperature` is",
+        )
+        for bad in (0, -1.0, math.nan, math.inf)
+    },
+    **{
+        f"score_function {given}": (
+            lambda lib, dist, f, how, given=given: lib.score_function(f, dist, **given, **how),
+            text,
+        )
+        for given, text in (
+            ({"baseline": "leave-one-out"}, "num_samples=2 or more"),
+            ({"baseline": "loo"}, "'loo'"),
+            ({"baseline": [1.0]}, "list"),
+            ({"num_samples": 0}, "at least 1"),
+        )
+    },
+    **{
+        f"set of {k}": (lambda lib, dist, f, how, k=k: lib.unordered_set(f, dist, k, **how), f"`k` is {k}, but 1 to 5")
+        for k in (0, -1, 6)
+    },
+    **{
+        f"decay {bad}": (lambda lib, dist, f, how, bad=bad: lib.MovingAverage(bad), "`decay`")
+        for bad in (-0.1, 1.0, math.nan)
+    },
+    **{
+        f"count {bad}": (lambda lib, dist, f, how, bad=bad: lib.sample_counts(dist, bad, **how), text)
+        for bad, text in (
+            (-1, r"from 0 to 2\^53"),
+            (2**53 + 1, r"from 0 to 2\^53"),
+            (2.0, "integer"),
+            (True, "integer"),
+        )
+    },
+    **{
+        f"shape of draws, {name}": (
+            lambda lib, dist, f, how, name=name, more=more: getattr(lib, name)(dist, *more, sample_shape=3, **how),
+            r"`sample_shape` is 3, but a shape is needed: \(3,\)",
+        )
+        for name, more in (("gumbel_softmax", (2,)), ("straight_through", ()), ("sample_counts", (2,)))
+    },
+}
 
-@pytest.mark.parametrize("temperature", [0, -1.0, math.nan, math.inf, np.array(0.0), np.array([[1.0], [-1.0]])])
-def test_bad_temperatures(framework, temperature):
-    dist = framework.lib.Catnat(framework.array(repeated(2)))
-    with pytest.raises(ValueError, match="`temperature` is"):
-        framework.lib.estimators.gumbel_softmax(dist, framework.native(temperature), **framework.randomness(0))
 
-
-def test_bad_baselines(framework):
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(framework, name):
+    call, text = ERRORS[name]
     dist = framework.lib.Catnat(framework.array(repeated(3)))
-
-    def estimate(**how):
-        given = {name: framework.native(value) for name, value in how.items()}
-        return framework.lib.estimators.score_function(cost_in(framework), dist, **given, **framework.randomness(0))
-
-    with pytest.raises(ValueError, match="num_samples=2 or more"):
-        estimate(baseline="leave-one-out")
-    with pytest.raises(ValueError, match="'loo'"):
-        estimate(baseline="loo")
-    with pytest.raises(TypeError, match="list"):
-        estimate(baseline=[1.0])
-    with pytest.raises(ValueError, match=r"\(2,\).*\(1, 3\)"):
-        estimate(baseline=np.zeros(2))
-    with pytest.raises(ValueError, match=r"\(4, 3\)"):  # it would broadcast, and enlarge the costs
-        estimate(baseline=np.zeros((4, 3)))
-    with pytest.raises(ValueError, match="at least 1"):
-        estimate(num_samples=0)
-    for decay in (-0.1, 1.0, math.nan):
-        with pytest.raises(ValueError, match="`decay`"):
-            framework.lib.estimators.MovingAverage(decay)
+    with pytest.raises((TypeError, ValueError), match=text):
+        call(framework.lib.estimators, dist, cost_in(framework), framework.randomness(0))
 
 
-def test_bad_costs(framework):
-    """Costs of another shape than the draws raise, and floats."""
+def test_errors_of_arrays(framework):
+    """Costs, baselines, temperatures and counts that would broadcast, or hold what may not be."""
     dist, lib, cost = framework.lib.Catnat(framework.array(repeated(3))), framework.lib.estimators, cost_in(framework)
+    how, array = framework.randomness(0), framework.array
     for estimate in (
-        lambda f: lib.score_function(f, dist, num_samples=4, **framework.randomness(0)),
-        lambda f: lib.unordered_set(f, dist, 4, **framework.randomness(0)),
+        lambda f: lib.score_function(f, dist, num_samples=4, **how),
+        lambda f: lib.unordered_set(f, dist, 4, **how),
         lambda f: lib.enumerate_exactly(f, dist),
     ):
         with pytest.raises(ValueError, match=r"Do not average inside f"):
@@ -886,15 +901,17 @@ def test_bad_costs(framework):
             estimate(lambda k: cost(k).mean(0))
         with pytest.raises(TypeError, match="float"):
             estimate(lambda k: 1.0)
-
-
-@pytest.mark.parametrize("k", [0, -1, 6])
-def test_bad_set_sizes(framework, k):
-    unordered_set, cost, how = framework.lib.estimators.unordered_set, cost_in(framework), framework.randomness(0)
-    with pytest.raises(ValueError, match=f"`k` is {k}, but 1 to 5"):
-        unordered_set(cost, framework.lib.Catnat(framework.array(SCORES)), k, **how)
+    for shape, text in ((2, r"\(2,\).*\(1, 3\)"), ((4, 3), r"\(4, 3\)")):
+        with pytest.raises(ValueError, match=text):
+            lib.score_function(cost, dist, baseline=array(np.zeros(shape)), **how)
+    for bad in (np.array(0.0), np.array([[1.0], [-1.0], [1.0]])):
+        with pytest.raises(ValueError, match="`temperature` is"):
+            lib.gumbel_softmax(dist, array(bad), **how)
+    for bad, text in ((NO_COSTS, r"from 0 to 2\^53"), (np.array([1, 2]), "batch shape"), (np.array(2.0), "integer")):
+        with pytest.raises((TypeError, ValueError), match=text):
+            lib.sample_counts(dist, array(bad), **how)
     with pytest.raises(ValueError, match=r"2\^k"):
-        unordered_set(cost, framework.lib.Catnat(framework.array(np.zeros(20))), 9, **how)
+        lib.unordered_set(cost, framework.lib.Catnat(array(np.zeros(20))), 9, **how)
 
 
 def test_nan_is_no_impossible_class(framework):
@@ -910,26 +927,3 @@ def test_nan_is_no_impossible_class(framework):
         assert np.isnan(framework.numpy(found)).all()
     with pytest.raises(ValueError, match="probabilities that are NaN"):
         estimators.sample_counts(dist, 5, **framework.randomness(0))
-
-
-@pytest.mark.parametrize("name", ["gumbel_softmax", "straight_through", "sample_counts"])
-def test_a_number_is_no_shape_of_draws(framework, name):
-    dist, more = framework.lib.Catnat(framework.array(SCORES)), {"straight_through": ()}.get(name, (2,))
-    with pytest.raises(TypeError, match=r"`sample_shape` is 3, but a shape is needed: \(3,\)"):
-        getattr(framework.lib.estimators, name)(dist, *more, sample_shape=3, **framework.randomness(0))
-
-
-def test_bad_counts(framework):
-    dist = framework.lib.Catnat(framework.array(repeated(3)))
-
-    def count(total):
-        return framework.lib.estimators.sample_counts(dist, framework.native(total), **framework.randomness(0))
-
-    for bad in (-1, 2**53 + 1, np.array([1, 2, -3])):
-        with pytest.raises(ValueError, match=r"from 0 to 2\^53"):
-            count(bad)
-    with pytest.raises(ValueError, match="batch shape"):
-        count(np.array([1, 2]))
-    for bad in (2.0, True, np.array(2.0)):
-        with pytest.raises(TypeError, match="integer"):
-            count(bad)
