@@ -1,5 +1,6 @@
 """From scores to probabilities: every tree x activation against the oracle, and the paper's special cases."""
 
+import itertools
 import math
 import warnings
 
@@ -176,8 +177,11 @@ def test_a_probability_that_rounds_to_one_is_not_saturated(backend):
 
 
 def fresh(tree):
-    """Almost the same tree, which no other test of this process has been warned about."""
-    return tree.with_prior(tree.prior * np.linspace(1, 1.0001, tree.num_classes))
+    """Almost the same tree, another one at every call, so that no test of this process has been warned about it."""
+    return tree.with_prior(tree.prior * np.linspace(1, 1 + 1e-4 * next(_numbers), tree.num_classes))
+
+
+_numbers = itertools.count(1)
 
 
 @pytest.mark.parametrize(
