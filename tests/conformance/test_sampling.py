@@ -47,6 +47,12 @@ def test_plackett_luce_on_other_trees(backend, tree, k):
     checks.plackett_luce(backend, case, cases.NATURAL, k)
 
 
+@pytest.mark.parametrize("name", ["balanced-100", "huffman-zipf-90"])
+def test_plackett_luce_of_many_classes(backend, name):
+    """Where trees are walked: pairs of draws."""
+    checks.plackett_luce(backend, cases.tree_case(name), cases.NATURAL, 2)
+
+
 def test_draws_without_replacement_avoid_impossible_classes(backend):
     """Half the tree is cut off; as many draws as there are classes left give exactly those."""
     scores = np.zeros((2000, 7))

@@ -77,8 +77,8 @@ def test_parameters_are_kept():
     scores = torch.zeros(2, 4)
     for dist in (build(scores, tree, kind) for build in DISTRIBUTIONS.values()):
         assert dist.scores is scores
-        assert dist.tree is tree
-        assert dist.activation is kind
+        assert dist.tree == tree  # of equal ones the first that came by
+        assert dist.activation == kind
         assert "sigmoid" in repr(DISTRIBUTIONS["Catnat"](scores).activation)
     assert ct.Catnat(scores).tree == catnat.balanced(5)
     assert ct.RelaxedOneHotCatnat(0.3, scores).temperature == 0.3
@@ -267,16 +267,21 @@ LOOKS = {
 @pytest.mark.parametrize("build", [ct.Catnat, ct.OneHotCatnatStraightThrough])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_look_without_gradients_leaves_nothing_that_cannot_be_trained(mode, build, options):
-    """A rollout computes under no_grad, training computes again: gradients must still flow."""
-    scores = torch.tensor([0.3, -0.2, 0.1], requires_grad=True)
+    """A rollout computes under no_grad, training computes again: gradients must still flow, to whatever is learned."""
+    learns_scores = "temperature" not in options
+    scores, weight = torch.tensor([0.3, -0.2, 0.1], requires_grad=learns_scores), torch.ones((), requires_grad=True)
+    fixed = build(scores.detach(), **{name: value for name, value in options.items() if name != "temperature"})
     dist, learned = build(scores, **options), options.get("temperature", scores)
     with mode():
-        _ = dist.log_prob(dist.sample()), dist.probs, dist.logits, dist.entropy(), dist.mode
+        for each in (dist, fixed):
+            _ = each.log_prob(each.sample()), each.probs, each.logits, each.entropy(), each.mode
     values = [dist.probs, dist.logits, dist.entropy(), dist.log_prob(dist.sample())]
     for value in [*values, *([dist.rsample()] if dist.has_rsample else [])]:
         (gradient,) = torch.autograd.grad(value.flatten()[0], learned, retain_graph=True)
         assert gradient.isfinite().all()
         assert (gradient != 0).any()
+    for value in (fixed.probs, fixed.logits):  # of a fixed distribution, other parameters learn
+        torch.autograd.grad((value * weight).sum(), weight)
 
 
 # ---- wrappers ----
