@@ -59,7 +59,7 @@ def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
         for column in _present(final, columns):
             base = column.partition("+")[0]
             ours = [found.get((optimizer, images, *size, column), np.nan) for size in sizes]
-            papers = [PAPER[optimizer, images, n][k][base].mean for n, k in sizes]
+            papers = [_in_the_paper(optimizer, images, n, k, base) for n, k in sizes]
             shade = colour(base, columns)
             axes.plot(ours, range(len(sizes)), "o", ms=5, color=shade, label=base)
             axes.plot(papers, range(len(sizes)), "x", ms=5, color=shade, alpha=0.6)
@@ -71,6 +71,12 @@ def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
     panels[0].invert_yaxis()
     plots.legend_outside(figure)
     return plots.save(figure, path)
+
+
+def _in_the_paper(optimizer: str, images: str, latents: int, classes: int, name: str) -> float:
+    """The paper's mean, or NaN for a size or a parameterization that it does not have."""
+    targets = PAPER.get((optimizer, images, latents), {}).get(classes, {})
+    return targets[name].mean if name in targets else np.nan
 
 
 def _present(runs: pd.DataFrame, columns: Sequence[str]) -> list[str]:
