@@ -35,11 +35,6 @@ from catnat_experiments.tasks.atari.training import METRICS, UNTRAINED, Training
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _short_games_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atari_training, "LONGEST", 20)
-
-
 def small(name: str = "natural", game: str = "breakout", steps: int = 48, **changes: float) -> Config:
     """A run of a second: the real network and games, three short rollouts."""
     sizes = {"num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1}

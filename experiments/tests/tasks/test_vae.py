@@ -593,7 +593,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="'huge', but vae has these: quick, adam, adam-binary"):
         vae.EXPERIMENT.stages("huge")
     coarse, final = vae.EXPERIMENT.stages("quick")
-    with pytest.raises(ValueError, match="No run of sparsemax.* has a finite validation_nll"):
+    with pytest.raises(ValueError, match=r"No run of sparsemax.* has a finite validation_nll"):
         final.runs(records_of(coarse.runs(NOTHING), lambda run: math.nan))
     with pytest.raises(ValueError, match="one of these is needed: adam, sgd"):
         train(small(optimizer="lion"), Memory())

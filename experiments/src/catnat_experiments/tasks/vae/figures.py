@@ -59,7 +59,8 @@ def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
         for column in _present(final, columns):
             base = column.partition("+")[0]
             ours = [found.get((optimizer, images, *size, column), np.nan) for size in sizes]
-            papers = [PAPER[optimizer, images, n][k][base].mean for n, k in sizes]
+            rows = [PAPER.get((optimizer, images, n), {}).get(k, {}) for n, k in sizes]
+            papers = [row[base].mean if base in row else np.nan for row in rows]
             shade = colour(base, columns)
             axes.plot(ours, range(len(sizes)), "o", ms=5, color=shade, label=base)
             axes.plot(papers, range(len(sizes)), "x", ms=5, color=shade, alpha=0.6)
