@@ -184,7 +184,7 @@ class Catnat(Parameterization):
         tree: Over the classes; None for the balanced one.
     """
 
-    activation: ct.Activation = dataclasses.field(default_factory=ct.natural)
+    activation: ct.Activation
     tree: Tree | None = None
 
     def num_scores(self, num_classes: int) -> int:
