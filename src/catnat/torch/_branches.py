@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import math
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,6 +25,12 @@ _FEW = 1 << 14
 
 # The log-probabilities of no and of yes.
 Pair = tuple[Tensor, Tensor]
+
+
+class LogOdds(Protocol):
+    """Scores (..., nodes) to the log-odds of all no branches, then of all yes branches: (..., 2 nodes)."""
+
+    def __call__(self, scores: Tensor, floored: bool) -> Tensor: ...
 
 
 class Branches(abc.ABC):
@@ -51,6 +58,13 @@ class Branches(abc.ABC):
     def columns(self, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
         """The constants as vectors: with an entry for every node, or one for all."""
         return [torch.as_tensor(each, device=device, dtype=dtype).reshape(-1) for each in self._constants]
+
+    def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds | None:
+        """The log-odds of both branches in few operations, each native to autograd; None if there is no such form.
+
+        A small call costs what its operations cost to start and to record, not what they compute.
+        """
+        return None
 
     @abc.abstractmethod
     def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
@@ -109,6 +123,12 @@ def branches_of(tree: Tree, activation: Activation, device: torch.device, dtype:
     return found
 
 
+def _both_sides(num_nodes: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """The matrix that repeats a row of nodes, negated for no and as it is for yes: (2 nodes, nodes)."""
+    identity = torch.eye(num_nodes, device=device, dtype=dtype)
+    return torch.cat([-identity, identity])
+
+
 # ---- from log-odds: the sigmoid, and activations of one's own ----
 
 
@@ -153,6 +173,15 @@ class SigmoidBranches(LogitBranches):
     """The logit is the score itself."""
 
     _logit = LogitBranches._shifted
+
+    def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds:
+        sides, limit = _both_sides(num_nodes, device, dtype), self._largest_logit
+        [offset] = (sides @ each.expand(num_nodes) for each in self.columns(device, dtype))
+
+        def log_odds(scores: Tensor, floored: bool) -> Tensor:
+            return F.linear(F.hardtanh(scores, -limit, limit), sides, offset)
+
+        return log_odds
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
         if scores.numel() <= _FEW:
@@ -201,6 +230,24 @@ class NaturalBranches(Branches):
         if not floored:
             less = less.masked_fill(angle <= smallest, -SATURATED_LOGIT)
         return torch.where(near_upper, less, more), torch.where(near_upper, more, less)
+
+    def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds:
+        sides = _both_sides(num_nodes, device, dtype)
+        lower, lower_rest, upper, upper_rest = (each.expand(num_nodes) for each in self.columns(device, dtype))
+        rate = torch.full_like(torch.cat([lower, upper]), math.pi / (2 * self.activation.width))
+        edges, rests = torch.cat([upper, -lower]), torch.cat([upper_rest, -lower_rest]) * rate
+        differences = 2 * (sides @ sides.T)  # no minus yes, and yes minus no; a probability is the square of a sine
+        least, tiny = smallest_angle(dtype, True), smallest_angle(dtype, False)
+
+        def log_odds(scores: Tensor, floored: bool) -> Tensor:
+            # The distance to an edge is exact near it; its part that the dtype could not hold is added after that.
+            angles = torch.addcmul(rests, F.linear(scores, sides, edges), rate)
+            logs = F.hardtanh(angles, least if floored else tiny, math.pi / 2).sin().log()
+            if not floored:
+                logs = F.threshold(logs, math.log(tiny) + 1e-3, -SATURATED_LOGIT / 2)
+            return logs @ differences
+
+        return log_odds
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
         lower, lower_rest, upper, upper_rest = self._constants

@@ -23,6 +23,8 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool) -> Tensor:
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
     """
+    if plan.log_odds is not None and _products_are_exact(scores):
+        return F.logsigmoid(plan.log_odds(scores, floored)) @ plan.both_to_leaves
     return path_sums(plan, *plan.branches.log_probs(scores, floored=floored), to="leaves")
 
 

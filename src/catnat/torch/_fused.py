@@ -22,6 +22,8 @@ from catnat.torch import _dense, _walk
 from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
 from catnat.trees.tables import FUSED, fused_parents, fused_table
 
+# Up to this many numbers the overhead of an operation outweighs its work.
+_FEW = 1 << 14
 # torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. Without it
 # every call in eager mode would take the plain operations, twice the time of a small one.
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
@@ -32,7 +34,7 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
     if torch.compiler.is_compiling():
         return _compiled_log_probs(plan, scores, floored)
     method: Method | None = plan.method
-    if method is None or not _is_data(scores):
+    if method is None or scores.numel() <= method.most_plain or not _is_data(scores):
         return _dense.log_probs(plan, scores, floored=floored)
     if scores.requires_grad and torch.is_grad_enabled():
         leaves: Tensor = _LeafLogProbs.apply(scores, method, floored)
@@ -69,6 +71,8 @@ class Method(Protocol):
     """How the log-probabilities of all classes, and their derivative, are computed for a plan."""
 
     plan: Plan
+    most_plain: int
+    """Up to so many scores, plain operations are faster."""
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The log-probabilities, and what the derivative needs of them."""
@@ -82,6 +86,7 @@ class ByHand:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.most_plain = _FEW if plan.log_odds is not None else 0
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The branches, then down the tree."""
@@ -96,6 +101,8 @@ class ByHand:
 
 class Kernel:
     """The package catnat-kernels: C++ for the CPU. Matrices are contiguous, in float32 or float64."""
+
+    most_plain = 0
 
     def __init__(self, plan: Plan) -> None:
         self.plan, tree, branches = plan, plan.tree, plan.branches

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from catnat.activations import Activation
-from catnat.torch._branches import branches_of
+from catnat.torch._branches import LogOdds, branches_of
 from catnat.torch._constants import constant
 from catnat.trees.tables import path_branches
 from catnat.trees.tree import Tree
@@ -52,10 +52,13 @@ class Plan:
             small trees.
         from_leaves: The transpose of ``to_leaves``, classes x nodes.
         to_nodes: The same for the paths to nodes.
+        log_odds: The log-odds of both branches of every node, of a small tree, if the activation has a short form.
+        both_to_leaves: ``to_leaves`` as one matrix, 2 nodes x classes.
         method: How the log-probabilities of all classes are computed for plain data; see ``_fused``.
     """
 
     method: Any = None
+    log_odds: LogOdds | None = None
 
     def __init__(self, tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> None:
         self.tree, self.activation, self.device, self.dtype = tree, activation, device, dtype
@@ -67,6 +70,8 @@ class Plan:
             self.to_leaves, self.to_nodes = (self._matrices(to) for to in ("leaves", "nodes"))
             no, yes = self.to_leaves
             self.from_leaves = no.T.contiguous(), yes.T.contiguous()
+            self.both_to_leaves = torch.cat([no, yes])
+            self.log_odds = self.branches.log_odds(tree.num_nodes, device, dtype)
 
     def _matrices(self, to: str) -> tuple[Tensor, Tensor]:
         no, yes = (torch.as_tensor(side, dtype=self.dtype, device=self.device) for side in path_branches(self.tree, to))

@@ -373,11 +373,14 @@ def cross_entropy(
         losses, total = _losses_of_probs(plan, scores, target, weight, label_smoothing)
     else:
         classes = _inputs.class_indices(target, "target")
-        losses, total = _losses_of_classes(plan, scores, classes, weight, label_smoothing, ignore_index, reduction)
+        _check_shape_of_classes(scores, classes)
+        if weight is None and not label_smoothing and not plan.walks:
+            return _inputs.as_returned(_nll_loss(plan, scores, classes, ignore_index, reduction), scores)
+        losses, total = _losses_of_classes(plan, scores, classes, weight, label_smoothing, ignore_index)
     if reduction != "none":
-        losses = losses.sum() if losses.ndim else losses
+        losses = losses.sum()
     if reduction == "mean":
-        losses = losses / (torch.where(total == 0, 1, total) if total.is_floating_point() else total.clamp(min=1))
+        losses = losses / torch.where(total == 0, 1, total)
     return _inputs.as_returned(losses, scores)
 
 
@@ -406,51 +409,44 @@ def _losses_of_probs(
     return losses, losses.new_full((), losses.numel())
 
 
-def _losses_of_classes(
-    plan: Plan,
-    scores: Tensor,
-    classes: Tensor,
-    weight: Tensor | None,
-    smoothing: float,
-    ignore_index: int,
-    reduction: str,
-) -> tuple[Tensor, Tensor]:
-    """The loss of every element, or their sum, and what the mean divides by: the weight of the targets that count."""
+def _check_shape_of_classes(scores: Tensor, classes: Tensor) -> None:
+    """Raise unless there is one class for every row of scores."""
     if classes.shape != scores.shape[:-1]:
         raise ValueError(
             f"`target` has shape {tuple(classes.shape)}, but class indices of shape {tuple(scores.shape[:-1])} are "
             "needed: that of `scores` without its class axis (the second, or the only one)."
         )
-    counts = classes != ignore_index
-    weights = None if weight is None else _weights_of(classes, counts, weight)
-    total = counts.sum() if weights is None else weights.sum()
-    if plan.walks and not smoothing:
-        picked = log_prob_of(plan, _inputs.widen(scores), torch.where(counts, classes, 0))
-        # A choice, not a product with 0, which NaN scores of an ignored row would survive.
-        losses = torch.where(counts, -picked, 0)
-        return losses if weights is None else losses * weights, total
+
+
+def _nll_loss(plan: Plan, scores: Tensor, classes: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """Torch's own loss, for classes on the last axis of any batch. A mean over nothing is 0 rather than NaN."""
     every = _fused.log_probs(plan, _inputs.widen(scores))
-    how = "none" if reduction == "none" or smoothing else "sum"
-    losses = _nll_loss(every, classes, weight, ignore_index, how)
-    if smoothing:
-        spread = (every if weight is None else every * weight).sum(-1) / plan.tree.num_classes
-        losses = (1 - smoothing) * losses - smoothing * torch.where(counts, spread, 0)
-    return losses, total
-
-
-def _weights_of(classes: Tensor, counts: Tensor, weight: Tensor) -> Tensor:
-    """The factor of every target, 0 for ignored ones."""
-    valid = counts & (classes >= 0) & (classes < len(weight))  # what is neither is refused with the losses
-    return torch.where(valid, look_up(weight, torch.where(valid, classes, 0)), 0)
-
-
-def _nll_loss(every: Tensor, classes: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
-    """Torch's own, for classes on the last axis of any batch."""
     rows = every if every.ndim <= 2 else every.reshape(-1, every.shape[-1])
-    targets = classes.reshape(rows.shape[:-1])
+    targets = classes if classes.ndim <= 1 else classes.reshape(-1)
     try:
-        losses = F.nll_loss(rows, targets, weight, ignore_index=ignore_index, reduction=reduction)
+        loss = F.nll_loss(rows, targets, ignore_index=ignore_index, reduction=reduction)
     except (IndexError, RuntimeError) as error:
         _inputs.explain_classes(error, classes, every.shape[-1], ignore_index)
         raise
-    return losses.view(classes.shape) if reduction == "none" else losses
+    if reduction == "mean":
+        with torch.no_grad():  # the gradient of a mean over nothing is 0 already: one step of autograd less
+            loss.masked_fill_((targets == ignore_index).all(), 0)
+    return loss.view(classes.shape) if reduction == "none" else loss
+
+
+def _losses_of_classes(
+    plan: Plan, scores: Tensor, classes: Tensor, weight: Tensor | None, smoothing: float, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """The loss of every element, and what the mean divides by: the weight of the targets that count."""
+    counts = classes != ignore_index
+    targets = torch.where(counts, classes, 0)
+    wide = _inputs.widen(scores)
+    every = _fused.log_probs(plan, wide) if smoothing else None
+    losses = -(log_prob_of(plan, wide, targets) if every is None else pick(every, targets))
+    weights = torch.ones_like(losses) if weight is None else look_up(weight, targets)
+    losses = losses * weights
+    if every is not None:
+        spread = (every if weight is None else every * weight).sum(-1) / plan.tree.num_classes
+        losses = (1 - smoothing) * losses - smoothing * spread
+    # A choice, not a product with 0, which NaN scores of an ignored row would survive.
+    return torch.where(counts, losses, 0), torch.where(counts, weights, 0).sum()
