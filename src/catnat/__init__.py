@@ -10,6 +10,7 @@ from catnat.activations import isotropic_scale as isotropic_scale
 from catnat.activations import natural as natural
 from catnat.activations import sigmoid as sigmoid
 from catnat.taxonomy.taxonomy import Taxonomy as Taxonomy
+from catnat.trees.actions import ActionModels as ActionModels
 from catnat.trees.bins import Bins as Bins
 from catnat.trees.builders import balanced as balanced
 from catnat.trees.builders import chain as chain
@@ -30,6 +31,7 @@ from catnat.trees.tree import Tree as Tree
 __version__ = "0.2.0"
 
 __all__ = [
+    "ActionModels",
     "Activation",
     "Bins",
     "ClassMeans",

@@ -35,8 +35,10 @@ from catnat.torch.functional import sample_without_replacement as sample_without
 from catnat.torch.heads import CatnatHead as CatnatHead
 from catnat.torch.heads import HeadOutput as HeadOutput
 from catnat.torch.layers import CatnatLinear as CatnatLinear
+from catnat.torch.ordering import ActionOrder as ActionOrder
 
 __all__ = [
+    "ActionOrder",
     "Activation",
     "BinnedCatnat",
     "Catnat",

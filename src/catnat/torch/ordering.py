@@ -1,0 +1,142 @@
+"""Which actions belong together, found while a policy acts."""
+
+from __future__ import annotations
+
+import collections
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.optim import Optimizer
+
+from catnat import _checks
+from catnat.torch import _changes, functional
+from catnat.torch.layers import RowLayer
+from catnat.trees.actions import ActionModels
+from catnat.trees.statistics import random_projection
+from catnat.trees.tree import Tree
+
+# Of the observations that are remembered, every fifth judges an order that was fitted on the others.
+_HELD_OUT = 5
+
+
+class ActionOrder:
+    """Puts similar actions side by side in a policy's last layer, a few times early in training.
+
+    A tree over actions in an arbitrary order learns slowly, and which actions are alike is rarely known before. While
+    the policy acts, this collects :class:`catnat.ActionModels`. At the updates ``at`` it gives the layer the tree of
+    these models by :meth:`CatnatLinear.retree`, with rows that keep what the policy does, unless the policy would
+    change by more than ``most_change``. The later a new tree comes, the more it changes.
+
+    Args:
+        layer: The last layer of the policy, a :class:`CatnatLinear` or :class:`CatnatHead`, with a row per node.
+        encoder: From observations to the layer's input: the policy without that layer. The identity if not given.
+        optimizer: The optimizer of the layer's parameters, whose state moves with the rows.
+        at: After how many updates a new order is tried.
+        num_features: Wider observations are projected to so many random directions.
+        ridge: Of :meth:`ActionModels.tree`; for observations and advantages of about unit variance.
+        remembered: How many of the last observations the new rows are fitted on and judged by.
+        most_change: The largest mean KL divergence, in nats, from the policy before to the policy after.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import ActionOrder, CatnatLinear
+        >>> layer = CatnatLinear(8, 1000)
+        >>> order = ActionOrder(layer, at=(1,))
+        >>> x = torch.randn(64, 8)
+        >>> action = layer.distribution(x).sample()
+        >>> order.update(x, action, torch.randn(64))  # after each step of the optimizer
+        True
+    """
+
+    def __init__(
+        self,
+        layer: RowLayer,
+        encoder: Callable[[Tensor], Tensor] | None = None,
+        *,
+        optimizer: Optimizer | None = None,
+        at: Sequence[int] = (50, 100, 200),
+        num_features: int = 16,
+        ridge: float = 1.0,
+        remembered: int = 3000,
+        most_change: float = 0.02,
+    ) -> None:
+        if not isinstance(layer, RowLayer):
+            raise TypeError(
+                f"`layer` is a {type(layer).__name__}, but a CatnatLinear or CatnatHead is needed: the last layer of "
+                "the policy, not the policy."
+            )
+        if remembered < 2 * _HELD_OUT:
+            raise ValueError(f"`remembered` is {remembered}, but at least {2 * _HELD_OUT} observations are needed.")
+        _checks.number(most_change, "most_change")
+        self.layer, self.encoder, self.optimizer = layer, encoder, optimizer
+        self.at, self.num_features, self.ridge = frozenset(at), num_features, ridge
+        self.remembered, self.most_change = remembered, most_change
+        self.updates = 0
+        self.models: ActionModels | None = None
+        self._observations: collections.deque[Tensor] = collections.deque()
+
+    @torch.no_grad()
+    def update(
+        self,
+        observations: Float[Tensor, "batch ..."],
+        actions: Int[Tensor, "batch"],
+        advantages: Float[Tensor, "batch"],
+    ) -> bool:
+        """Add what the policy did, and try another order if one is due. Call it after each step of the optimizer.
+
+        Returns:
+            Whether the layer has another tree now.
+        """
+        if self.updates >= max(self.at, default=0):
+            return False
+        rows = observations.detach().flatten(1)
+        features = rows if rows.shape[1] <= self.num_features else random_projection(rows, self.num_features)
+        if self.models is None:
+            self.models = ActionModels(self.layer.tree.num_classes, int(features.shape[1]))
+        self.models.update(features, actions, advantages)
+        self._remember(observations.detach().clone())
+        self.updates += 1
+        changed = self.updates in self.at and self._try(self.models.tree(self.ridge))
+        if self.updates >= max(self.at):
+            self._observations.clear()
+        return changed
+
+    def _remember(self, observations: Tensor) -> None:
+        self._observations.append(observations)
+        while sum(map(len, self._observations)) - len(self._observations[0]) >= self.remembered:
+            self._observations.popleft()
+
+    def _try(self, tree: Tree) -> bool:
+        """Give the layer this tree, unless the policy would change too much."""
+        observations = torch.cat([*self._observations])
+        inputs = observations if self.encoder is None else self.encoder(observations)
+        held_out = torch.arange(len(inputs), device=inputs.device) % _HELD_OUT == 0
+        trial = copy.deepcopy(self.layer)
+        trial.retree(tree, features=inputs[~held_out])
+        before, after = (_log_probs(layer, inputs[held_out]) for layer in (self.layer, trial))
+        if not functional.divergence_of(before, after).mean() <= self.most_change:
+            return False
+        bias = None if trial.bias is None else trial.bias.data
+        _changes.change_tree(self.layer, tree, trial.weight.data, bias, self.optimizer)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint, beside those of the layer and the optimizer."""
+        models = None if self.models is None else self.models.state_dict()
+        return copy.deepcopy({"updates": self.updates, "models": models, "observations": [*self._observations]})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        self.updates, self.models = state["updates"], None
+        if state["models"] is not None:
+            self.models = ActionModels(*state["models"]["sums"].shape)
+            self.models.load_state_dict(copy.deepcopy(state["models"]))
+        self._observations = collections.deque(copy.deepcopy(state["observations"]))
+
+
+def _log_probs(layer: RowLayer, inputs: Tensor) -> Tensor:
+    return functional.log_catnat(layer.scores(inputs), layer.tree, layer.activation)

@@ -1,0 +1,124 @@
+"""The order of actions from feedback: a linear model of every action's advantage, for policies without a data set."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from catnat import _checks
+from catnat.trees.arrays import as_array
+from catnat.trees.builders import slices
+from catnat.trees.clustering import Vectors, from_embeddings
+from catnat.trees.tree import Floats, Tree
+
+# Numbers of the equations that are solved together.
+_NUMBERS = 1 << 20
+
+
+class ActionModels:
+    r"""A linear model of the advantage for every action: actions with similar models belong together.
+
+    .. math:: w_k = \Bigl(\lambda I + \sum_{t: a_t = k} x_t x_t^\top\Bigr)^{-1} \sum_{t: a_t = k} A_t x_t
+
+    the ridge regression of the advantages on the features of the observations in which action k was taken. Sums of
+    parts are merged by addition. They take 8 d (d + 1) bytes an action.
+
+    Args:
+        num_actions: The number of actions K.
+        num_features: The numbers d that describe an observation; few, such as 16: see :func:`catnat.random_projection`.
+
+    Example:
+        >>> import catnat
+        >>> models = catnat.ActionModels(num_actions=4, num_features=1)
+        >>> models.update([[1.0], [1.0], [2.0], [1.0]], actions=[0, 1, 2, 3], advantages=[1, -1, 2, -1])
+        >>> tree = models.tree()
+        >>> [int(tree.path(k)[1][0]) for k in range(4)]  # 0 and 2 are good where 1 and 3 are bad
+        [1, 0, 1, 0]
+    """
+
+    products: Floats
+    """The sum of every action's products of features, (K, d, d), float64."""
+    sums: Floats
+    """The sum of every action's features times advantages, (K, d), float64."""
+
+    def __init__(self, num_actions: int, num_features: int) -> None:
+        self.num_actions, self.num_features = _checks.num_classes(num_actions), operator.index(num_features)
+        if self.num_features < 1:
+            raise ValueError(f"`num_features` is {num_features}, but an observation needs at least 1 feature.")
+        self.products = np.zeros((self.num_actions, self.num_features, self.num_features))
+        self.sums = np.zeros((self.num_actions, self.num_features))
+
+    def __repr__(self) -> str:
+        return f"<ActionModels: {self.num_actions} actions, {self.num_features} features>"
+
+    def update(self, features: Any, actions: Any, advantages: Any) -> None:
+        """Add actions that were taken.
+
+        Args:
+            features: Of the observations, (n, d): arrays of NumPy or JAX, or tensors of PyTorch on any device.
+            actions: The actions, integers (n,).
+            advantages: How much better each was than expected, (n,): the reward less a baseline.
+        """
+        rows, taken = as_array(features).astype(np.float64), as_array(actions)
+        better = as_array(advantages).astype(np.float64)
+        needed = (*taken.shape, self.num_features)
+        if taken.ndim != 1 or rows.shape != needed or better.shape != taken.shape:
+            raise ValueError(
+                f"`features`, `actions` and `advantages` have shapes {rows.shape}, {taken.shape} and {better.shape}, "
+                f"but (n, {self.num_features}), (n,) and (n,) are needed."
+            )
+        if taken.size and taken.dtype.kind not in "iu":
+            raise TypeError(f"`actions` has dtype {taken.dtype}, but integers are needed.")
+        if taken.size and not 0 <= taken.min() <= taken.max() < self.num_actions:
+            wrong = taken[(taken < 0) | (taken >= self.num_actions)][0]
+            raise ValueError(f"`actions` holds {wrong}, but the actions are 0 .. {self.num_actions - 1}.")
+        if not (np.isfinite(rows).all() and np.isfinite(better).all()):
+            raise ValueError("`features` or `advantages` holds NaN or infinity: look at what made them.")
+        np.add.at(self.products, taken, rows[:, :, None] * rows[:, None, :])
+        np.add.at(self.sums, taken, rows * better[:, None])
+
+    def merge(self, other: ActionModels) -> None:
+        """Add what another worker has seen."""
+        if self.sums.shape != other.sums.shape:
+            raise ValueError(
+                f"These models are of {self.num_actions} actions and {self.num_features} features, the others of "
+                f"{other.num_actions} and {other.num_features}: only those of the same can be merged."
+            )
+        self.products += other.products
+        self.sums += other.sums
+
+    def coefficients(self, ridge: float = 1.0) -> Vectors:
+        r"""The models :math:`w_k`, (K, d), float32: 0 for an action that was never taken.
+
+        Args:
+            ridge: The :math:`\lambda` of the formula; 1 serves for features and advantages of about unit variance.
+        """
+        if not 0 < ridge < np.inf:
+            raise ValueError(f"`ridge` is {ridge}, but a positive, finite number is needed.")
+        found = np.empty(self.sums.shape, dtype=np.float32)
+        for part in slices(self.num_actions, max(1, _NUMBERS // self.num_features**2)):
+            system = self.products[part] + ridge * np.eye(self.num_features)
+            found[part] = np.linalg.solve(system, self.sums[part][:, :, None])[:, :, 0]
+        return found
+
+    def tree(self, ridge: float = 1.0, *, seed: int = 0) -> Tree:
+        """The tree of these models, by :func:`catnat.from_embeddings`, with a uniform prior."""
+        return from_embeddings(self.coefficients(ridge), seed=seed)
+
+    def state_dict(self) -> dict[str, Floats]:
+        """The sums themselves, for a checkpoint."""
+        return {"products": self.products, "sums": self.sums}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        arrays = {name: as_array(state[name]).astype(np.float64) for name in ("products", "sums")}
+        for name, array in arrays.items():
+            if array.shape != getattr(self, name).shape:
+                raise ValueError(
+                    f"The checkpoint's {name} have shape {array.shape}, but {getattr(self, name).shape} is needed: it "
+                    "is of other actions or features."
+                )
+        self.products, self.sums = arrays["products"], arrays["sums"]
