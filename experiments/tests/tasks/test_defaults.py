@@ -28,7 +28,7 @@ from catnat_experiments.tasks.defaults.small import TASKS, train
 from catnat_experiments.tasks.defaults.training import ORDERS, ordered
 
 torch.set_num_threads(1)
-BY_NAME = {task.name: task for task in PANEL}
+BY_NAME = {task.name: task for task in defaults.TASKS}
 ACTIONS, VALID = 12, 4
 POLICIES = ("softmax", *panel.TREES)
 
@@ -41,7 +41,7 @@ def small(task: str, name: str = "natural", **changes: str | int | float) -> Con
         "table": {"rows": 5, "classes": 7},
     }
     run: Config = {"task": task, "parameterization": name, "order": "given", "rate": 0.01, "seed": 0, "steps": 4}
-    return {**run, "batch": 6, **sizes[task], **changes}
+    return {**run, "batch": 6, **sizes["bandit" if task == "many actions" else task], **changes}
 
 
 # ---- orders ----
@@ -147,6 +147,18 @@ def test_rewards_are_products_of_vectors() -> None:
         assert float(found[row, place]) == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_policy_learns_an_order_while_it_acts() -> None:
+    training = bandit.Bandit(small("bandit", "sigmoid", order="learned", steps=32, batch=64))
+    trees = []
+    for _ in range(32):
+        training.advance()
+        assert isinstance(training.kind, Catnat)
+        trees.append(training.kind.tree)
+    assert trees[2] == catnat.balanced(ACTIONS) != trees[3]
+    assert training.order is not None
+    assert training.order.layer.weight is training.model[2].weight  # what is trained is what is re-ordered
+
+
 @pytest.mark.parametrize("name", ["softmax", "natural"])
 def test_the_loss_has_the_policy_gradient(name: str) -> None:
     training = bandit.Bandit(small("bandit", name, batch=200))
@@ -193,9 +205,10 @@ def test_frequent_classes_come_first_and_draws_follow_the_truth() -> None:
 # ---- runs ----
 
 
-@pytest.mark.parametrize("task", list(TASKS))
-def test_an_interrupted_run_goes_on(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = assert_goes_on(lambda checkpointer: train(small(task), checkpointer), 2, monkeypatch)
+@pytest.mark.parametrize(("task", "order"), [*((task, "given") for task in TASKS), ("bandit", "learned")])
+def test_an_interrupted_run_goes_on(task: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small(task, "sigmoid", order=order)
+    outcome = assert_goes_on(lambda checkpointer: train(run, checkpointer), 2, monkeypatch)
     assert outcome.history["step"] == [1, 2, 3, 4]
     assert all(math.isfinite(value) for value in outcome.metrics.values())
     assert {BY_NAME[task].metric, BY_NAME[task].selected_by} <= set(outcome.metrics)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ FEATURES, GROUPS = 8, 30
 NOISE = 0.2
 """Standard deviation of the reward around its mean."""
 MEASURED_ROWS = 500
+REORDERED = (0.125, 0.25, 0.5)
+"""After which fractions of the steps a policy that learns its order tries a new one."""
 
 
 class Rows(NamedTuple):
@@ -64,14 +67,38 @@ def policy(kind: Parameterization, scores: Tensor, valid: Tensor) -> td.Categori
 class Bandit(Training):
     """One action and its noisy reward a context; REINFORCE, with the mean reward of the other rows as the baseline."""
 
+    order: ct.ActionOrder | None = None
+    """Of a policy that starts in the given order and learns another one while it acts."""
+
     def _start(self) -> None:
         self.actions, self.valid = int(self.run["actions"]), int(self.run["valid"])
-        self.kind = self._ordered(action_features(self.actions).double().numpy())
+        learns = self.run["order"] == "learned"
+        order = "given" if learns else str(self.run["order"])
+        self.kind = self._ordered(order, action_features(self.actions).double().numpy())
         self.model = perceptron(FEATURES, int(self.run["hidden"]), self.kind.num_scores(self.actions))
+        if learns and isinstance(self.kind, Catnat):
+            *body, last = self.model
+            layer = ct.CatnatLinear(int(self.run["hidden"]), self.actions, self.kind.activation)
+            layer.register_parameter("weight", last.get_parameter("weight"))
+            layer.register_parameter("bias", last.get_parameter("bias"))
+            at = [round(fraction * self.steps) for fraction in REORDERED]
+            self.order = ct.ActionOrder(layer, nn.Sequential(*body), at=at)
 
     def policy(self, rows: Rows) -> td.Categorical:
         """What the model does in these contexts."""
         return policy(self.kind, self.model(rows.contexts), rows.valid)
+
+    def advance(self) -> None:
+        """One step, and a new order if one is due."""
+        super().advance()
+        if self.order is not None:
+            self.order.optimizer = self.optimizer
+            self.order.update(*self._done)
+            self._take_tree()
+
+    def _take_tree(self) -> None:
+        if self.order is not None and isinstance(self.kind, Catnat):
+            self.kind = dataclasses.replace(self.kind, tree=self.order.layer.tree)
 
     def loss(self) -> Tensor:
         """Its gradient is the negative policy gradient; its value is the negative mean reward of the batch."""
@@ -83,6 +110,7 @@ class Bandit(Training):
         reward = reward + NOISE * torch.randn(self.batch, generator=self.generator)
         others = (reward.sum() - reward) / (self.batch - 1)
         drawn = log_probs.gather(1, place).squeeze(1)
+        self._done = rows.contexts, rows.valid.gather(1, place).squeeze(1), reward - others
         loss: Tensor = ((others - reward) * (drawn - drawn.detach()) - reward).mean()
         return loss
 
@@ -97,3 +125,16 @@ class Bandit(Training):
             "best_reward": float(rewards.amax(1).mean()),
             "saturated": saturated_fraction(self.kind, self.model(rows.contexts)),
         }
+
+    def state(self) -> dict[str, Any]:
+        """A checkpoint, with the order."""
+        order = None if self.order is None else (self.order.layer.tree, self.order.state_dict())
+        return {**super().state(), "order": order}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        super().restore(state)
+        if self.order is not None:
+            self.order.layer.tree, order = state["order"]
+            self.order.load_state_dict(order)
+            self._take_tree()

@@ -44,7 +44,7 @@ class Classifier(Training):
     """Digits by a perceptron, from its cross entropy."""
 
     def _start(self) -> None:
-        self.kind = self._ordered(digits().means)
+        self.kind = self._ordered(str(self.run["order"]), digits().means)
         self.model = perceptron(64, int(self.run["hidden"]), self.kind.num_scores(10))
 
     def loss(self) -> Tensor:

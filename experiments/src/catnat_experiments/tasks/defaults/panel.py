@@ -150,7 +150,7 @@ PANEL = (
         metric="test_reward",
         selected_by="validation_reward",
         better="higher",
-        variants=_variants(("given", "embeddings"), MASKED),
+        variants=_variants(("given", "learned", "embeddings"), MASKED),
         first_rate=0.003,
         steps=400,
         sizes={"batch": 64, "hidden": 32, "actions": 1000, "valid": 20},
@@ -178,6 +178,25 @@ PANEL = (
 )
 
 
+BANDIT = next(task for task in PANEL if task.name == "bandit")
+_SIGMOID = tuple(variant for variant in BANDIT.variants if variant.parameterization != "natural")
+ORDER = (
+    dataclasses.replace(BANDIT, variants=_SIGMOID, seeds=10),
+    dataclasses.replace(
+        BANDIT,
+        name="many actions",
+        title="Bandit with 10,000 actions: reward",
+        variants=_SIGMOID,
+        steps=1600,
+        sizes={"batch": 128, "hidden": 32, "actions": 10_000, "valid": 20},
+        seconds=60.0,
+        seeds=10,
+        note="The same with 10,000 actions, four times as many steps and twice as many contexts a step.",
+    ),
+)
+"""Whether a policy finds the order of its actions itself."""
+
+
 def _tiny(task: Task) -> Task:
     """Seconds instead of minutes: does it run?"""
     return dataclasses.replace(task, steps=task.steps // 100, rates=2, search_seeds=1, seeds=2)
@@ -188,4 +207,6 @@ PRESETS: dict[str, tuple[Task, ...]] = {
     "quick": tuple(map(_tiny, PANEL)),
     # The page in the documentation.
     "evidence": PANEL,
+    # The page on the order of classes.
+    "order": ORDER,
 }

@@ -11,7 +11,7 @@ from catnat_experiments.tasks.defaults.classifier import Classifier
 from catnat_experiments.tasks.defaults.table import Fit
 from catnat_experiments.tasks.defaults.training import Training
 
-TASKS: dict[str, type[Training]] = {"classifier": Classifier, "bandit": Bandit, "table": Fit}
+TASKS: dict[str, type[Training]] = {"classifier": Classifier, "bandit": Bandit, "many actions": Bandit, "table": Fit}
 
 
 def train(run: Config, checkpointer: Checkpointer) -> Outcome:

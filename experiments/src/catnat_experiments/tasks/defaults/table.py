@@ -48,7 +48,7 @@ class Fit(Training):
     def _start(self) -> None:
         self.truth = truth(int(self.run["rows"]), int(self.run["classes"]))
         logs = self.truth.log()
-        self.kind = self._ordered((logs - logs.mean(0)).t().numpy())
+        self.kind = self._ordered(str(self.run["order"]), (logs - logs.mean(0)).t().numpy())
         self.model = Scores(len(logs), self.kind.num_scores(logs.shape[1]))
 
     def loss(self) -> Tensor:

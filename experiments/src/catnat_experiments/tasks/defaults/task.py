@@ -21,6 +21,7 @@ from catnat_experiments.tasks.defaults.panel import (
     FACTOR,
     MASKED,
     NAME,
+    ORDER,
     PANEL,
     PRESETS,
     TREES,
@@ -28,6 +29,8 @@ from catnat_experiments.tasks.defaults.panel import (
     Variant,
     rounded,
 )
+
+TASKS = (*PANEL, *(task for task in ORDER if task.name not in {other.name for other in PANEL}))
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
@@ -105,14 +108,14 @@ class Defaults(EveryRunAlone):
 
     def seconds_per_group(self, runs: list[Config]) -> float:
         """From what was measured once for each task."""
-        task = next(task for task in PANEL if task.name == runs[0]["task"])
+        task = next(task for task in TASKS if task.name == runs[0]["task"])
         return sum(task.seconds * float(run["steps"]) / task.steps for run in runs)
 
 
 # ---- the experiment, its tables and figures --------------------------------------------------------------------------
 
 EXPERIMENT = Defaults()
-DEFAULT = {"bandit": f"sigmoid, {MASKED}"}
+DEFAULT = dict.fromkeys((task.name for task in ORDER), f"sigmoid, {MASKED}")
 """What the library does if nobody chooses; "sigmoid" where nothing else is named."""
 
 
@@ -169,7 +172,7 @@ def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: 
 _WORDS = {"parameterization": "activation", "order": "order of classes"}
 
 TABLES = (
-    *map(_main_table, PANEL),
+    *map(_main_table, TASKS),
     *(_crossed(name, "order", training.ORDERS, "parameterization") for name in ("classifier", "table")),
     *(_crossed(name, "parameterization", TREES, "order") for name in _BY_NAME),
     _table(_BY_NAME["classifier"], "Classifier: accuracy", "test_accuracy", "higher", listed=True),
@@ -182,4 +185,4 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     """All tasks side by side, drawn from records."""
     from catnat_experiments.tasks.defaults import figures as defaults_figures  # matplotlib takes a second to import
 
-    return defaults_figures.figures(frame, directory, PANEL)
+    return defaults_figures.figures(frame, directory, TASKS)

@@ -64,9 +64,8 @@ class Training(abc.ABC):
         self.step, self.sum = 0, 0.0
         self.history: dict[str, list[float]] = {}
 
-    def _ordered(self, embeddings: NDArray[np.float64]) -> Parameterization:
-        kind = parameterization(str(self.run["parameterization"]))
-        return ordered(kind, str(self.run["order"]), embeddings, int(self.run["seed"]))
+    def _ordered(self, order: str, embeddings: NDArray[np.float64]) -> Parameterization:
+        return ordered(parameterization(str(self.run["parameterization"])), order, embeddings, int(self.run["seed"]))
 
     @abc.abstractmethod
     def _start(self) -> None:
