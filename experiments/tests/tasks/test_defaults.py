@@ -156,7 +156,9 @@ def test_a_policy_learns_an_order_while_it_acts() -> None:
         trees.append(training.kind.tree)
     assert trees[2] == catnat.balanced(ACTIONS) != trees[3]
     assert training.order is not None
-    assert training.order.layer.weight is training.model[2].weight  # what is trained is what is re-ordered
+    assert training.order.layer.weight is training.model.get_parameter(
+        "2.weight"
+    )  # what is trained is what is re-ordered
 
 
 @pytest.mark.parametrize("name", ["softmax", "natural"])

@@ -190,7 +190,7 @@ def test_vectors_are_the_main_directions_of_the_neighbours(corpus: Corpus, monke
 
 @pytest.mark.parametrize("name", heads.TREES)
 def test_trees_have_the_counts_as_their_prior(name: str, corpus: Corpus) -> None:
-    tree = heads.tree_of(name, corpus)
+    tree, _ = heads.tree_of(name, corpus)
     assert np.allclose(tree.prior, corpus.counts / corpus.counts.sum())
     lengths = np.array([len(tree.path(k)[0]) for k in range(CLASSES)])
     expected = float(lengths @ tree.prior)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +26,8 @@ ROWS_AT_ONCE = 128
 """Of the fused loss. With the number that torch chooses itself, a step on a CPU takes eight times as long."""
 CONTEXTS, VECTOR = 1000, 32
 """Of the clustered tree: how many frequent tokens count as contexts, and the size of a class's vector."""
+PASS_AT_ONCE = 1 << 20
+"""Tokens that a learned tree reads at a time."""
 
 
 class Head(nn.Module, abc.ABC):
@@ -212,7 +215,24 @@ def _clustered(corpus: Corpus) -> catnat.Tree:
     return catnat.from_embeddings(context_vectors(corpus), corpus.counts)
 
 
-TREES: dict[str, Callable[[Corpus], catnat.Tree]] = {"random": _random, "huffman": _huffman, "clustered": _clustered}
+def _learned(corpus: Corpus, fraction: float) -> catnat.Tree:
+    """From one pass over the training files or their beginning: means of random vectors of the two tokens before."""
+    means = catnat.ClassMeans(len(corpus.counts), 2 * VECTOR)
+    tokens = corpus.train[: round(fraction * len(corpus.train))]
+    for first in range(0, len(tokens), PASS_AT_ONCE):
+        part = tokens[max(0, first - 2) : first + PASS_AT_ONCE]
+        means.update(catnat.random_features(np.stack([part[1:-1], part[:-2]], 1), VECTOR), part[2:])
+    return catnat.from_embeddings(means.class_means(), corpus.counts)
+
+
+TREES: dict[str, Callable[[Corpus], catnat.Tree]] = {
+    "random": _random,
+    "huffman": _huffman,
+    "clustered": _clustered,
+    "learned": functools.partial(_learned, fraction=1.0),
+    "learned-10%": functools.partial(_learned, fraction=0.1),
+    "learned-1%": functools.partial(_learned, fraction=0.01),
+}
 
 
 def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
@@ -240,9 +260,16 @@ def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
 
 
 @functools.lru_cache(maxsize=len(TREES))
-def tree_of(name: str, corpus: Corpus) -> catnat.Tree:
-    """A tree over the corpus' classes, with their counts as its prior."""
-    return TREES[name](corpus)
+def tree_of(name: str, corpus: Corpus) -> tuple[catnat.Tree, float]:
+    """A tree over the corpus' classes, with their counts as its prior, and the processor time that it took."""
+    began = time.thread_time()
+    return TREES[name](corpus), time.thread_time() - began
+
+
+def seconds_to_learn(head: str, corpus: Corpus) -> float:
+    """What a head's order took from the training files, which is a part of its budget; 0 for other heads."""
+    tree = head.partition(" ")[0]
+    return tree_of(tree, corpus)[1] if tree.startswith("learned") else 0.0
 
 
 # ---- by name ---------------------------------------------------------------------------------------------------------
@@ -271,4 +298,4 @@ def head_of(name: str, size: int, corpus: Corpus, generator: torch.Generator) ->
     if name == "sampled":
         return Sampled(size, corpus.counts, generator)
     tree, _ = name.split()
-    return TreeHead(size, tree_of(tree, corpus), ct.sigmoid())
+    return TreeHead(size, tree_of(tree, corpus)[0], ct.sigmoid())

@@ -48,6 +48,9 @@ class Preset:
     rates: tuple[float, ...] = RATES
 
 
+_COMPARED = tuple(head for head in HEADS if not head.startswith("learned"))
+_ORDERS = ("random sigmoid", "learned sigmoid", "clustered sigmoid", "adaptive")
+_PASSES = tuple(head for head in HEADS if head.startswith("learned"))
 PRESETS = {
     # A look in minutes: few classes, where a softmax is not slow.
     "quick": Preset(
@@ -60,7 +63,11 @@ PRESETS = {
         rates=(0.001, 0.003),
     ),
     # The page in the documentation.
-    "evidence": Preset(heads=HEADS, classes=100_000, seconds=300.0, seeds=3, equal_steps=128),
+    "evidence": Preset(heads=_COMPARED, classes=100_000, seconds=300.0, seeds=3, equal_steps=128),
+    # Orders of the classes, with the pass over the data in the budget.
+    "order": Preset(heads=_ORDERS, classes=100_000, seconds=300.0, seeds=10, equal_steps=128, rates=(0.0005, 0.002)),
+    # How much of the data the pass needs.
+    "order-pass": Preset(heads=_PASSES, classes=100_000, seconds=300.0, seeds=3, equal_steps=128, rates=(0.0005,)),
 }
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from catnat_experiments.engine.loop import LOG_POINTS, append, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.identifiers.corpus import Corpus, load
+from catnat_experiments.tasks.identifiers.heads import seconds_to_learn
 from catnat_experiments.tasks.identifiers.model import (
     CURVE_WINDOWS,
     TOP_WINDOWS,
@@ -58,7 +59,8 @@ class Training:
         self.tokens = self._streams()
         self.window = int(torch.randint(self._count, (), generator=self.generator))
         self.state_of_streams = self._no_state()
-        self.step, self.done, self.clock = 0, 0, 0.0
+        self.step, self.done = 0, 0
+        self.clock = seconds_to_learn(str(run["parameterization"]), corpus)
         self.sum = torch.zeros((), dtype=torch.float64)
         self.since = 0
         self.history: dict[str, list[float]] = {}
