@@ -19,9 +19,9 @@ from catnat_experiments.tasks.defaults import small, training
 from catnat_experiments.tasks.defaults.panel import (
     EXTENSIONS,
     FACTOR,
+    MANY_ACTIONS,
     MASKED,
     NAME,
-    ORDER,
     PANEL,
     PRESETS,
     TREES,
@@ -30,7 +30,7 @@ from catnat_experiments.tasks.defaults.panel import (
     rounded,
 )
 
-TASKS = (*PANEL, *(task for task in ORDER if task.name not in {other.name for other in PANEL}))
+TASKS = (*PANEL, MANY_ACTIONS)
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Defaults(EveryRunAlone):
 # ---- the experiment, its tables and figures --------------------------------------------------------------------------
 
 EXPERIMENT = Defaults()
-DEFAULT = dict.fromkeys((task.name for task in ORDER), f"sigmoid, {MASKED}")
+DEFAULT = dict.fromkeys(("bandit", MANY_ACTIONS.name), f"sigmoid, {MASKED}")
 """What the library does if nobody chooses; "sigmoid" where nothing else is named."""
 
 
