@@ -43,6 +43,55 @@ def run(rank: int, size: int, folder: Path, work: Callable[[Path], None], timeou
         distributed.destroy_process_group()
 
 
+# ---- data parallel: the recipe of docs/order.md ----
+
+
+def ordered_alike(folder: Path) -> None:
+    """Ranks that read different data end with the same order and the same rows, and go on training together."""
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    classes = 40
+    torch.manual_seed(0)
+    model = Classifier(ct.CatnatLinear(HIDDEN, classes))
+    together = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    random = torch.Generator().manual_seed(100 + rank)  # every rank has data of its own
+
+    def step() -> tuple[Tensor, Tensor]:
+        x = torch.randn(BATCH, FEATURES, generator=random)
+        target = (20 * x[:, 0].sigmoid()).long() + 20 * (x[:, 1] > 0)
+        optimizer.zero_grad()
+        together(x, target).backward()
+        optimizer.step()
+        return x, target
+
+    means = catnat.ClassMeans(classes, FEATURES)
+    for _ in range(5):
+        x, target = step()
+        means.update(x, target)
+
+    for array in (means.sums, means.counts):
+        distributed.all_reduce(torch.from_numpy(array))
+    trees = [means.tree(prior=False)]
+    distributed.broadcast_object_list(trees)
+    features = model.body(x).detach()
+    gathered = [torch.empty_like(features) for _ in range(size)]
+    distributed.all_gather(gathered, features)
+    model.head.retree(trees[0], features=torch.cat(gathered), optimizer=optimizer)
+    same_on_all_ranks(model)
+    for _ in range(3):
+        step()
+    same_on_all_ranks(model)
+    assert model.head.tree != catnat.balanced(classes)
+
+
+def same_on_all_ranks(model: Classifier) -> None:
+    """Compare everything with rank 0's, to the last bit."""
+    for name, value in model.state_dict().items():
+        first = value.clone()
+        distributed.broadcast(first, 0)
+        assert torch.equal(first, value), name
+
+
 # ---- FSDP2: the recipe of docs/heads.md ----
 
 

@@ -1,13 +1,14 @@
-"""The head and the layer under PyTorch's FSDP2, on two gloo ranks."""
+"""The head and the layer on two gloo ranks: PyTorch's FSDP2, and an order that all ranks learn together."""
 
 from __future__ import annotations
 
 import copies
+import pytest
 from multiprocess import ranks
 
 
-def test_trained_on_two_ranks_as_on_one(tmp_path):
-    work = ranks.trained_by_fsdp_as_by_one_rank
+@pytest.mark.parametrize("work", [ranks.trained_by_fsdp_as_by_one_rank, ranks.ordered_alike])
+def test_on_two_ranks(work, tmp_path):
     started = [copies.SERVER.Process(target=ranks.run, args=(rank, 2, tmp_path, work, 120)) for rank in range(2)]
     for process in started:
         process.start()
