@@ -56,7 +56,7 @@ BUILT_IN = {
     ),
     "identifiers": BuiltIn(
         "next-token modelling of Python sources, heads for 100,000 classes, beyond the paper",
-        {"quick": 0.05, "evidence": 3, "order": 4, "order-pass": 1},
+        {"quick": 0.05, "evidence": 3, "order": 4, "order-pass": 1, "purchases": 0.6},
     ),
     "classifiers": BuiltIn(
         "a tree of binary classifiers beside multiclass boosters, and a taxonomy of texts, beyond the paper",

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from catnat_experiments.engine import loop
 from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Config, Outcome
-from catnat_experiments.tasks.identifiers import heads
+from catnat_experiments.tasks.identifiers import heads, purchases
 from catnat_experiments.tasks.identifiers import model as identifiers_model
 from catnat_experiments.tasks.identifiers import task as identifiers
 from catnat_experiments.tasks.identifiers import training as identifiers_training
@@ -318,3 +318,39 @@ def test_final_runs_have_the_best_rate_of_each_head_and_seeds_of_their_own() -> 
     assert all(run["seconds"] == pytest.approx(plan.seconds / 5) for run in runs)
     with pytest.raises(ValueError, match="quick, evidence"):
         identifiers.EXPERIMENT.stages("quik")
+
+
+# ---- purchases -------------------------------------------------------------------------------------------------------
+
+
+def test_purchases_are_read_customer_by_customer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        ("11/2/2000", "b", "milk"),
+        ("11/10/2000", "a", "bread"),
+        ("11/1/2000", "b", "milk"),
+        ("11/1/2000", "b", "bread"),
+        ("11/9/2000", "a", "milk"),
+        ("11/9/2000", "z", "milk"),
+        ("11/9/2000", "z", "tea"),
+    ]
+    frame = pd.DataFrame(rows, columns=["TRANSACTION_DT", "CUSTOMER_ID", "PRODUCT_ID"])
+    monkeypatch.setattr(purchases, "purchases", lambda columns: frame[columns])
+    monkeypatch.setattr(purchases, "_place", lambda customer: 0.0 if customer == "z" else 1.0)
+    corpus = purchases.load.__wrapped__()
+    words = np.array(corpus.words)
+    a, b = ["milk", "<basket>", "bread", "<end>"], ["milk", "bread", "<basket>", "milk", "<end>"]
+    assert words[corpus.train].tolist() == [*a, *b]
+    assert words[corpus.validation].tolist() == ["milk", "<unk>", "<end>"]
+
+
+@pytest.mark.parametrize("name", ["learned", "learned-10%"])
+def test_a_learned_order_takes_its_time_from_the_budget(name: str, corpus: Corpus) -> None:
+    assert heads.seconds_to_learn(f"{name} sigmoid", corpus) > 0
+    assert heads.seconds_to_learn("clustered sigmoid", corpus) == 0
+    assert heads.seconds_to_learn("adaptive", corpus) == 0
+
+
+def test_a_pass_in_parts_is_the_whole_pass(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = heads.TREES["learned"](corpus)
+    monkeypatch.setattr(heads, "PASS_AT_ONCE", 100)
+    assert heads.TREES["learned"](corpus) == whole

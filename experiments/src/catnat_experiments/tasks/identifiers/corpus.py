@@ -138,7 +138,7 @@ def build(folders: Sequence[Path], *, progress: bool = False) -> Corpus:
             continue
         parts[place < VALIDATION].extend(numbers.setdefault(word, len(numbers)) for word in words)
     train, validation = (np.frombuffer(part, np.int32) if len(part) else np.empty(0, np.int32) for part in parts)
-    return _without_rare(train, validation, list(numbers))
+    return without_rare(train, validation, list(numbers))
 
 
 def _files(folders: Sequence[Path]) -> Iterator[tuple[float, Path]]:
@@ -150,7 +150,7 @@ def _files(folders: Sequence[Path]) -> Iterator[tuple[float, Path]]:
                 yield int(hashlib.sha256(name.encode()).hexdigest()[:12], 16) / 16**12, path
 
 
-def _without_rare(train: Ints, validation: Ints, words: list[str]) -> Corpus:
+def without_rare(train: Ints, validation: Ints, words: list[str]) -> Corpus:
     """Rare tokens, and those that only validation has, as one class."""
     counts = np.bincount(train, minlength=len(words))
     frequent = counts >= LEAST

@@ -37,6 +37,7 @@ class Preset:
         equal_steps: A power of two that every head reaches.
         validation_windows: Of the final NLL.
         rates: That the search tries.
+        data: "purchases", or the source code of this machine if not given.
     """
 
     heads: tuple[str, ...]
@@ -46,10 +47,12 @@ class Preset:
     equal_steps: int
     validation_windows: int = 256
     rates: tuple[float, ...] = RATES
+    data: str = ""
 
 
 _COMPARED = tuple(head for head in HEADS if not head.startswith("learned"))
 _ORDERS = ("random sigmoid", "learned sigmoid", "clustered sigmoid", "adaptive")
+_CATALOGUE = ("linear_cross_entropy", "sampled", "adaptive", "random sigmoid", "learned sigmoid")
 _PASSES = tuple(head for head in HEADS if head.startswith("learned"))
 PRESETS = {
     # A look in minutes: few classes, where a softmax is not slow.
@@ -68,12 +71,15 @@ PRESETS = {
     "order": Preset(heads=_ORDERS, classes=100_000, seconds=300.0, seeds=10, equal_steps=128, rates=(0.0005, 0.002)),
     # How much of the data the pass needs.
     "order-pass": Preset(heads=_PASSES, classes=100_000, seconds=300.0, seeds=3, equal_steps=128, rates=(0.0005,)),
+    # A supermarket's catalogue: what a customer buys next.
+    "purchases": Preset(heads=_CATALOGUE, classes=20_000, seconds=60.0, seeds=5, equal_steps=128, data="purchases"),
 }
 
 
 def config(head: str, rate: float, seed: int, plan: Preset, *, fraction: float = 1.0) -> Config:
     """All that decides a run, but for the speed of the machine; ``fraction`` is that of the preset's seconds."""
     return {
+        **({"data": plan.data} if plan.data else {}),
         "experiment": Identifiers.name,
         "parameterization": head,
         "rate": rate,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from catnat_experiments.engine.loop import LOG_POINTS, append, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
+from catnat_experiments.tasks.identifiers import purchases
 from catnat_experiments.tasks.identifiers.corpus import Corpus, load
 from catnat_experiments.tasks.identifiers.heads import seconds_to_learn
 from catnat_experiments.tasks.identifiers.model import (
@@ -162,9 +163,16 @@ class Training:
         self.generator.set_state(state["generator"])
 
 
+def corpus_of(run: Config) -> Corpus:
+    """The source code of this machine, or a supermarket's purchases, with a run's number of classes."""
+    if run.get("data") == "purchases":
+        return purchases.load().most_frequent(int(run["classes"]))
+    return load(int(run["classes"]))
+
+
 def train(run: Config, checkpointer: Checkpointer, corpus: Corpus | None = None) -> Outcome:
     """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
     torch.set_num_threads(1)
-    training = Training(corpus or load(int(run["classes"])), run)
+    training = Training(corpus or corpus_of(run), run)
     resume_training(training, checkpointer)
     return Outcome(training.metrics(), training.history)
