@@ -354,17 +354,20 @@ class CatnatHead(PathHead, RowLayer):
         tensors |= {name: torch.tensor(array) for name, array in arrays.items()}
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        # Each in one piece: a process that is killed leaves the files that were there.
-        unfinished = [directory / f"{name}.part" for name in _FILES]
-        files.save_file(tensors, unfinished[0])
-        unfinished[1].write_text(json.dumps(settings, indent=2) + "\n")
-        for part, name in zip(unfinished, _FILES, strict=True):
-            part.replace(directory / name)
+        with saving.replacing(directory / _FILES[0]) as weights, saving.replacing(directory / _FILES[1]) as text:
+            files.save_file(tensors, weights)
+            text.write_text(json.dumps(settings, indent=2) + "\n")
 
     @classmethod
     def load(cls, directory: str | Path, *, device: torch.device | str | None = None) -> CatnatHead:
-        """The head that :meth:`save` has written."""
-        files, directory = _safetensors(), Path(directory)
+        """The head that :meth:`save` has written; files that are no such head are a ValueError."""
+        files = _safetensors()
+        with saving.damage(f"The head in {directory}"):
+            head = cls._read(Path(directory), files)
+        return head.to(device) if device is not None else head
+
+    @classmethod
+    def _read(cls, directory: Path, files: Any) -> CatnatHead:
         tensors = files.load_file(directory / _FILES[0], device="cpu")
         settings = _checked_settings(directory / _FILES[1], tensors)
         arrays = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("tree.")}
@@ -378,7 +381,7 @@ class CatnatHead(PathHead, RowLayer):
                 **settings["options"],
             )
         head.load_state_dict(tensors, assign=True)
-        return head.to(device) if device is not None else head
+        return head
 
 
 _FILES = ("head.safetensors", "head.json")
@@ -386,19 +389,16 @@ _FILES = ("head.safetensors", "head.json")
 
 def _checked_settings(file: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The settings in a file, compared with the weights before anything as large as these say is built."""
-    try:
-        settings: dict[str, Any] = json.loads(file.read_text())
-        tree, options = settings["tree"], settings["options"]
-        kind, num_classes, shape = tree["kind"], tree["num_classes"], tuple(tensors["weight"].shape)
-        fits = shape == (num_classes - 1, options["in_features"]) and kind in ("balanced", "chain", "table")
-        fits &= type(options["sparse"]) is bool and type(options["ignore_index"]) is int
-        fits &= set(options) == {"in_features", "sparse", "ignore_index"} and isinstance(settings["activation"], dict)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file} is not what CatnatHead.save writes: {error!r}.") from error
+    settings: dict[str, Any] = json.loads(file.read_text())
+    tree, options, weight = settings["tree"], settings["options"], tensors["weight"]
+    kind, num_classes, shape = tree["kind"], tree["num_classes"], tuple(weight.shape)
+    fits = shape == (num_classes - 1, options["in_features"]) and kind in ("balanced", "chain", "table")
+    fits &= type(options["sparse"]) is bool and type(options["ignore_index"]) is int and weight.is_floating_point()
+    fits &= set(options) == {"in_features", "sparse", "ignore_index"} and isinstance(settings["activation"], dict)
     if not fits:
         raise ValueError(
-            f"{file} describes a {kind} tree over {num_classes} classes with the options {options}, but the weights "
-            f"beside it have the shape {shape}: the files are damaged, or of two heads."
+            f"{file.name} describes a {kind} tree over {num_classes} classes with the options {options}, but the "
+            f"weights beside it have the shape {shape}: the files are damaged, or of two heads."
         )
     return settings
 
