@@ -273,8 +273,14 @@ ATTACKS = [
         "settings that the activation",
     ),
     *(
-        Attack("CatnatHead.load", f"the option {name}={value!r}", "passed on", head(sets("options", name, to=value)),
-               ValueError, "with the options")
+        Attack(
+            "CatnatHead.load",
+            f"the option {name}={value!r}",
+            "passed on",
+            head(sets("options", name, to=value)),
+            ValueError,
+            "with the options",
+        )
         for name, value in (("device", "cuda"), ("ignore_index", "x"), ("sparse", "no"), ("in_features", 3.5))
     ),
     Attack("CatnatHead.load", "weights cut off", "SafetensorError", cut_off_head, ValueError, DAMAGED),
@@ -308,8 +314,14 @@ ATTACKS = [
     ),
     Attack("Tree.load", "80 KB that unpack to 80 MB", "13 s, 1.4 GB", bomb, ValueError, "is compressed"),
     *(
-        Attack("Tree.load", f"an array of {size:.0e} rows that is not there", before,
-               tree_file(children=header((size, 2))), ValueError, DAMAGED)
+        Attack(
+            "Tree.load",
+            f"an array of {size:.0e} rows that is not there",
+            before,
+            tree_file(children=header((size, 2))),
+            ValueError,
+            DAMAGED,
+        )
         for size, before in ((10**8, "ValueError"), (10**15, "MemoryError"))
     ),
     Attack("Tree.load", "an empty file", "EOFError", raw(b""), ValueError, DAMAGED),
@@ -352,23 +364,56 @@ ATTACKS = [
         "has two parents",
     ),
     Attack(
-        "Taxonomy.from_nested", "a dictionary in itself", "ValueError", nested(mapping_in_itself), ValueError, "in itself"
+        "Taxonomy.from_nested",
+        "a dictionary in itself",
+        "ValueError",
+        nested(mapping_in_itself),
+        ValueError,
+        "in itself",
     ),
     Attack(
-        "Taxonomy.from_nested", "2^60 members in 60 lists", "never ended", nested(lambda: doubled(60)), ValueError,
+        "Taxonomy.from_nested",
+        "2^60 members in 60 lists",
+        "never ended",
+        nested(lambda: doubled(60)),
+        ValueError,
         "in two places",
     ),
     Attack(
-        "Taxonomy.from_nested", "10^5 levels", "RecursionError", nested(lambda: deep(100_000)), ValueError,
+        "Taxonomy.from_nested",
+        "10^5 levels",
+        "RecursionError",
+        nested(lambda: deep(100_000)),
+        ValueError,
         "more than 256 levels",
     ),
     Attack(
-        "Taxonomy.from_paths", "40 KB, a path of 20,000 parts", "15 s, 1.9 GB",
-        given(lambda: catnat.Taxonomy.from_paths(["/".join(LONG)])), ValueError, "a path of 20000 parts",
-    ),
-    Attack(
-        "Taxonomy.from_frame", "a row of 20,000 levels", "17 s, 600 MB",
-        given(lambda: catnat.Taxonomy.from_frame([[str(n) for n in range(20_000)]], separator="/")), ValueError,
+        "Taxonomy.from_paths",
+        "40 KB, a path of 20,000 parts",
+        "15 s, 1.9 GB",
+        given(lambda: catnat.Taxonomy.from_paths(["/".join(LONG)])),
+        ValueError,
         "a path of 20000 parts",
     ),
-]  # fmt: skip
+    Attack(
+        "Taxonomy.from_frame",
+        "a row of 20,000 levels",
+        "17 s, 600 MB",
+        given(lambda: catnat.Taxonomy.from_frame([[str(n) for n in range(20_000)]], separator="/")),
+        ValueError,
+        "a path of 20000 parts",
+    ),
+]
+
+
+def endless() -> None:
+    while True:
+        pass
+
+
+# What gets through must be seen.
+CONTROLS = [
+    Attack("none", "300 MB", "", given(lambda: np.ones(300_000_000, np.int8).sum()), None),
+    Attack("none", "2 s", "", given(lambda: [None for _ in range(60_000_000)] and None), None),
+    Attack("none", "no end", "", given(endless), None, seconds=0.1),
+]

@@ -82,7 +82,7 @@ def damage(what: str) -> Iterator[None]:
     """What reading a file ends in, as a ValueError: the libraries below raise a dozen types for damaged ones."""
     try:
         yield
-    except (OSError, MemoryError):  # of this machine
+    except (FileNotFoundError, PermissionError, MemoryError):  # of this machine
         raise
     except Exception as error:
         raise ValueError(f"{what} cannot be read, it is damaged or no such file: {error!s:.500}") from error
