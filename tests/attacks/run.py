@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[0] = str(pathlib.Path(__file__).parents[1])  # where every test is imported from
 
-from attacks.attacks import ATTACKS, CONTROLS, Attack, Call
+from attacks.attacks import ATTACKS, CONTROLS, Attack, Call  # noqa: E402
 
 PAGE = pathlib.Path(__file__).parents[2] / "SECURITY.md"
 MARKS = "<!-- attacks -->\n", "<!-- /attacks -->\n"

@@ -1,7 +1,7 @@
 """Fuzzing of the readers: every input gives a valid object or a documented exception, and quickly.
 
-Hypothesis damages valid files, and makes up inputs of the right structure. `CATNAT_FUZZ=20000` runs as many inputs for each
-reader, others in every run, and is what the nightly job does.
+Hypothesis damages valid files, and makes up inputs of the right structure. `CATNAT_FUZZ=5000` runs as many inputs for
+each reader, other ones in every run. The nightly job does so, and runs fuzz.py, which looks for inputs by coverage.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import hypothesis.extra.numpy as npst
 import hypothesis.strategies as st
-import networkx
+import networkx as nx
 import numpy as np
 import safetensors.torch
 import torch
@@ -358,4 +358,4 @@ def test_frames(rows, separator):
 @fuzzed
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
 def test_graphs(edges):
-    is_taxonomy(lambda: catnat.Taxonomy.from_networkx(networkx.DiGraph(edges)))
+    is_taxonomy(lambda: catnat.Taxonomy.from_networkx(nx.DiGraph(edges)))

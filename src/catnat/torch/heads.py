@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.torch import _inputs, _topk, _walk, functional
+from catnat.torch import _inputs, _options, _topk, _walk, functional
 from catnat.torch._branches import Branches, branches_of
 from catnat.torch._lookup import plan_for
 from catnat.torch._plan import Plan, look_up
@@ -210,14 +210,45 @@ class PathHead(TreeLayer):
         input: Float[Tensor, "*batch features"],
         sample_shape: Sequence[int] = (),
         *,
+        valid_classes: Int[Tensor, "*#batch some"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Int[Tensor, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; reads the rows on the way alone."""
+        """Draw classes by walking down from the root; reads the rows on the way alone.
+
+        Args:
+            input: Features.
+            sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+            valid_classes: Draw among these alone, conditioned on them, as with the mask of :class:`Catnat`: indices
+                (..., m) for all rows or for each, padded with -1. Their m paths are read, whatever K is. What was drawn
+                has the log-probability ``head.log_prob_of(input, valid_classes).log_softmax(-1)`` at its place.
+            generator: The random generator; torch's default one if not given.
+
+        Example:
+            >>> import torch
+            >>> from catnat.torch import CatnatHead
+            >>> policy = CatnatHead(16, 100_000)
+            >>> policy.sample(torch.zeros(2, 16), valid_classes=torch.tensor([[7], [99_999]]))
+            tensor([    7, 99999])
+        """
         self._check_input(input)
-        sample_shape = _checks.shape_of_samples(sample_shape)
+        sample_shape, plan = _checks.shape_of_samples(sample_shape), self._plan(input)
         count = math.prod(sample_shape)
-        drawn = self._walk(input, lambda reader: _walk.descend(self._plan(input), reader, count, generator))
+        if valid_classes is None:
+            drawn = self._walk(input, lambda reader: _walk.descend(plan, reader, count, generator))
+        else:
+            among = self._among(valid_classes, input)
+            drawn = self._walk(input, lambda reader: _walk.draw_among(plan, reader, among, count, generator))
         return _inputs.samples_first(drawn, sample_shape)
+
+    def _among(self, valid_classes: Tensor, input: Tensor) -> Tensor:
+        """Checked classes to draw from, for every row of the input."""
+        on_cpu = valid_classes.device.type == "cpu" if isinstance(valid_classes, Tensor) else True
+        found = _options.checked_indices(valid_classes, self.tree.num_classes, check=on_cpu)
+        _checks.rows_of_indices(found.shape, input.shape)
+        nothing = (found < 0).all(-1)
+        if _inputs.known_at_once(nothing.any()):
+            _checks.no_valid_class(int(nothing.sum()))
+        return found.expand(*input.shape[:-1], -1)
 
     def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.
