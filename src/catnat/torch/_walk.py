@@ -178,12 +178,9 @@ def draw_among(plan: Plan, reader: Reader, classes: Tensor, count: int, generato
         generator: The random generator.
     """
     classes = classes.sort(-1).values
-    again = torch.cat(
-        [classes.narrow(-1, 0, 1) < 0, classes.narrow(-1, 1, classes.shape[-1] - 1) == classes[..., :-1]], -1
-    )
-    logs = path_log_prob(plan, reader, classes.clamp(min=0), floored=False).masked_fill(
-        again | (classes < 0), -torch.inf
-    )
+    again = classes.diff(prepend=torch.full_like(classes.narrow(-1, 0, 1), -1)) == 0
+    logs = path_log_prob(plan, reader, classes.clamp(min=0), floored=False)
+    logs = logs.masked_fill(again | (classes < 0), -torch.inf)
     weights = (logs - logs.amax(-1, keepdim=True)).exp()
     return classes.gather(-1, draw_by_weight(weights, count, generator))
 
