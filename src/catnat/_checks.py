@@ -277,6 +277,55 @@ def how_many(k: int, classes: int, least: int = 1) -> None:
         raise ValueError(f"`k` is {k}, but {least} .. {classes} classes can be had from this tree.")
 
 
+def rows_of_indices(indices: Sequence[int], input: Sequence[int]) -> None:
+    """Raise unless indices (..., m) serve the rows of an input of that shape."""
+    if not broadcasts(indices[:-1], input[:-1]):
+        raise ValueError(
+            f"`valid_classes` has shape {tuple(indices)} and `input` {tuple(input)}, but a list for all rows, (m,), or "
+            f"one for each is needed: {(*input[:-1], 'm')}."
+        )
+
+
+def no_valid_class(rows: int) -> NoReturn:
+    """Say that indices leave nothing to draw."""
+    raise ValueError(f"`valid_classes` leaves no valid class in {rows} rows, but something must be left to draw.")
+
+
+# ---- numbers with bins ----
+
+
+def beside_batch(shape: Sequence[int], batch: Sequence[int], name: str) -> None:
+    """Raise unless values broadcast against the batch shape of a distribution, with axes of samples before it."""
+    sizes = zip(reversed(shape), reversed(batch), strict=False)
+    if any(size != other and 1 not in (size, other) for size, other in sizes):
+        raise ValueError(
+            f"`{name}` has shape {tuple(shape)}, which does not broadcast against the batch shape {tuple(batch)}. For "
+            f"the same numbers in every row put them before the batch: {name}.reshape({(*shape, *[1] * len(batch))})."
+        )
+
+
+def not_a_fraction(value: float) -> NoReturn:
+    """Say that a quantile is asked for beyond all."""
+    raise ValueError(
+        f"`value` holds {value}, but quantiles are at probabilities from 0 to 1: divide percentages by 100, or clamp."
+    )
+
+
+def not_in_order(low: float, high: float) -> NoReturn:
+    """Say that an interval is empty."""
+    raise ValueError(
+        f"`low` is {low} where `high` is {high}, but an interval goes up: exchange them, or clamp `high` to `low`."
+    )
+
+
+def nan_targets() -> NoReturn:
+    """Say that a number without a bin is no target."""
+    raise ValueError(
+        "`value` holds NaN, which lies in no bin: leave such rows out, or, for class indices, set them to the "
+        "`ignore_index` of the loss."
+    )
+
+
 # ---- numbers ----
 
 

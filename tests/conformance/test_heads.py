@@ -179,6 +179,48 @@ def test_draws_have_the_heads_probabilities(framework, name):
         checks.chi_square(np.bincount(drawn[:, row], minlength=tree.num_classes), probs[row] / probs[row].sum())
 
 
+@pytest.mark.parametrize("name", names_of(TREES))
+def test_draws_among_valid_classes(framework, name):
+    """Of the distribution under a mask: rows with padding, a class that is given twice, and some of probability 0."""
+    tree, rng = TREES[name], np.random.default_rng(7)
+    head, input = make(framework, tree), framework.array(features(2))
+    probs = framework.numpy(framework.detached(head.distribution(input).probs))
+    few = min(tree.num_classes, 6)
+    valid = np.stack([rng.permutation(tree.num_classes)[:few] for _ in range(2)])
+    valid[:, 0] = probs.argmax(-1)  # something that is possible
+    valid = np.concatenate([valid, valid[:, -1:], np.full((2, 2), -1)], -1)
+    mask = np.zeros((2, tree.num_classes), bool)
+    for row in range(2):
+        mask[row, valid[row][valid[row] >= 0]] = True
+    drawn = head.sample(input, (20_000,), valid_classes=framework.array(valid), **framework.randomness(5))
+    assert tuple(drawn.shape) == (20_000, 2)
+    for row in range(2):
+        wanted = np.where(mask[row], probs[row], 0)
+        found = np.bincount(framework.numpy(drawn)[:, row], minlength=tree.num_classes)
+        assert (found[wanted == 0] == 0).all()
+        checks.chi_square(found, wanted / wanted.sum())
+
+
+def test_one_list_of_valid_classes_serves_all_rows(framework):
+    head, valid = make(framework, TREES["balanced-100"]), framework.array(np.array([3, 70, 99]))
+    drawn = head.sample(framework.array(features(4, 5)), (50,), valid_classes=valid, **framework.randomness(0))
+    assert tuple(drawn.shape) == (50, 4, 5)
+    assert set(framework.numpy(drawn).flatten().tolist()) <= {3, 70, 99}
+
+
+def test_valid_classes_that_are_none_are_refused(framework):
+    head, input = make(framework, TREES["balanced-18"]), framework.array(features(2))
+    for wrong, error, text in (
+        ([18], ValueError, "`valid_classes` holds 18, but the classes are 0 .. 17"),
+        ([-2], ValueError, "`valid_classes` holds -2"),
+        ([[1], [-1]], ValueError, "leaves no valid class in 1 rows"),
+        ([[1], [1], [1]], ValueError, "a list for all rows"),
+        ([0.5], TypeError, "integer indices"),
+    ):
+        with pytest.raises(error, match=text):
+            head.sample(input, valid_classes=framework.array(np.array(wrong)), **framework.randomness(0))
+
+
 # ---- hostile inputs, errors ----
 
 

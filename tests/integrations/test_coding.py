@@ -1,8 +1,5 @@
 """catnat.coding: round trips, sizes, agreement between frameworks, and damage that must be noticed."""
 
-import time
-import zlib
-
 import cases
 import jax
 import numpy as np
@@ -177,33 +174,11 @@ def test_cut_off_and_foreign_data():
             coding.decode(tree, scores, wrong)
 
 
-@pytest.mark.parametrize("num_classes", [1, 2, 256])
-@pytest.mark.parametrize("count", [10**7, 10**8, 2**63])
-def test_a_count_that_the_words_cannot_hold(num_classes, count):
-    """A file of some 50 bytes whose checksum is right: refused at once, not after seconds and gigabytes."""
-    tree = catnat.balanced(num_classes)
-    contents = _file.unpack(
-        coding.encode(tree, np.zeros(num_classes - 1), [0]), num_classes, Model(tree, "sigmoid").fingerprint()
-    )
-    forged = _file.pack(contents._replace(size=count))
-    began = time.process_time()
-    with pytest.raises(coding.CodingError, match="claim to hold"):
-        coding.decode(tree, np.zeros(num_classes - 1), forged)
-    assert time.process_time() - began < 1
-
-
 def test_words_that_end_too_early_are_noticed_where_they_end():
     tree = catnat.balanced(256)
     contents = _file.unpack(coding.encode(tree, np.zeros(255), [3] * 8), 256, Model(tree, "sigmoid").fingerprint())
     with pytest.raises(coding.CodingError, match="end before all the classes"):
         coding.decode(tree, np.zeros(255), _file.pack(contents._replace(size=100_000)))
-
-
-def test_words_of_a_broken_length():
-    tree = catnat.balanced(4)
-    body = coding.encode(tree, np.zeros(3), [1])[:-4] + b"\0"
-    with pytest.raises(coding.CodingError, match="whole number of words"):
-        coding.decode(tree, np.zeros(3), body + zlib.crc32(body).to_bytes(4, "little"))
 
 
 @pytest.mark.parametrize("other", [catnat.chain(11), catnat.balanced(12), catnat.balanced(11).with_prior(range(1, 12))])

@@ -1,12 +1,9 @@
-"""The road of a call: how many functions it enters, that it waits for no device, and that threads share its plans."""
+"""The road of a call: how many functions it enters, that it waits for no device."""
 
 from __future__ import annotations
 
-import collections
 import pathlib
 import sys
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -239,7 +236,7 @@ EXEMPT = {
     "meta": set(),
 }
 # On a CPU values are checked, at no cost but time; and torch's own `one_hot` checks what it is given there.
-CHECKED_ON_A_CPU = {"scores_from_probs", "scores_from_logits", "kl_step", "gumbel_softmax"}
+CHECKED_ON_A_CPU = {"scores_from_probs", "scores_from_logits", "kl_step", "gumbel_softmax", "targets"}
 CHECKED_ON_A_CPU |= {"straight_through", *(f"OneHotCatnat {place}" for place in range(5))}
 
 
@@ -288,66 +285,7 @@ def test_a_default_distribution_reads_no_more_than_torchs_own():
             assert on or ours == 0
 
 
-# ---- threads, and how much is kept ----
-
-
-def make_plans_in_threads(seconds: float) -> int:
-    """Threads meet the same new trees at once, switching as often as can be; how many trees there were."""
-    faults, counted, stop = [], collections.Counter[int](), time.monotonic() + seconds
-    barrier, shared = threading.Barrier(4), {}
-    lock = threading.Lock()
-
-    def trees_of(turn: int) -> list[catnat.Tree]:
-        with lock:
-            if turn not in shared:
-                weights = np.random.default_rng(turn).random(int(40 + turn % 60))
-                shared[turn] = [catnat.huffman(weights), catnat.balanced(len(weights)).with_prior(weights)]
-            return shared[turn]
-
-    def work(number: int) -> None:
-        barrier.wait()
-        turn = 0
-        while time.monotonic() < stop:
-            for tree in trees_of(turn):
-                scores = torch.full((2, tree.num_nodes), 0.3, requires_grad=True)
-                logs = ct.log_catnat(scores, tree)
-                walked = ct.log_prob(scores, torch.tensor([1, 2]), tree)
-                drawn = ct.sample(scores, tree)
-                logs.sum().backward()
-                if not torch.allclose(walked, logs.gather(-1, torch.tensor([[1], [2]])).squeeze(-1), atol=1e-5):
-                    faults.append(f"another log-probability for {tree!r}")
-                if not torch.allclose(logs.exp().sum(-1), torch.ones(2), atol=1e-5) or drawn.max() >= tree.num_classes:
-                    faults.append(f"no distribution over {tree!r}")
-                counted[number] += 1
-            turn += 1
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except Exception as fault:  # a thread's exception would be lost
-            faults.append(repr(fault))
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert not faults, faults[:3]
-    return sum(counted.values())
-
-
-def test_threads_make_plans_at_once():
-    assert make_plans_in_threads(3.0) > 4
-
-
-@pytest.mark.slow
-def test_threads_make_plans_for_a_minute():
-    assert make_plans_in_threads(60.0) > 100
+# ---- how much is kept ----
 
 
 def test_plans_are_bounded(monkeypatch):

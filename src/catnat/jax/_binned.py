@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -128,16 +128,25 @@ class BinnedCatnat(Parameterized):
         """The quantile at the probability ``value``, along one path; differentiable in the scores, and finite.
 
         It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
-        end of the upper one. Numbers outside [0, 1] count as its ends.
+        end of the upper one. Numbers outside [0, 1] are an error; where their values are traced they count as its ends.
+
+        ``value`` is broadcast against the batch shape. Of three rows, ``icdf(q)`` of three numbers is one quantile
+        each, and ``icdf(q[:, None])`` is every quantile of every row.
         """
-        return self._returned(_quantile(*self._computed, self._numbers(value, "value"), self.bins))
+        value = self._numbers(value, "value")
+        _refuse((value < 0) | (value > 1), _checks.not_a_fraction, value)
+        return self._returned(_quantile(*self._computed, value, self.bins))
 
     def interval(
         self, low: Float[Array, "*samples_and_batch"], high: Float[Array, "*samples_and_batch"]
     ) -> Float[Array, "*samples_and_batch"]:
-        """The probability of a number between ``low`` and ``high``, along two paths; 0 where these are not in order."""
-        ends = self._numbers(low, "low"), self._numbers(high, "high")
-        return self._returned(_between(*self._computed, *ends, self.bins))
+        """The probability of a number between ``low`` and ``high``, along two paths.
+
+        Where these are not in order it is an error, or 0 where their values are traced.
+        """
+        low, high = self._numbers(low, "low"), self._numbers(high, "high")
+        _refuse(low > high, _checks.not_in_order, low, high)
+        return self._returned(_between(*self._computed, low, high, self.bins))
 
     @_plan.takes_key
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
@@ -148,7 +157,8 @@ class BinnedCatnat(Parameterized):
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
         """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
-        return self.icdf(jax.random.uniform(key, shape, self._computed[1].dtype))
+        uniform = jax.random.uniform(key, shape, self._computed[1].dtype)
+        return self._returned(_quantile(*self._computed, uniform, self.bins))
 
     # ---- all bins ----
 
@@ -199,7 +209,15 @@ class BinnedCatnat(Parameterized):
 
     def _numbers(self, value: Array, name: str) -> Array:
         """Numbers in the dtype to compute in."""
-        return _plan.check_array(value, name).astype(self._computed[1].dtype)
+        value = _plan.check_array(value, name)
+        _checks.beside_batch(value.shape, self.batch_shape, name)
+        return value.astype(self._computed[1].dtype)
+
+
+def _refuse(wrong: Array, explain: Callable[..., None], *values: Array) -> None:
+    """Explain the first values that are wrong, where they are known."""
+    if _plan.is_true(wrong.any()):
+        explain(*(float(jnp.broadcast_to(value, wrong.shape)[wrong][0]) for value in values))
 
 
 _compiled = functools.partial(jax.jit, static_argnames=("bins", "plan"))

@@ -148,7 +148,8 @@ def _as_boolean(mask: Array, num_classes: int) -> Array:
     return mask
 
 
-def _from_indices(indices: Array, num_classes: int) -> Array:
+def checked_indices(indices: Array, num_classes: int) -> Array:
+    """Indices (..., m) of valid classes, padded with -1; checked by value where values are known."""
     indices = _plan.check_array(indices, "valid_classes")
     if not jnp.issubdtype(indices.dtype, jnp.integer) or indices.ndim == 0:
         _checks.not_indices(indices.dtype, indices.shape)
@@ -160,7 +161,12 @@ def _from_indices(indices: Array, num_classes: int) -> Array:
             f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 fills "
             "up rows with fewer valid classes."
         )
-    padding = jnp.where(outside | (indices < 0), num_classes, indices)  # no such class: dropped
+    return jnp.where(outside, -1, indices)
+
+
+def _from_indices(indices: Array, num_classes: int) -> Array:
+    indices = checked_indices(indices, num_classes)
+    padding = jnp.where(indices < 0, num_classes, indices)  # no such class: dropped
     valid = jnp.zeros((*indices.shape[:-1], num_classes), bool)
     return jnp.put_along_axis(valid, padding, True, -1, inplace=False, mode="drop")
 

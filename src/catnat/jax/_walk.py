@@ -81,11 +81,11 @@ def pick_samples(values: Array, classes: Array) -> Array:
 # ---- paths ----
 
 
-def path_log_prob(scores: Scores, classes: Array, plan: Plan) -> Array:
+def path_log_prob(scores: Scores, classes: Array, plan: Plan, *, floored: bool = True) -> Array:
     """The log-probability of ``classes``, batch + any axes, reading their paths only."""
     index, bits = path(classes, plan.tree)
     on_path = scores.holds(index) if isinstance(scores, LazyScores) else index >= 0
-    no, yes = branches_at(scores, jnp.maximum(index, 0), plan, floored=True)
+    no, yes = branches_at(scores, jnp.maximum(index, 0), plan, floored=floored)
     return jnp.where(on_path, jnp.where(bits == 1, yes, no), 0).sum(-1)
 
 
@@ -151,6 +151,16 @@ def draw(scores: Scores, sample_shape: tuple[int, ...], key: Array, plan: Plan) 
 
     drawn = descend(yes, plan.tree, (*batch, math.prod(sample_shape)), key, plan.dtype)
     return before_batch(drawn, sample_shape)
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "sample_shape"))
+def draw_among(scores: Scores, classes: Array, sample_shape: tuple[int, ...], key: Array, plan: Plan) -> Array:
+    """Draw some of ``classes``, batch + (m,), padded with -1; reads their paths only. One given twice counts once."""
+    classes = jnp.sort(classes, -1)
+    again = jnp.diff(classes, axis=-1, prepend=-1) == 0
+    logs = path_log_prob(lax.stop_gradient(scores), jnp.maximum(classes, 0), plan, floored=False)
+    logs = jax.nn.log_softmax(jnp.where(again | (classes < 0), -jnp.inf, logs), -1)
+    return pick_samples(classes, draw_by_log_probs(logs, sample_shape, key))
 
 
 @functools.partial(jax.jit, static_argnames="sample_shape")

@@ -309,6 +309,11 @@ def cross_entropy(
 ) -> Float[Array, "..."]:
     r"""The cross-entropy loss :math:`-\log p_{target}`, with K-1 scores where softmax has K logits.
 
+    **With the natural activation the loss depends on the dtype.** A branch counts at least the machine epsilon, so a
+    target of probability exactly 0, whose true loss is infinite, costs 16 nats in float32 and 36 in float64. Report the
+    fraction of such rows with it: ``(jnp.take_along_axis(catnat(scores, tree, "natural"), target[:, None], -1) ==
+    0).mean()``. The sigmoid has no floor.
+
     With class indices and no label smoothing only the targets' paths are read. The options are those of PyTorch, but
     the nodes, and the classes of a target of probabilities, are on the last axis, as everywhere in JAX. The mean over
     nothing (every target ignored) is 0. Give the number of classes as ``tree=K``: it is checked against the scores.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.jax import _plan, _topk, _walk
+from catnat.jax import _options, _plan, _topk, _walk
 from catnat.jax._plan import Plan
 from catnat.jax._topk import TopK
 from catnat.jax._walk import LazyScores
@@ -204,11 +204,41 @@ class CatnatHead(RowPerNode):
 
     @_plan.takes_key
     def sample(
-        self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
+        self,
+        input: Float[Array, "*batch features"],
+        sample_shape: Sequence[int] = (),
+        *,
+        valid_classes: Int[Array, "*#batch some"] | None = None,
+        key: PRNGKeyArray,
     ) -> Int[Array, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; reads the rows on the way alone."""
+        """Draw classes by walking down from the root; reads the rows on the way alone.
+
+        Args:
+            input: Features.
+            sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+            valid_classes: Draw among these alone, conditioned on them, as with the mask of :class:`Catnat`: indices
+                (..., m) for all rows or for each, padded with -1. Their m paths are read, whatever K is. What was drawn
+                has the log-probability ``jax.nn.log_softmax(head.log_prob_of(input, valid_classes))`` at its place.
+            key: The random key.
+
+        Example:
+            >>> import jax, jax.numpy as jnp
+            >>> from catnat.jax import CatnatHead
+            >>> policy = CatnatHead(16, 100_000, key=jax.random.key(0))
+            >>> moves = jnp.array([[7], [99_999]])
+            >>> print(policy.sample(jnp.zeros((2, 16)), valid_classes=moves, key=jax.random.key(1)))
+            [    7 99999]
+        """
         scores, plan, _ = self._prepare(input)
-        return _walk.draw(scores, _checks.shape_of_samples(sample_shape), key, plan)
+        sample_shape = _checks.shape_of_samples(sample_shape)
+        if valid_classes is None:
+            return _walk.draw(scores, sample_shape, key, plan)
+        among = _options.checked_indices(valid_classes, self.tree.num_classes)
+        _checks.rows_of_indices(among.shape, input.shape)
+        nothing = (among < 0).all(-1)
+        if _plan.is_true(nothing.any()):
+            _checks.no_valid_class(int(nothing.sum()))
+        return _walk.draw_among(scores, _plan.expand(among, input.shape[:-1]), sample_shape, key, plan)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.

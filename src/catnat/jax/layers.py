@@ -178,7 +178,7 @@ class CatnatLinear(RowPerNode):
             raise KeyError(
                 f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
             )
-        static = saving.tree_and_activation(np.asarray(part["_extra_state"], np.uint8))
+        static = saving.tree_and_activation(part["_extra_state"], np.shape(part["weight"]))
         weight, bias = (None if part.get(name) is None else jnp.asarray(part[name]) for name in cls._parameters)
         return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)
 

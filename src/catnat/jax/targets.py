@@ -20,8 +20,10 @@ __all__ = ["hard", "hl_gauss", "two_hot"]
 def hard(value: Float[Array, "*batch"], bins: Bins | ArrayLike) -> Int[Array, "*batch"]:
     """The bin that a number lies in; numbers outside of all bins are in the first or the last one.
 
+    (``BinnedCatnat.log_prob`` refuses those: the density is 0 there, where a target may well be the nearest bin.)
+
     As targets of :func:`catnat.jax.cross_entropy` these cost one path each, and give the same gradients as
-    ``-BinnedCatnat(...).log_prob(value)``.
+    ``-BinnedCatnat(...).log_prob(value)`` of numbers inside.
 
     Args:
         value: Numbers.
@@ -110,4 +112,6 @@ def _checked(value: Array, bins: Bins | ArrayLike) -> tuple[Array, Bins]:
     value = _plan.check_array(value, "value")
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise TypeError(f"`value` has dtype {value.dtype}, but floating-point numbers are needed: value.astype(float).")
+    if _plan.is_true(jnp.isnan(value).any()):
+        _checks.nan_targets()
     return _plan.to_computing_dtype(lax.stop_gradient(value)), _bin_positions.bins_of(bins)

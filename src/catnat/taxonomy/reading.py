@@ -11,6 +11,9 @@ Name = Hashable
 Parents = dict[Name, Name | None]
 Pairs = Iterable[tuple[Any, Any]]
 
+# Names by path are as long as the path, so their sizes add up to its square. Real taxonomies have some ten levels.
+MOST_LEVELS = 256
+
 # ---- parents ----
 
 
@@ -58,7 +61,9 @@ def _check_parents(parents: Parents) -> None:
             step = parents[step]
         if step not in at_the_top:
             circle = [*list(above)[list(above).index(step) :], step]
-            raise ValueError(f"The parents form a circle: {' -> '.join(map(repr, circle))}. One of them is wrong.")
+            shown = circle if len(circle) <= 9 else [*circle[:8], Ellipsis, step]
+            names = " -> ".join("..." if name is Ellipsis else repr(name) for name in shown)
+            raise ValueError(f"The parents form a circle: {names}. One of them is wrong.")
         at_the_top.update(above)
 
 
@@ -76,6 +81,11 @@ def names_by_path(path: Any, separator: str) -> list[Name]:
     parts = tuple(path.split(separator)) if isinstance(path, str) else tuple(path)
     if not parts or any(is_missing(part) or part == "" for part in parts):
         raise ValueError(f"`paths` has {path!r}, a part of which is empty: name every group on the way.")
+    if len(parts) > MOST_LEVELS:
+        raise ValueError(
+            f"`paths` has a path of {len(parts)} parts, but labels are named by their paths of at most {MOST_LEVELS}: "
+            "pass the parents to Taxonomy(parents)."
+        )
     above = [parts[: n + 1] for n in range(len(parts))]
     return [separator.join(each) for each in above] if isinstance(path, str) else list(above)
 
@@ -109,26 +119,44 @@ def _path_of_row(i: int, row: list[Any], separator: str | None) -> list[Name]:
 # ---- nested dictionaries and lists ----
 
 
-def pairs_of_nested(nested: Any, parent: Name | None = None, position: tuple[int, ...] = ()) -> Pairs:
+def pairs_of_nested(nested: Any) -> Pairs:
     """The (name, parent) of everything below."""
+    return _pairs_below(nested, None, (), {})
+
+
+def _pairs_below(nested: Any, parent: Name | None, position: tuple[int, ...], given: dict[int, Any]) -> Pairs:
+    _check_nesting(nested, position, given)
     if isinstance(nested, Mapping):
         for i, (name, members) in enumerate(nested.items()):
             if _is_list(members) and len(members) == 0:
                 raise ValueError(f"The group {name!r} is empty: leave it out, or write None if it is a class.")
             yield name, parent
-            yield from pairs_of_nested(members, name, (*position, i))
+            yield from _pairs_below(members, name, (*position, i), given)
     elif _is_list(nested):
         for i, member in enumerate(nested):
             at = (*position, i)
             if isinstance(member, Mapping):
-                yield from pairs_of_nested(member, parent, at)
+                yield from _pairs_below(member, parent, at, given)
             else:
                 yield at if _is_list(member) else member, parent
-                yield from pairs_of_nested(member, at, at) if _is_list(member) else ()
+                yield from _pairs_below(member, at, at, given) if _is_list(member) else ()
     elif nested is not None:
         raise TypeError(
             f"`nested` has {nested!r} of type {type(nested).__name__} where the members of {parent!r} are expected: "
             'give a dictionary or a list, such as {"mammal": ["cat", "dog"]}.'
+        )
+
+
+def _check_nesting(nested: Any, position: tuple[int, ...], given: dict[int, Any]) -> None:
+    """Raise for what never ends, or doubles at every level; ``given`` keeps what was seen, and so its ids."""
+    if not isinstance(nested, Mapping) and not _is_list(nested):
+        return
+    if len(nested) and id(nested) in given:
+        raise ValueError("`nested` has one dictionary or list in two places, or in itself: a label has one parent.")
+    given[id(nested)] = nested
+    if len(position) > MOST_LEVELS:
+        raise ValueError(
+            f"`nested` has more than {MOST_LEVELS} levels: pass the parents of a deeper one to Taxonomy(parents)."
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class BinnedCatnat(td.Distribution):
         bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
         tree: The tree; ``balanced(K)`` if not given. Class k is bin k.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        validate_args: Whether to check scores (NaN) and values (outside of all bins), by torch's default if not given.
+        validate_args: Whether to check scores (NaN) and values (outside of all bins, or of [0, 1]), by torch's default
+            if not given.
 
     Example:
         >>> import torch
@@ -132,10 +134,7 @@ class BinnedCatnat(td.Distribution):
         value = self._numbers(value, "value")
         at = _bin_positions.locate(value, self.bins)
         outside = at.beyond > 0
-        if self._validate_args and not torch.compiler.is_compiling():
-            wrong = outside | value.isnan()
-            if _inputs.known_true(wrong.any()):
-                bins.outside(float(value[wrong][0]), self.bins)
+        self._refuse(outside | value.isnan(), functools.partial(bins.outside, self.bins), value)
         log_prob = self._log_prob_of_bin(at.which) - at.width.log() - at.distance
         log_prob = torch.where(outside, torch.finfo(log_prob.dtype).min, log_prob)
         return self._returned(torch.where(value.isnan(), value, log_prob))
@@ -151,9 +150,17 @@ class BinnedCatnat(td.Distribution):
         """The quantile at the probability ``value``, along one path; differentiable in the scores, and finite.
 
         It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
-        end of the upper one. Numbers outside [0, 1] count as its ends.
+        end of the upper one. Numbers outside [0, 1] are an error, or count as its ends where values are not validated.
+
+        As everywhere in ``torch.distributions``, ``value`` is broadcast against the batch shape. Of three rows,
+        ``icdf(q)`` of three numbers is one quantile each, and ``icdf(q[:, None])`` is every quantile of every row.
         """
-        mass, back = _inputs.behind_batch(self._numbers(value, "value").clamp(0, 1), self.batch_shape)
+        value = self._numbers(value, "value")
+        self._refuse((value < 0) | (value > 1), _checks.not_a_fraction, value)
+        return self._quantile(value)
+
+    def _quantile(self, value: Tensor) -> Tensor:
+        mass, back = _inputs.behind_batch(value.clamp(0, 1), self.batch_shape)
         index = _cumulative.class_at(self._categorical.plan, self._computed, mass)
         masses = _cumulative.masses(self._categorical.plan, self._computed, index)
         inside = masses.inside.clamp(min=_bin_positions.smallest_fraction(mass.dtype))
@@ -164,9 +171,14 @@ class BinnedCatnat(td.Distribution):
     def interval(
         self, low: Float[Tensor, "*samples_and_batch"], high: Float[Tensor, "*samples_and_batch"]
     ) -> Float[Tensor, "*samples_and_batch"]:
-        """The probability of a number between ``low`` and ``high``, along two paths; 0 where these are not in order."""
-        below_low, above_low = self._below_and_above(self._numbers(low, "low"))
-        below_high, above_high = self._below_and_above(self._numbers(high, "high"))
+        """The probability of a number between ``low`` and ``high``, along two paths.
+
+        Where these are not in order it is an error, or 0 where values are not validated.
+        """
+        low, high = self._numbers(low, "low"), self._numbers(high, "high")
+        self._refuse(low > high, _checks.not_in_order, low, high)
+        below_low, above_low = self._below_and_above(low)
+        below_high, above_high = self._below_and_above(high)
         # From the nearer end, where the masses are smaller and the difference keeps more digits.
         between = torch.where(above_low < below_high, above_low - above_high, below_high - below_low)
         return self._returned(between.clamp(min=0))
@@ -185,7 +197,7 @@ class BinnedCatnat(td.Distribution):
     ) -> Float[Tensor, "*samples_and_batch"]:
         """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
-        return self.icdf(_walk.rand(shape, self._computed, generator))
+        return self._quantile(_walk.rand(shape, self._computed, generator))
 
     # ---- all bins ----
 
@@ -244,7 +256,13 @@ class BinnedCatnat(td.Distribution):
     def _numbers(self, value: Tensor, name: str) -> Tensor:
         """Numbers in the dtype to compute in."""
         _inputs.check_tensor(value, name)
+        _checks.beside_batch(value.shape, self.batch_shape, name)
         return value.to(self._computed.dtype)
+
+    def _refuse(self, wrong: Tensor, explain: Callable[..., None], *values: Tensor) -> None:
+        """Explain the first values that are wrong, where values are validated."""
+        if self._validate_args and not torch.compiler.is_compiling() and _inputs.known_true(wrong.any()):
+            explain(*(float(value.expand(wrong.shape)[wrong][0]) for value in values))
 
     def _returned(self, value: Tensor) -> Tensor:
         return _inputs.as_returned(value, self.scores)

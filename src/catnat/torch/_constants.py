@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +16,16 @@ T = TypeVar("T")
 
 _MOST_KEPT = 512
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A lock that another thread held at the moment of a fork would never be released in the child."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def constant(build: F) -> F:

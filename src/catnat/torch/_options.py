@@ -158,7 +158,8 @@ def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
     return mask
 
 
-def _mask_from_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor:
+def checked_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor:
+    """Indices (..., m) of valid classes, padded with -1; checked by value only where that is asked for."""
     _inputs.check_tensor(indices, "valid_classes")
     if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool or indices.ndim == 0:
         _checks.not_indices(indices.dtype, indices.shape)
@@ -169,7 +170,12 @@ def _mask_from_indices(indices: Tensor, num_classes: int, *, check: bool) -> Ten
             f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
             "fills up rows with fewer valid classes."
         )
-    places = torch.where((indices < 0) | outside, num_classes, indices)  # one more class, which is then cut off
+    return indices.masked_fill(outside, -1)
+
+
+def _mask_from_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor:
+    indices = checked_indices(indices, num_classes, check=check)
+    places = torch.where(indices < 0, num_classes, indices)  # one more class, which is then cut off
     valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)
     return valid.scatter(-1, places, True).narrow(-1, 0, num_classes)
 

@@ -60,11 +60,11 @@ class ScoreReader(NamedTuple):
         return ScoreReader(self.scores[rows])
 
 
-def path_log_prob(plan: Plan, reader: Reader, classes: Tensor) -> Tensor:
+def path_log_prob(plan: Plan, reader: Reader, classes: Tensor, *, floored: bool = True) -> Tensor:
     """The log-probability of ``classes``, rows + (n,), reading their paths only."""
     nodes, bits = path(plan, classes)
     on_path, nodes = nodes >= 0, nodes.clamp(min=0)
-    no, yes = plan.branches.at(nodes).log_probs(reader.at(nodes), floored=True)
+    no, yes = plan.branches.at(nodes).log_probs(reader.at(nodes), floored=floored)
     taken = torch.where(bits == 1, yes, no)
     return torch.where(on_path, taken, torch.zeros_like(taken)).sum(-1)
 
@@ -165,6 +165,24 @@ def descend(plan: Plan, reader: Reader, count: int, generator: torch.Generator |
         yes = plan.branches.at(node).yes_probs(reader.at(node))
         at = walk.step(at, rand(at.shape, like, generator) < yes)
     return walk.classes(at)
+
+
+def draw_among(plan: Plan, reader: Reader, classes: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw ``count`` of the given classes for every row, rows + (count,), reading their paths only.
+
+    Args:
+        plan: The plan.
+        reader: The scores.
+        classes: What may be drawn, rows + (m,), padded with -1; one that stands there twice counts once.
+        count: How many draws.
+        generator: The random generator.
+    """
+    classes = classes.sort(-1).values
+    again = classes.diff(prepend=torch.full_like(classes.narrow(-1, 0, 1), -1)) == 0
+    logs = path_log_prob(plan, reader, classes.clamp(min=0), floored=False)
+    logs = logs.masked_fill(again | (classes < 0), -torch.inf)
+    weights = (logs - logs.amax(-1, keepdim=True)).exp()
+    return classes.gather(-1, draw_by_weight(weights, count, generator))
 
 
 def descend_without_replacement(plan: Plan, reader: Reader, count: int, generator: torch.Generator | None) -> Tensor:

@@ -334,8 +334,10 @@ def cross_entropy(
 ) -> Float[Tensor, "..."]:
     """The counterpart of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
 
-    A class that the natural activation gives probability 0 has a finite loss, which depends on the dtype: that of the
-    machine epsilon. With the sigmoid there is no such floor.
+    **With the natural activation the loss depends on the dtype.** A branch counts at least the machine epsilon, so a
+    target of probability exactly 0, whose true loss is infinite, costs 16 nats in float32 and 36 in float64. Report the
+    fraction of such rows with it: ``(catnat(scores, tree, "natural").gather(-1, target[:, None]) == 0).mean(dtype=
+    float)``. The sigmoid has no floor.
 
     Above 64 classes, with class indices and no label smoothing, only the targets' paths are read. The mean over nothing
     (every target ignored) is 0, where torch returns NaN.

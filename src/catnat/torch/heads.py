@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from catnat import _checks
 from catnat.activations import Activation
-from catnat.torch import _inputs, _topk, _walk, functional
+from catnat.torch import _inputs, _options, _topk, _walk, functional
 from catnat.torch._branches import Branches, branches_of
 from catnat.torch._lookup import plan_for
 from catnat.torch._plan import Plan, look_up
@@ -210,14 +210,45 @@ class PathHead(TreeLayer):
         input: Float[Tensor, "*batch features"],
         sample_shape: Sequence[int] = (),
         *,
+        valid_classes: Int[Tensor, "*#batch some"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Int[Tensor, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; reads the rows on the way alone."""
+        """Draw classes by walking down from the root; reads the rows on the way alone.
+
+        Args:
+            input: Features.
+            sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+            valid_classes: Draw among these alone, conditioned on them, as with the mask of :class:`Catnat`: indices
+                (..., m) for all rows or for each, padded with -1. Their m paths are read, whatever K is. What was drawn
+                has the log-probability ``head.log_prob_of(input, valid_classes).log_softmax(-1)`` at its place.
+            generator: The random generator; torch's default one if not given.
+
+        Example:
+            >>> import torch
+            >>> from catnat.torch import CatnatHead
+            >>> policy = CatnatHead(16, 100_000)
+            >>> policy.sample(torch.zeros(2, 16), valid_classes=torch.tensor([[7], [99_999]]))
+            tensor([    7, 99999])
+        """
         self._check_input(input)
-        sample_shape = _checks.shape_of_samples(sample_shape)
+        sample_shape, plan = _checks.shape_of_samples(sample_shape), self._plan(input)
         count = math.prod(sample_shape)
-        drawn = self._walk(input, lambda reader: _walk.descend(self._plan(input), reader, count, generator))
+        if valid_classes is None:
+            drawn = self._walk(input, lambda reader: _walk.descend(plan, reader, count, generator))
+        else:
+            among = self._among(valid_classes, input)
+            drawn = self._walk(input, lambda reader: _walk.draw_among(plan, reader, among, count, generator))
         return _inputs.samples_first(drawn, sample_shape)
+
+    def _among(self, valid_classes: Tensor, input: Tensor) -> Tensor:
+        """Checked classes to draw from, for every row of the input."""
+        on_cpu = valid_classes.device.type == "cpu" if isinstance(valid_classes, Tensor) else True
+        found = _options.checked_indices(valid_classes, self.tree.num_classes, check=on_cpu)
+        _checks.rows_of_indices(found.shape, input.shape)
+        nothing = (found < 0).all(-1)
+        if _inputs.known_at_once(nothing.any()):
+            _checks.no_valid_class(int(nothing.sum()))
+        return found.expand(*input.shape[:-1], -1)
 
     def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
         """The ``k`` most probable classes, found by their paths.
@@ -354,17 +385,20 @@ class CatnatHead(PathHead, RowLayer):
         tensors |= {name: torch.tensor(array) for name, array in arrays.items()}
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        # Each in one piece: a process that is killed leaves the files that were there.
-        unfinished = [directory / f"{name}.part" for name in _FILES]
-        files.save_file(tensors, unfinished[0])
-        unfinished[1].write_text(json.dumps(settings, indent=2) + "\n")
-        for part, name in zip(unfinished, _FILES, strict=True):
-            part.replace(directory / name)
+        with saving.replacing(directory / _FILES[0]) as weights, saving.replacing(directory / _FILES[1]) as text:
+            files.save_file(tensors, weights)
+            text.write_text(json.dumps(settings, indent=2) + "\n")
 
     @classmethod
     def load(cls, directory: str | Path, *, device: torch.device | str | None = None) -> CatnatHead:
-        """The head that :meth:`save` has written."""
-        files, directory = _safetensors(), Path(directory)
+        """The head that :meth:`save` has written; files that are no such head are a ValueError."""
+        files = _safetensors()
+        with saving.damage(f"The head in {directory}"):
+            head = cls._read(Path(directory), files)
+        return head.to(device) if device is not None else head
+
+    @classmethod
+    def _read(cls, directory: Path, files: Any) -> CatnatHead:
         tensors = files.load_file(directory / _FILES[0], device="cpu")
         settings = _checked_settings(directory / _FILES[1], tensors)
         arrays = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("tree.")}
@@ -378,7 +412,7 @@ class CatnatHead(PathHead, RowLayer):
                 **settings["options"],
             )
         head.load_state_dict(tensors, assign=True)
-        return head.to(device) if device is not None else head
+        return head
 
 
 _FILES = ("head.safetensors", "head.json")
@@ -386,19 +420,16 @@ _FILES = ("head.safetensors", "head.json")
 
 def _checked_settings(file: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The settings in a file, compared with the weights before anything as large as these say is built."""
-    try:
-        settings: dict[str, Any] = json.loads(file.read_text())
-        tree, options = settings["tree"], settings["options"]
-        kind, num_classes, shape = tree["kind"], tree["num_classes"], tuple(tensors["weight"].shape)
-        fits = shape == (num_classes - 1, options["in_features"]) and kind in ("balanced", "chain", "table")
-        fits &= type(options["sparse"]) is bool and type(options["ignore_index"]) is int
-        fits &= set(options) == {"in_features", "sparse", "ignore_index"} and isinstance(settings["activation"], dict)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file} is not what CatnatHead.save writes: {error!r}.") from error
+    settings: dict[str, Any] = json.loads(file.read_text())
+    tree, options, weight = settings["tree"], settings["options"], tensors["weight"]
+    kind, num_classes, shape = tree["kind"], tree["num_classes"], tuple(weight.shape)
+    fits = shape == (num_classes - 1, options["in_features"]) and kind in ("balanced", "chain", "table")
+    fits &= type(options["sparse"]) is bool and type(options["ignore_index"]) is int and weight.is_floating_point()
+    fits &= set(options) == {"in_features", "sparse", "ignore_index"} and isinstance(settings["activation"], dict)
     if not fits:
         raise ValueError(
-            f"{file} describes a {kind} tree over {num_classes} classes with the options {options}, but the weights "
-            f"beside it have the shape {shape}: the files are damaged, or of two heads."
+            f"{file.name} describes a {kind} tree over {num_classes} classes with the options {options}, but the "
+            f"weights beside it have the shape {shape}: the files are damaged, or of two heads."
         )
     return settings
 

@@ -59,8 +59,8 @@ class TreeLayer(nn.Module):
     def refusal(self, state: Mapping[str, Any], prefix: str) -> str | None:
         """Why this layer cannot take its part of a state, if it cannot; a subclass may compare more."""
         mark, weight = state.get(f"{prefix}_extra_state"), state.get(f"{prefix}weight")
-        if isinstance(mark, Tensor):
-            return saving.mismatch(mark.cpu().numpy(), self.tree, self.activation)
+        if mark is not None:
+            return saving.mismatch(_bytes(mark), self.tree, self.activation)
         if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
             return saving.softmax_rows(self.tree)
         return None
@@ -208,7 +208,8 @@ class CatnatLinear(RowLayer):
             raise KeyError(
                 f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
             )
-        tree, activation = saving.tree_and_activation(part["_extra_state"].cpu().numpy())
+        shape = tuple(getattr(part["weight"], "shape", ()))
+        tree, activation = saving.tree_and_activation(_bytes(part["_extra_state"]), shape)
         layer = cls(part["weight"].shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype)
         layer.load_state_dict(part)
         return layer
@@ -251,6 +252,11 @@ class CatnatLinear(RowLayer):
             target = target.movedim(-1, 1) if target.ndim == scores.ndim else target
             scores = scores.movedim(-1, 1)
         return functional.cross_entropy(scores, target, self.tree, self.activation, **options)
+
+
+def _bytes(mark: Any) -> NDArray[np.uint8] | None:
+    """The entry ``_extra_state`` of a state, if it is one."""
+    return mark.cpu().numpy() if isinstance(mark, Tensor) and mark.dtype == torch.uint8 else None
 
 
 @torch.no_grad()

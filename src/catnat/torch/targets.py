@@ -19,8 +19,10 @@ __all__ = ["hard", "hl_gauss", "two_hot"]
 def hard(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike) -> Int[Tensor, "*batch"]:
     """The bin that a number lies in; numbers outside of all bins are in the first or the last one.
 
+    (``BinnedCatnat.log_prob`` refuses those: the density is 0 there, where a target may well be the nearest bin.)
+
     As targets of :func:`catnat.torch.cross_entropy` these cost one path each, and give the same gradients as
-    ``-BinnedCatnat(...).log_prob(value)``.
+    ``-BinnedCatnat(...).log_prob(value)`` of numbers inside.
 
     Args:
         value: Numbers.
@@ -111,4 +113,6 @@ def _checked(value: Tensor, bins: Bins | ArrayLike) -> tuple[Tensor, Bins]:
     _inputs.check_tensor(value, "value")
     if not value.is_floating_point():
         raise TypeError(f"`value` has dtype {value.dtype}, but floating-point numbers are needed: value.float().")
+    if not torch.compiler.is_compiling() and _inputs.known_at_once(value.isnan().any()):
+        _checks.nan_targets()
     return _inputs.widen(value.detach()), _bin_positions.bins_of(bins)

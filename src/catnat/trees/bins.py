@@ -153,7 +153,7 @@ def check_resolved(bins: Bins, dtype: DTypeLike) -> None:
             )
 
 
-def outside(value: float, bins: Bins) -> NoReturn:
+def outside(bins: Bins, value: float) -> NoReturn:
     """Say that a number has no bin."""
     raise ValueError(
         f"`value` holds {value}, but the bins go from {bins.edges[0]} to {bins.edges[-1]}: widen them, make the first "

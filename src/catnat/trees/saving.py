@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
 import json
-from collections.abc import Collection, Mapping
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -44,6 +47,8 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
         return tree
     # Not `with_prior`: dividing by the sum once more could change a last digit, and with it the tree's identity.
     prior = _checks.weights(arrays["tree.prior"], "tree.prior", tree.num_classes)
+    if abs(prior.sum() - 1) > 1e-6:
+        raise ValueError(f"The file has a prior whose sum is {prior.sum()}, which is not 1.")
     return dataclasses.replace(tree, _prior=read_only(prior))
 
 
@@ -55,9 +60,40 @@ def save_tree(tree: Tree, file: BinaryIO) -> None:
 
 
 def load_tree(file: BinaryIO) -> Tree:
-    """The inverse of :func:`save_tree`; nothing in the file is run."""
-    with np.load(file, allow_pickle=False) as arrays:
+    """The inverse of :func:`save_tree`; nothing in the file is run, and no array is larger than the file."""
+    with damage("The file of a tree"), zipfile.ZipFile(file) as archive:
+        arrays = {info.filename.removesuffix(".npy"): _stored_array(archive, info) for info in archive.infolist()[:3]}
         return tree_from_parts(json.loads(arrays["facts"].tobytes()), arrays)
+
+
+def _stored_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array as ``np.savez`` writes it; ``np.load`` would unpack bombs, and allocate what a header says."""
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{info.filename} is compressed, which no file of ours is")
+    content = io.BytesIO(archive.read(info))
+    if np.lib.format.read_magic(content) != (1, 0):
+        raise ValueError(f"{info.filename} has another version of NumPy's format")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(content)
+    return np.frombuffer(content.read(), dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+@contextlib.contextmanager
+def damage(what: str) -> Iterator[None]:
+    """What reading a file ends in, as a ValueError: the libraries below raise a dozen types for damaged ones."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, MemoryError):  # of this machine
+        raise
+    except Exception as error:
+        raise ValueError(f"{what} cannot be read, it is damaged or no such file: {error!s:.500}") from error
+
+
+@contextlib.contextmanager
+def replacing(file: str | Path) -> Iterator[Path]:
+    """Where to write what takes the place of ``file`` in one piece: a process that is killed leaves what was there."""
+    part = Path(f"{file}.part")
+    yield part
+    part.replace(file)
 
 
 def activation_parts(activation: Activation) -> dict[str, Any]:
@@ -162,14 +198,14 @@ def fingerprint(tree: Tree | Forest, activation: Activation) -> NDArray[np.uint8
     return np.frombuffer(_fingerprint_bytes(tree, activation), np.uint8).copy()
 
 
-def mismatch(found: NDArray[np.uint8], tree: Tree | Forest, activation: Activation) -> str | None:
+def mismatch(found: Any, tree: Tree | Forest, activation: Activation) -> str | None:
     """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
     ours = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     try:
-        theirs = _facts(found)
+        theirs, _ = _facts(found)
         pairs = list(zip(("tree", "activation"), theirs["names"], ours["names"], strict=True))
         differs = [
-            f"the {kind} {theirs[kind]} ({there}), where this one has {ours[kind]} ({here})"
+            f"the {kind} {theirs[kind]!s:.100} ({there!s:.100}), where this one has {ours[kind]} ({here})"
             for kind, there, here in pairs
             if there != here
         ]
@@ -186,22 +222,35 @@ def mismatch(found: NDArray[np.uint8], tree: Tree | Forest, activation: Activati
     )
 
 
-def tree_and_activation(found: NDArray[np.uint8]) -> tuple[Tree, Activation]:
-    """The tree and the activation that a fingerprint is of."""
-    facts, (_, _, file) = _facts(found), bytes(found).partition(b"\0")
+def tree_and_activation(found: Any, weight: tuple[int, ...]) -> tuple[Tree, Activation]:
+    """The tree and the activation that a fingerprint is of, compared with the shape of the weights beside it."""
+    with damage('The entry "_extra_state"'):
+        facts, file = _facts(found)
+        names = f"its tree, {facts['tree']!s:.100}, and its activation, {facts['activation']!s:.100}"
     if not file or "activation_parts" not in facts:
         raise ValueError(
-            f"The checkpoint names its tree, {facts['tree']}, and its activation, {facts['activation']}, but does not "
-            "hold them. Build the layer with them, and load the checkpoint into it."
+            f"The checkpoint names {names}, but does not hold them. Build the layer with them, and load the checkpoint "
+            "into it."
         )
-    return load_tree(io.BytesIO(file)), activation_from_parts(facts["activation_parts"])
+    tree = load_tree(io.BytesIO(file))
+    if len(weight) != 2 or weight[0] != tree.num_nodes:
+        raise ValueError(
+            f"The checkpoint names {names}, which has {tree.num_nodes} nodes, but its weights have the shape {weight}."
+        )
+    with damage('The entry "_extra_state"'):
+        return tree, activation_from_parts(facts["activation_parts"])
 
 
-def _facts(found: NDArray[np.uint8]) -> dict[str, Any]:
-    facts = json.loads(bytes(found).partition(b"\0")[0])
+def _facts(found: Any) -> tuple[dict[str, Any], bytes]:
+    """What a fingerprint says, and the file of the tree behind it."""
+    array = np.asarray(found)
+    if array.dtype.kind not in "iu":
+        raise ValueError("not a fingerprint")
+    text, _, file = array.astype(np.uint8).tobytes().partition(b"\0")
+    facts = json.loads(text)
     if not isinstance(facts, dict):
         raise ValueError("not a fingerprint")
-    return facts
+    return facts, file
 
 
 def softmax_rows(tree: Tree | Forest) -> str:
@@ -225,7 +274,7 @@ def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree,
             f'{tree!r} and {activation!r}, take its "_extra_state" from the state_dict() of this layer.'
         )
     else:
-        wrong = mismatch(np.asarray(state["_extra_state"], np.uint8), tree, activation)
+        wrong = mismatch(state["_extra_state"], tree, activation)
     if wrong is None and found != wanted:
         wrong = f"The state has entries of these shapes: {found}, but these are needed: {wanted}."
     if wrong is not None:

@@ -242,15 +242,15 @@ class Tree:
     # ---- files ----
 
     def save(self, file: str | Path) -> None:
-        """Write the tree into a file of NumPy's ``.npz`` format, for :meth:`load`."""
+        """Write the tree into a file of NumPy's ``.npz`` format, for :meth:`load`; in one piece, or not at all."""
         from catnat.trees import saving
 
-        with open(file, "wb") as opened:
+        with saving.replacing(file) as part, open(part, "wb") as opened:
             saving.save_tree(self, opened)
 
     @staticmethod
     def load(file: str | Path) -> Tree:
-        """Read the tree that :meth:`save` has written."""
+        """Read the tree that :meth:`save` has written; a file that is no such tree is a ValueError."""
         from catnat.trees import saving
 
         with open(file, "rb") as opened:

@@ -52,6 +52,11 @@ class Parameterization(abc.ABC):
         """Which scores are saturated: their probability is exactly 0 or 1, and they get no gradient."""
 
 
+def impossible_fraction(probs: Tensor, classes: Tensor) -> float:
+    """The fraction of rows whose class has probability exactly 0: their true log loss is infinite, not the floor's."""
+    return float((probs.gather(-1, classes.unsqueeze(-1)) == 0).double().mean())
+
+
 def _saturated_scores(probs: Tensor) -> Tensor:
     """Which of K scores are saturated: those of classes of probability 0, and the one score of a certain class."""
     impossible = probs == 0

@@ -53,6 +53,7 @@ def judge(prediction: Prediction, value: Tensor) -> dict[str, float]:
     log_prob = prediction.log_prob(value)
     if log_prob is not None:
         metrics["nll"] = -float(log_prob.double().mean())
+        metrics["impossible"] = prediction.impossible(value)
     for percent in INTERVALS:
         low, high = (prediction.icdf(0.5 + sign * percent / 200).double() for sign in (-1, 1))
         metrics[f"coverage_{percent}"] = float(((low <= value) & (value <= high)).double().mean())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import catnat.torch as ct
+from catnat_experiments.common.parameterizations import impossible_fraction
 
 _HALVINGS = 60
 
@@ -20,6 +21,10 @@ class Prediction(abc.ABC):
     def log_prob(self, value: Tensor) -> Tensor | None:
         """The log-density of one number a row; None for a prediction that has no density."""
         return None
+
+    def impossible(self, value: Tensor) -> float:
+        """The fraction of rows whose density is exactly 0, which a finite log-density does not show."""
+        return 0.0
 
     @abc.abstractmethod
     def crps(self, value: Tensor) -> Tensor:
@@ -39,6 +44,10 @@ class Histogram(Prediction):
     def log_prob(self, value: Tensor) -> Tensor:
         """Along the path to the bin."""
         return self.distribution.log_prob(value)
+
+    def impossible(self, value: Tensor) -> float:
+        """That of the bins."""
+        return impossible_fraction(self.distribution.categorical.probs, ct.targets.hard(value, self.distribution.bins))
 
     def crps(self, value: Tensor) -> Tensor:
         """In closed form."""

@@ -107,7 +107,7 @@ TABLES = (
         curves=(Curve("validation_crps", "validation CRPS", x="step"),),
         note=f"{_UNITS} Of the quantiles: that of as many equal point masses.",
     ),
-    _scores("NLL", "test_nll", note=f"Nats. {_UNITS} Quantiles have no density."),
+    _scores("NLL", "test_nll", note=f"Nats, natural's with float32's floor. {_UNITS} Quantiles have no density."),
     *(table for percent in INTERVALS for table in _intervals(percent)),
     _table("Processor seconds to fit", "fit_seconds", better="lower", digits=2),
     _table("Processor seconds to predict and judge the test rows", "test_seconds", better="lower"),

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from catnat_experiments.common.parameterizations import impossible_fraction
 from catnat_experiments.engine.extras import extra
 from catnat_experiments.tasks.defaults.training import Training, perceptron, saturated_fraction
 
@@ -58,11 +59,12 @@ class Classifier(Training):
 
     @torch.no_grad()
     def measure(self, split: str) -> dict[str, float]:
-        """Log loss in nats, accuracy, and the fraction of saturated scores."""
+        """Log loss in nats, the fraction of rows whose true loss is infinite, accuracy, and saturated scores."""
         scores, classes = self.model(digits().images[split]), digits().classes[split]
         right = self.kind.log_probs(scores).argmax(-1) == classes
         return {
             "log_loss": float(self._log_loss(scores, classes)),
+            "impossible": impossible_fraction(self.kind.probs(scores), classes),
             "accuracy": float(right.double().mean()),
             "saturated": saturated_fraction(self.kind, scores),
         }
