@@ -65,8 +65,11 @@ class _Move(NamedTuple):
     sign: NDArray[np.float64]
 
     def __call__(self, values: Tensor, *, signed: bool) -> Tensor:
-        """Values of the old nodes at the new ones, 0 where there was none."""
+        """Values of the old nodes at the new ones. Where there was none it is 0, or the mean of what has no sign."""
         moved = values.new_zeros(len(self.nodes), *values.shape[1:])
+        if not signed and len(values):
+            # Squares of 0 beside an Adam that has made many steps would make the next ones three times too large.
+            moved += values.mean(0)
         kept = np.flatnonzero(self.nodes >= 0)
         sign = torch.as_tensor(self.sign[kept] if signed else np.ones(len(kept))).to(values)
         found = values[torch.as_tensor(self.nodes[kept], device=values.device)]

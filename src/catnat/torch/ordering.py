@@ -62,7 +62,7 @@ class ActionOrder:
         num_features: int = 16,
         ridge: float = 1.0,
         remembered: int = 3000,
-        most_change: float = 0.02,
+        most_change: float = 0.05,
     ) -> None:
         if not isinstance(layer, RowLayer):
             raise TypeError(

@@ -150,7 +150,7 @@ PANEL = (
         metric="test_reward",
         selected_by="validation_reward",
         better="higher",
-        variants=_variants(("given", "learned", "embeddings"), MASKED),
+        variants=_variants(("given", "embeddings"), MASKED),
         first_rate=0.003,
         steps=400,
         sizes={"batch": 64, "hidden": 32, "actions": 1000, "valid": 20},
@@ -179,7 +179,10 @@ PANEL = (
 
 
 BANDIT = next(task for task in PANEL if task.name == "bandit")
-_SIGMOID = tuple(variant for variant in BANDIT.variants if variant.parameterization != "natural")
+_SIGMOID = (
+    Variant("softmax", "given", MASKED),
+    *(Variant("sigmoid", order, MASKED) for order in ("given", "learned", "embeddings")),
+)
 ORDER = dataclasses.replace(BANDIT, variants=_SIGMOID, seeds=10)
 """Whether a policy finds the order of its actions itself."""
 MANY_ACTIONS = dataclasses.replace(
