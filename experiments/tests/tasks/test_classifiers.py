@@ -89,7 +89,7 @@ def test_every_method_has_the_same_number_of_trials() -> None:
     assert final.expected_runs == 5 * len(search.bases)
     [fixed] = task.EXPERIMENT.stages("icd10-3")
     runs = fixed.runs(pd.DataFrame())
-    assert len(runs) == fixed.expected_runs == 2 * len(methods.TEXT_METHODS)
+    assert len(runs) == fixed.expected_runs == 5 * len(methods.TEXT_METHODS)
     assert {(run["first"], run["second"]) for run in runs} == {(0.5, 0.5)}
 
 
