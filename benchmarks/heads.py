@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from records import commit, machine, megabytes, reset_peak, write
+from records import commit, machine, write
 from run import Job, compare
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -90,6 +90,12 @@ def growth(seconds: float) -> dict[str, Any]:
 # ---- memory ----
 
 
+def megabytes(name: str) -> float:
+    """What Linux says of this process: VmRSS, what it holds now, or VmHWM, the most since the last reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
 def memory_of(num_classes: int, features: int, optimizer: str) -> dict[str, float]:
     """The peak of this process over some steps, beyond what it held with parameters and the optimizer's state."""
     head = ct.CatnatHead(features, num_classes, "sigmoid", sparse=True)
@@ -106,7 +112,7 @@ def memory_of(num_classes: int, features: int, optimizer: str) -> dict[str, floa
             state = made.state[parameter]
             state["step"] = 0
             state["exp_avg"], state["exp_avg_sq"] = (torch.full_like(parameter, 0.0).add_(0) for _ in range(2))
-    reset_peak()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = megabytes("VmRSS")
     for _ in range(5):
         advance()

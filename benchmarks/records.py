@@ -1,4 +1,4 @@
-"""What all benchmarks need: the machine, the commit, memory, and a file that is written whole or not at all."""
+"""What the records of all benchmarks need: the machine, the commit, and a file that is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ def commit() -> str:
     """The commit that is checked out, with "-dirty" behind it if files were changed since."""
     command = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def megabytes(name: str) -> float:
-    """What Linux says of this process: VmRSS, what it holds now, or VmHWM, the most since :func:`reset_peak`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
-
-
-def reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def write(record: dict[str, Any], path: Path) -> None:

@@ -67,7 +67,7 @@ BUILT_IN = {
             "generated-120-10000": 0.3,
             "icd10-10": 3,
             "icd10-3": 0.6,
-            "baskets": 0.2,
+            "baskets": 0.1,
             "full": 60,
         },
     ),

@@ -10,7 +10,7 @@ import pandas as pd
 from catnat_experiments.common.dials import Preset, search_and_final
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
 from catnat_experiments.engine.search import Search
-from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
+from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
 from catnat_experiments.report.tables import Table
 from catnat_experiments.tasks.classifiers.evaluation import evaluate
 from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
@@ -79,12 +79,12 @@ _OURS = "tree, centroids"
 _FLAT = ("logistic, flat", "LightGBM, flat")
 
 
-def _table(title: str, metric: str, *, higher: bool = False, **options: Any) -> Table:
+def _table(title: str, metric: str, *, better: Direction | None = "lower", **options: Any) -> Table:
     settings: dict[str, Any] = {"columns": tuple(METHODS), "baselines": (_OURS,), **options}
     return Table(
         title=title,
         metric=metric,
-        better="higher" if higher else "lower",
+        better=better,
         row="data",
         column="parameterization",
         listed=True,
@@ -101,7 +101,7 @@ def _with_taxonomy(title: str, metric: str, **options: Any) -> Table:
 def _level_tables(level: int) -> tuple[Table, ...]:
     return (
         _with_taxonomy(f"Level {level}: log loss", f"test_log_loss_{level}", digits=3),
-        _with_taxonomy(f"Level {level}: accuracy", f"test_accuracy_{level}", higher=True),
+        _with_taxonomy(f"Level {level}: accuracy", f"test_accuracy_{level}", better="higher"),
         _with_taxonomy(f"Level {level}: calibration error", f"test_calibration_error_{level}"),
     )
 
@@ -111,24 +111,26 @@ _SETS = {"classes": "sets of classes", "one": "answers of one label", "three": "
 
 def _set_tables(kind: str, name: str) -> tuple[Table, ...]:
     return (
-        _with_taxonomy(f"Coverage of {name}, mean of 200 splits, of .9", f"test_coverage_{kind}", digits=4),
-        _with_taxonomy(f"2.5% of splits are below, {name}", f"test_coverage_low_{kind}", higher=True),
-        _with_taxonomy(f"2.5% of splits are above, {name}", f"test_coverage_high_{kind}", higher=True),
+        _with_taxonomy(
+            f"Coverage of {name}, mean of 200 splits, of .9", f"test_coverage_{kind}", better=None, digits=4
+        ),
+        _with_taxonomy(f"2.5% of splits are below, {name}", f"test_coverage_low_{kind}", better=None),
+        _with_taxonomy(f"2.5% of splits are above, {name}", f"test_coverage_high_{kind}", better=None),
         _with_taxonomy(f"Classes in {name}", f"test_set_classes_{kind}", digits=1),
-        _with_taxonomy(f"Least coverage of a group of level 1, {name}", f"test_least_coverage_{kind}", higher=True),
+        _with_taxonomy(f"Least coverage of a group of level 1, {name}", f"test_least_coverage_{kind}", better="higher"),
     )
 
 
 TABLES = (
     _table("Log loss", "test_log_loss", digits=3, chosen=("first", "second")),
-    _table("Accuracy", "test_accuracy", higher=True),
+    _table("Accuracy", "test_accuracy", better="higher"),
     _table("Processor seconds to fit", "fit_seconds", digits=2),
     _table("Processor seconds to predict the test rows", "test_seconds", digits=2),
     *(table for level in (1, 2, 3) for table in _level_tables(level)),
-    _with_taxonomy("Accuracy of answers that should have .95", "test_back_off_accuracy", higher=True),
-    _with_taxonomy("Information in these answers", "test_back_off_information", higher=True),
+    _with_taxonomy("Accuracy of answers that should have .95", "test_back_off_accuracy", better="higher"),
+    _with_taxonomy("Information in these answers", "test_back_off_information", better="higher"),
     *(
-        _with_taxonomy(f"Accuracy of answers with information {x}", f"test_accuracy_at_{x}", higher=True)
+        _with_taxonomy(f"Accuracy of answers with information {x}", f"test_accuracy_at_{x}", better="higher")
         for x in (0.5, 0.7, 0.9)
     ),
     *(table for kind, name in _SETS.items() for table in _set_tables(kind, name)),
