@@ -179,6 +179,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("defaults", "evidence"),
     ("classifiers", "evidence"),
     ("classifiers", "icd10-3"),
+    ("classifiers", "baskets"),
     ("binned", "evidence"),
 )
 OVERVIEWS = (("vae", "short"), ("vae", "sgd"))  # tables of many cells, of which a figure is shown

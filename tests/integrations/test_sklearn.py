@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.exceptions import SkipTestWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.naive_bayes import GaussianNB
@@ -22,12 +21,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.tree import DecisionTreeClassifier
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import catnat
 from catnat.sklearn import TreeClassifier, log_loss_scorer
 from catnat.sklearn._decisions import Decisions
 from catnat.sklearn._labels import Labels
+from catnat.taxonomy import back_off
 
 TAXONOMY = catnat.Taxonomy.from_nested(
     {"mammal": {"cat": ["lion", "lynx", "tiger"], "dog": ["fox", "wolf"]}, "insect": ["ant"], "worm": None}
@@ -51,20 +51,15 @@ def fast():
     return LogisticRegression()
 
 
-def check(classifier, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SkipTestWarning)  # array API
-        check_estimator(classifier, **options)
-
-
 # ---- scikit-learn's own checks ----
 
 
-@pytest.mark.one_row
-@pytest.mark.parametrize("estimator", [None, LogisticRegression()], ids=["default", "linear"])
-@pytest.mark.parametrize("tree", ["centroids", "balanced"])
-def test_passes_check_estimator(estimator, tree):
-    check(TreeClassifier(estimator, tree=tree))
+LINEAR = [TreeClassifier(LogisticRegression(), tree=tree) for tree in ("centroids", "huffman", "balanced")]
+
+
+@parametrize_with_checks([TreeClassifier(HistGradientBoostingClassifier(max_iter=5)), *LINEAR])
+def test_passes_the_checks_of_estimators(estimator, check):
+    check(estimator)
 
 
 def test_log_likelihood_takes_a_label_for_every_row():
@@ -309,9 +304,18 @@ def test_an_answer_at_the_top_level_at_least():
 def test_a_calibrator_that_takes_groups_for_classes_is_found_out():
     X, y = animals()
     labels = np.where(np.arange(len(y)) % 2 == 0, y, [TAXONOMY.path(name)[0] for name in y])
-    calibrated = CalibratedClassifierCV(fast(), cv=2).fit(X, labels)
+    calibrated = CalibratedClassifierCV(TreeClassifier(fast(), tree=TAXONOMY), cv=2).fit(X, labels)
     with pytest.raises(ValueError, match="is a group of this taxonomy"):
         TAXONOMY.align(calibrated.predict_proba(X), calibrated.classes_)
+
+
+def test_a_calibrator_around_the_tree_keeps_the_answers_that_are_groups():
+    X, y = animals()
+    calibrated = CalibratedClassifierCV(TreeClassifier(fast(), tree=TAXONOMY), cv=2).fit(X, y)
+    answers = back_off(TAXONOMY, TAXONOMY.align(calibrated.predict_proba(X), calibrated.classes_), 0.9)
+    right = [name is None or name in TAXONOMY.path(label) for name, label in zip(answers, y, strict=True)]
+    assert np.mean(right) > 0.9
+    assert {"dog", "cat", "mammal"} <= set(answers)
 
 
 # ---- what scikit-learn's users bring ----

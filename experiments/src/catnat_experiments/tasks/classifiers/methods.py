@@ -30,8 +30,8 @@ ROUNDS = 50
 """Of every booster, as in xgboost#2926."""
 TEXT_ROUNDS = 10
 """Of boosters on texts: a multiclass one grows 1,900 trees in each."""
-TEXT_FEATURES = 64
-"""What is left of a text's features for boosters."""
+WIDE, TEXT_FEATURES = 1000, 64
+"""Of more features than this, such as those of texts, so many are left for boosters."""
 Make = Callable[[float, float, int, Any], Any]
 """A classifier from two dials, a seed and the data, of which it may take the taxonomy and the classes."""
 
@@ -93,17 +93,17 @@ def _tree(kind: str) -> Make:
 # ---- texts with a taxonomy: the same base learner flat, at the nodes of a tree, and in HiClass ----
 
 
-def _logistic(first: float, seed: int) -> Any:
-    return LogisticRegression(C=dial(first, 10, 1000), max_iter=100, random_state=seed)
+def _logistic(first: float, seed: int, data: Data) -> Any:
+    return LogisticRegression(C=dial(first, *data.strengths), max_iter=100, random_state=seed)
 
 
 def _flat_logistic(first: float, second: float, seed: int, data: Data) -> Any:
-    return _logistic(first, seed)
+    return _logistic(first, seed, data)
 
 
 def _logistic_tree(members: str) -> Make:
     def make(first: float, second: float, seed: int, data: Data) -> Any:
-        return TreeClassifier(_logistic(first, seed), tree=data.groups(), members=members)
+        return TreeClassifier(_logistic(first, seed, data), tree=data.groups(), members=members)
 
     return make
 
@@ -115,8 +115,8 @@ def _booster_of_texts(first: float, second: float, seed: int, data: Data) -> Any
 
 
 def _reduced(model: Any, seed: int, data: Data) -> Any:
-    features = min(TEXT_FEATURES, data.X["train"].shape[1] - 1)
-    return make_pipeline(TruncatedSVD(features, random_state=seed), model)
+    is_wide = data.X["train"].shape[1] > WIDE
+    return make_pipeline(TruncatedSVD(TEXT_FEATURES, random_state=seed), model) if is_wide else model
 
 
 def _flat_booster(first: float, second: float, seed: int, data: Data) -> Any:
@@ -129,7 +129,7 @@ def _booster_of_groups(first: float, second: float, seed: int, data: Data) -> An
 
 
 def _hiclass(first: float, second: float, seed: int, data: Data) -> Any:
-    return HiClass(_logistic(first, seed), data.groups())
+    return HiClass(_logistic(first, seed, data), data.groups())
 
 
 _SEPARATOR = "::HiClass::Separator::"
