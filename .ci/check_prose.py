@@ -13,7 +13,7 @@ import re
 import sys
 
 LONGEST = 30  # words of a sentence
-ALLOWED = 12  # sentences over all pages that are longer
+ALLOWED = 10  # sentences over all pages that are longer
 FIGURE = re.compile(r"^```\{figure\}[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAKES_NO_PROSE = (  # besides the frame of a figure, whose caption is read
     re.compile(r"^(`{3,}).*?^\1$", re.MULTILINE | re.DOTALL),  # code, and directives in the same fences
