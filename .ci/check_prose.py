@@ -48,7 +48,7 @@ def main(paths: list[pathlib.Path]) -> int:
         print(f"{words:6d} {path}")
         found = [(len(WORD.findall(sentence)), sentence) for sentence in sentences(page)]
         long += [f"{path}: {count} words: {sentence}" for count, sentence in found if count > LONGEST]
-    print(f"{total:6d} words; {len(long)} sentences of more than {LONGEST} words, {ALLOWED} are allowed", *long, sep="\n")
+    print(f"{total:6d} words; {len(long)} sentences have more than {LONGEST}, {ALLOWED} are allowed", *long, sep="\n")
     return len(long) > ALLOWED
 
 

@@ -113,6 +113,12 @@ def log_abs_det_jacobian(
     r"""The log-determinant of the Jacobian matrix of the first K-1 probabilities in the scores; finite.
 
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax.geometry import log_abs_det_jacobian
+        >>> print(jnp.exp(log_abs_det_jacobian(jnp.zeros(1))))  # the sigmoid's slope
+        0.25
     """
     scores, plan, _ = prepare(scores, tree, activation)
     return _log_det(scores, plan)

@@ -329,7 +329,16 @@ class _FewLabels:
 
 @dataclasses.dataclass(frozen=True)
 class GroupCoverage:
-    """The coverage of the rows of one group, or of all rows."""
+    """The coverage of the rows of one group, or of all rows; see :func:`coverage_report`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import LabelSets, coverage_report
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> everything = coverage_report(LabelSets.from_names(taxonomy, [["lion"], ["cat"]]), ["lion", "fox"])[0]
+        >>> everything.rows, everything.coverage
+        (2, 0.5)
+    """
 
     label: Any
     """The group; None for all rows."""

@@ -15,7 +15,15 @@ from catnat.taxonomy.taxonomy import Taxonomy
 
 
 class HierarchicalScores(NamedTuple):
-    """Hierarchical precision, recall and F1; see :func:`hierarchical_scores`."""
+    """Hierarchical precision, recall and F1; see :func:`hierarchical_scores`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import hierarchical_scores
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> hierarchical_scores(taxonomy, ["lion"], ["cat"]).recall
+        0.5
+    """
 
     precision: float
     recall: float
@@ -119,7 +127,15 @@ def _logs(probs: Floats) -> Floats:
 
 
 class LevelMetrics(NamedTuple):
-    """How good probabilities are on one level; see :func:`level_metrics`."""
+    """Accuracy, log loss and calibration on one level; see :func:`level_metrics`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import level_metrics
+        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> level_metrics(taxonomy, ["lynx"], [[0.1, 0.5, 0.4, 0.0]])[0].accuracy  # order: fox, lion, lynx, wolf
+        1.0
+    """
 
     level: int
     rows: int

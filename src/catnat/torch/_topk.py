@@ -22,7 +22,15 @@ _MOST_PLACES = 1 << 22
 
 
 class TopK(NamedTuple):
-    """The most probable classes of every row, best first."""
+    """The most probable classes of every row, best first.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import CatnatHead
+        >>> found = CatnatHead(4, 8).topk(torch.zeros(2, 4), k=3)
+        >>> found.indices.shape, found.proven.all().item()
+        (torch.Size([2, 3]), True)
+    """
 
     values: Float[Tensor, "*batch k"]
     """Their log-probabilities."""

@@ -45,7 +45,16 @@ Result = TypeVar("Result")
 
 
 class HeadOutput(NamedTuple):
-    """What a head returns in training, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` does."""
+    """The log-probabilities and the loss of a head, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` returns them.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import CatnatHead
+        >>> head = CatnatHead(4, 8)
+        >>> output, loss = head(torch.zeros(2, 4), torch.tensor([0, 7]))
+        >>> output.shape, loss.shape
+        (torch.Size([2]), torch.Size([]))
+    """
 
     output: Float[Tensor, "*batch"]
     """The log-probability of every target."""

@@ -13,7 +13,13 @@ from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
 
 
 class MatchingNodes(NamedTuple):
-    """For every node of a new tree, the node of an old tree that tells the same classes apart."""
+    """For every node of a new tree, the node of an old tree that separates the same classes.
+
+    Example:
+        >>> import catnat
+        >>> catnat.matching_nodes(catnat.balanced(4), catnat.balanced(4)).old_nodes.tolist()
+        [0, 1, 2]
+    """
 
     old_nodes: Ints
     """The old node, or -1 where there is none, (K-1,)."""
