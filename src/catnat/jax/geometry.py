@@ -30,7 +30,7 @@ __all__ = [
     "softmax_natural_gradient",
 ]
 
-# How often kl_step compares its step with the divergence that is wanted.
+# How often kl_step compares its step with the given divergence.
 _ROUNDS = 8
 
 # ---- Fisher information ----
@@ -160,7 +160,7 @@ def natural_gradient(
         scores: One score per inner node on the last axis.
         tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
         activation: "sigmoid", "natural", or an activation object.
-        damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -214,7 +214,7 @@ def softmax_natural_gradient(
 
     Args:
         logits: One logit per class on the last axis; -inf is a class of probability 0.
-        damping: What is added to the diagonal of the Fisher matrix.
+        damping: A number added to the diagonal of the Fisher matrix.
 
     Example:
         >>> import jax, jax.numpy as jnp

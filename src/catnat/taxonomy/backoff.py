@@ -78,7 +78,7 @@ def back_off_curve(
     """Accuracy, answered rows and information of :func:`back_off` at all thresholds.
 
     An answer is right if it is the row's label or a group above it. A row that is labelled with a group is left out of
-    the accuracy where the answer is inside that group, because nobody can tell.
+    the accuracy where the answer is inside that group, because its class is unknown.
 
     Args:
         taxonomy: The taxonomy of the classes.

@@ -354,7 +354,7 @@ class GroupCoverage:
 def coverage_report(sets: LabelSets, y: Any, *, level: int = 1) -> list[GroupCoverage]:
     """The coverage and size of sets, for all rows and for those of every group of a level.
 
-    The guarantee of :class:`ConformalSets` is for all rows: groups that the model knows badly have a lower rate.
+    The guarantee of :class:`ConformalSets` is for all rows: groups for which the model is poor have a lower coverage.
 
     Args:
         sets: The sets of rows that were not used to fit.

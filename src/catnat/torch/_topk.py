@@ -67,7 +67,7 @@ class _Search(NamedTuple):
     max_nodes: int
 
     def first_look(self) -> _Places:
-        """Down to k leaves, always from the k most probable places; what was passed over is kept behind them."""
+        """Go down to k leaves, always from the k most probable places; the other places are kept behind them."""
         rows, like = self.rows.batch[0], self.rows.like
         row = torch.arange(rows, device=like.device)
         at = torch.full((rows, 1), self.walk.root, device=like.device)

@@ -137,7 +137,7 @@ _NEEDS_TARGET = (
 class PathHead(TreeLayer):
     """What heads have in common: they walk the tree, and read the rows on the way.
 
-    A subclass says where the rows are: ``_log_prob`` and ``_walk``.
+    A subclass defines where the rows are: ``_log_prob`` and ``_walk``.
     """
 
     class_weights: Tensor | None

@@ -1,4 +1,4 @@
-"""The last layer of a model: a tree in place of ``nn.Linear``, and what its checkpoints say."""
+"""The last layer of a model: a tree in place of ``nn.Linear``, and the checks of its checkpoints."""
 
 from __future__ import annotations
 
