@@ -20,7 +20,8 @@ class HierarchicalScores(NamedTuple):
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import hierarchical_scores
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> hierarchical_scores(taxonomy, ["lion"], ["cat"]).recall
         0.5
     """
@@ -51,7 +52,8 @@ def hierarchical_scores(
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import hierarchical_scores
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> hierarchical_scores(taxonomy, ["lion", "fox"], ["lynx", "dog"])
         HierarchicalScores(precision=0.666..., recall=0.5, f1=0.571...)
     """
@@ -86,7 +88,8 @@ def lca_distance(taxonomy: Taxonomy, y_true: Any, y_pred: Any, *, sample_weight:
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import lca_distance
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> lca_distance(taxonomy, ["lion", "lion", "lion"], ["lion", "lynx", "fox"])
         1.0
     """
@@ -108,7 +111,8 @@ def log_loss(taxonomy: Taxonomy, y_true: Any, probs: Any, *, sample_weight: Any 
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import log_loss
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> log_loss(taxonomy, ["lion", "cat"], [[0.1, 0.5, 0.4, 0.0], [0.1, 0.5, 0.4, 0.0]])
         0.399...
     """
@@ -132,8 +136,9 @@ class LevelMetrics(NamedTuple):
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import level_metrics
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
-        >>> level_metrics(taxonomy, ["lynx"], [[0.1, 0.5, 0.4, 0.0]])[0].accuracy  # order: fox, lion, lynx, wolf
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> level_metrics(taxonomy, ["lynx"], [[0.1, 0.5, 0.4, 0.0]])[0].accuracy
         1.0
     """
 
@@ -174,12 +179,13 @@ def level_metrics(
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import level_metrics
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> probs = [[0.1, 0.5, 0.4, 0.0], [0.7, 0.1, 0.1, 0.1]]
         >>> for each in level_metrics(taxonomy, ["lynx", "fox"], probs):
-        ...     print(each.level, each.accuracy, round(each.log_loss, 3), round(each.calibration_error, 2))
-        1 1.0 0.164 0.15
-        2 0.5 0.636 0.4
+        ...     print(each.level, each.accuracy, round(each.log_loss, 3))
+        1 1.0 0.164
+        2 0.5 0.636
     """
     for name, value in (("k", k), ("bins", bins)):
         _checks.number(value, name)

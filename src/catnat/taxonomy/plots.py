@@ -30,7 +30,8 @@ def plot_back_off(curves: BackOffCurve | Mapping[str, BackOffCurve], *, ax: Axes
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import back_off_curve, plot_back_off
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> ax = plot_back_off(back_off_curve(taxonomy, [[0.1, 0.5, 0.4, 0.0]], ["lion"]))
     """
     ax = _new_axes(5.0, 3.6) if ax is None else ax
@@ -55,7 +56,8 @@ def plot_calibration(levels: Sequence[LevelMetrics], *, ax: Axes | None = None) 
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import level_metrics, plot_calibration
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> ax = plot_calibration(level_metrics(taxonomy, ["lion"], [[0.1, 0.5, 0.4, 0.0]]))
     """
     ax = _new_axes(4.0, 4.0) if ax is None else ax
@@ -84,7 +86,8 @@ def plot_probs(taxonomy: Taxonomy, probs: Any, *, marked: Sequence[Any] = (), ax
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import plot_probs
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> ax = plot_probs(taxonomy, [0.1, 0.5, 0.4, 0.0], marked=["cat"])
     """
     if taxonomy.num_classes > _MOST_CLASSES:

@@ -96,7 +96,8 @@ class RowLayer(TreeLayer):
             >>> from catnat.torch import CatnatHead
             >>> head, x = CatnatHead(3, 4), torch.randn(2, 3)
             >>> before = head.log_probs(x)
-            >>> head.retree(catnat.from_clusters([[3, 2], [1, 0]]))  # the same groups, sides swapped
+            >>> tree = catnat.from_clusters([[3, 2], [1, 0]])  # the same groups, sides swapped
+            >>> head.retree(tree)
             >>> torch.allclose(head.log_probs(x), before)
             True
         """
