@@ -89,7 +89,8 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
     Example:
         >>> import torch
         >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
-        >>> actions = MaskableMultiCatnatDistribution([3, 2]).proba_distribution(torch.zeros(1, 3))
+        >>> actions = MaskableMultiCatnatDistribution([3, 2])
+        >>> actions = actions.proba_distribution(torch.zeros(1, 3))
         >>> # those of both variables, one after the other
         >>> actions.apply_masking([True, False, True, False, True])
         >>> actions.catnat.probs

@@ -381,7 +381,8 @@ def fisher_rao_distance(
         >>> import jax.numpy as jnp
         >>> from catnat.jax.geometry import fisher_rao_distance
         >>> # |s - t| pi / A, A = 2 pi
-        >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5]), 2, "natural").round(4))
+        >>> p, q = jnp.array([-1.0]), jnp.array([0.5])
+        >>> print(fisher_rao_distance(p, q, 2, "natural").round(4))
         0.75
     """
     p, q, plan, dtype = prepare_two(p_scores, q_scores, tree, activation)
