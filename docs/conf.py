@@ -114,6 +114,8 @@ nitpick_ignore_regex = [
 plot_html_show_formats = False
 plot_html_show_source_link = False
 plot_formats = [("png", 150)]
+plot_rcparams = {"savefig.transparent": True}  # site.css inverts plots on dark pages
+plot_apply_rcparams = True
 
 sphinx_gallery_conf = {
     "parallel": 2,

@@ -132,15 +132,12 @@ def picture(theme):
 
 CHOICES = [  # a question, what to take if the answer is yes, and where it is explained
     ("Do the labels form a taxonomy?", "sigmoid · tree: the taxonomy", "taxonomies"),
-    ("More than 10,000 classes?", "CatnatHead, sigmoid · tree: from_embeddings or huffman", "heads"),
-    ("A latent variable or a latent graph?", "natural · tree: balanced", "latents"),
+    ("More than 10,000 classes?", "CatnatHead, sigmoid · tree: ClassMeans or huffman", "heads"),
+    ("A latent variable?", "sigmoid or natural · tree: balanced", "latents"),
+    ("A latent graph?", "natural · EdgeSampler", "graphs"),
     ("A policy over many actions?", "sigmoid · tree: from_embeddings of action features", "policies"),
     ("A policy over few actions?", "keep what works: no difference measured", "games"),
-    (
-        "A classifier whose classes are alike?",
-        "sigmoid · tree: from_embeddings; compare with softmax",
-        "which_activation",
-    ),
+    ("A classifier whose classes are alike?", "sigmoid · tree: ClassMeans; compare with softmax", "order"),
 ]
 
 

@@ -132,11 +132,9 @@ def test_has_a_docstring(name):
     assert first.endswith("."), f"{name}: the first line of the docstring is a sentence, not {first!r}"
 
 
-# A picture has no value to print.
-@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isfunction(find(name)) and ".plot_" not in name])
-def test_function_shows_an_example_or_its_formula(name):
-    doc = own_docstring(find(name))
-    assert ">>>" in doc or ".. math::" in doc or ":math:" in doc, f"{name} shows neither an example nor a formula"
+@pytest.mark.parametrize("name", [name for name in PUBLIC if callable(find(name))])
+def test_shows_an_example_that_runs(name):
+    assert ">>> " in own_docstring(find(name)), f"{name} shows no example"
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(find(name))])

@@ -60,7 +60,18 @@ class Band(NamedTuple):
 
 
 class EdgeWarning(UserWarning):
-    """Nodes of the natural activation start close to an edge of their band, beyond which they are saturated."""
+    """Nodes of the natural activation start close to an edge of their band, beyond which they are saturated.
+
+    Example:
+        >>> import warnings
+        >>> import catnat, torch
+        >>> import catnat.torch as ct
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     probs = ct.catnat(torch.zeros(1), catnat.huffman([1, 1000]), "natural")
+        >>> caught[0].category.__name__
+        'EdgeWarning'
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,15 @@ _Costs = Callable[[Tensor], Tensor]
 
 
 class Converted(NamedTuple):
-    """A converted layer, and what the conversion cost."""
+    """A converted layer, and what the conversion cost; see :func:`from_softmax`.
+
+    Example:
+        >>> import torch
+        >>> from catnat.integrations.checkpoints import from_softmax
+        >>> converted = from_softmax(torch.nn.Linear(4, 3), torch.randn(200, 4))
+        >>> type(converted).__name__
+        'Converted'
+    """
 
     layer: ct.CatnatLinear
     """The layer, in place of the linear one."""

@@ -89,7 +89,8 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
     Example:
         >>> import torch
         >>> from catnat.integrations.sb3_contrib import MaskableMultiCatnatDistribution
-        >>> actions = MaskableMultiCatnatDistribution([3, 2]).proba_distribution(torch.zeros(1, 3))
+        >>> actions = MaskableMultiCatnatDistribution([3, 2])
+        >>> actions = actions.proba_distribution(torch.zeros(1, 3))
         >>> # those of both variables, one after the other
         >>> actions.apply_masking([True, False, True, False, True])
         >>> actions.catnat.probs
@@ -152,8 +153,22 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
 
 
 class MaskableCatnatCnnPolicy(MaskedOnTree, MaskableActorCriticCnnPolicy):
-    """sb3-contrib's ``CnnPolicy`` with its actions on a tree; see :class:`MaskableCatnatPolicy`."""
+    """sb3-contrib's ``CnnPolicy`` with its actions on a tree; see :class:`MaskableCatnatPolicy`.
+
+    Example:
+        >>> from sb3_contrib.ppo_mask.policies import MaskableActorCriticCnnPolicy
+        >>> from catnat.integrations.sb3_contrib import MaskableCatnatCnnPolicy
+        >>> issubclass(MaskableCatnatCnnPolicy, MaskableActorCriticCnnPolicy)
+        True
+    """
 
 
 class MaskableCatnatMultiInputPolicy(MaskedOnTree, MaskableMultiInputActorCriticPolicy):
-    """The same for observations that are a dictionary, ``MultiInputPolicy``; see :class:`MaskableCatnatPolicy`."""
+    """sb3-contrib's ``MultiInputPolicy``, for observations in a dictionary; see :class:`MaskableCatnatPolicy`.
+
+    Example:
+        >>> from sb3_contrib.ppo_mask.policies import MaskableMultiInputActorCriticPolicy
+        >>> from catnat.integrations.sb3_contrib import MaskableCatnatMultiInputPolicy
+        >>> issubclass(MaskableCatnatMultiInputPolicy, MaskableMultiInputActorCriticPolicy)
+        True
+    """

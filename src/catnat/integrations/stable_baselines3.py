@@ -295,11 +295,25 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
 
 
 class CatnatCnnPolicy(OnTree, ActorCriticCnnPolicy):
-    """SB3's ``CnnPolicy`` with its actions on a tree; see :class:`CatnatPolicy`."""
+    """SB3's ``CnnPolicy`` with its actions on a tree; see :class:`CatnatPolicy`.
+
+    Example:
+        >>> from stable_baselines3.common.policies import ActorCriticCnnPolicy
+        >>> from catnat.integrations.stable_baselines3 import CatnatCnnPolicy
+        >>> issubclass(CatnatCnnPolicy, ActorCriticCnnPolicy)
+        True
+    """
 
 
 class CatnatMultiInputPolicy(OnTree, MultiInputActorCriticPolicy):
-    """SB3's ``MultiInputPolicy``, for observations that are a dictionary, on a tree; see :class:`CatnatPolicy`."""
+    """SB3's ``MultiInputPolicy``, for observations in a dictionary, on a tree; see :class:`CatnatPolicy`.
+
+    Example:
+        >>> from stable_baselines3.common.policies import MultiInputActorCriticPolicy
+        >>> from catnat.integrations.stable_baselines3 import CatnatMultiInputPolicy
+        >>> issubclass(CatnatMultiInputPolicy, MultiInputActorCriticPolicy)
+        True
+    """
 
 
 def tree_of(

@@ -18,7 +18,7 @@ _FARTHEST = 1e18
 
 
 class Table(NamedTuple):
-    """What is known of every bin."""
+    """The constants of every bin."""
 
     edges: NDArray[Any]  # all K + 1
     width: NDArray[Any]

@@ -82,7 +82,7 @@ class BinnedCatnat(Parameterized):
         _, plan, _ = _plan.prepare(scores, tree, activation)
         self._set(scores=jnp.asarray(scores), bins=made, tree=tree, activation=plan.activation)
 
-    # ---- what it is made of ----
+    # ---- parameters ----
 
     @property
     def categorical(self) -> Catnat:
@@ -187,7 +187,7 @@ class BinnedCatnat(Parameterized):
         return self._returned(_crps(*self._computed, self._numbers(value, "value"), self.bins))
 
     def coarsen(self, level: int) -> BinnedCatnat:
-        """The histogram of the tree's first levels: bins are joined that no node above ``level`` tells apart.
+        """The histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
 
         Its cdf is the same at every edge that is left, and its scores are the first ones of this distribution's. (Of
         tails the outer edges are left, and with them their scale.)
@@ -318,5 +318,5 @@ def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Arr
 
 
 def _mean_square(start: Array, end: Array) -> Array:
-    """The mean square of what goes in a straight line from ``start`` to ``end``."""
+    """The mean square of a linear function from ``start`` to ``end``."""
     return (jnp.square(start) + start * end + jnp.square(end)) / 3

@@ -130,7 +130,7 @@ def _spread(values: Array, first: int) -> Array:
 
 
 def _sums_by_jumping(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Every id adds its ancestor's sum, then looks twice as far up: log2(depth) rounds over all 2K - 1 ids."""
+    """Every id adds its ancestor's sum, then doubles its distance: log2(depth) rounds over 2K - 1 ids."""
     no, yes = jnp.moveaxis(no, -1, 0), jnp.moveaxis(yes, -1, 0)
     edges, ancestors = _edges_and_parents(tree, above_root=0)
     values = jnp.stack([no, yes], 1).reshape(2 * tree.num_nodes, *no.shape[1:])
@@ -179,7 +179,7 @@ def _masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
 
 
 def _masses_by_jumping(logs: Array, tree: Tree) -> tuple[Array, Array]:
-    """Every id adds itself to its ancestor 1, 2, 4, ... levels up, which then knows that many levels below it.
+    """Every id adds its sum to its ancestor 1, 2, 4, ... levels up, which then covers that many levels below it.
 
     Every sum is taken relative to its largest term.
     """

@@ -27,7 +27,15 @@ _MOST_PLACES = 512
 
 
 class TopK(NamedTuple):
-    """The most probable classes of every row, best first."""
+    """The most probable classes of every row, best first.
+
+    Example:
+        >>> import jax
+        >>> from catnat.jax import CatnatHead
+        >>> found = CatnatHead(4, 8, key=jax.random.key(0)).topk(jax.numpy.zeros((2, 4)), k=3)
+        >>> found.indices.shape, found.proven.all().item()
+        ((2, 3), True)
+    """
 
     values: Float[Array, "*batch k"]
     """Their log-probabilities."""

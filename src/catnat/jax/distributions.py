@@ -216,7 +216,7 @@ class CategoricalDistribution(TreeDistribution):
         return jnp.where(jax.random.uniform(coin, drawn.shape, plan.dtype) < self.unimix, other, drawn)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
-        """Classes have no derivative: this raises, and says what there is instead."""
+        """Classes have no derivative: this raises, and names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
@@ -277,7 +277,7 @@ class Catnat(CategoricalDistribution):
     r"""A categorical distribution over the leaves of a tree.
 
     ``log_prob`` and ``sample`` read only the paths they need. ``logits`` are the leaf log-probabilities, which
-    ``log_softmax`` leaves unchanged, so any code that wants logits works with them. A distribution is a pytree of its
+    ``log_softmax`` leaves unchanged, so any code that takes logits works with them. A distribution is a pytree of its
     arrays: it can be passed to compiled functions, mapped over its batch, and carried through a scan.
 
     Args:

@@ -384,7 +384,7 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     Args:
         f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
             returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
-            probable one: it is never evaluated at the impossible. Whatever it returns there is ignored.
+            probable one: it is never evaluated at an impossible class. Its value there is ignored.
         distribution: A categorical distribution, with classes or one-hot vectors as values.
 
     Example:
@@ -510,7 +510,7 @@ def _values(distribution: Categorical, probs: Array, classes: Array) -> Array:
 
 
 def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tuple[Array, np.dtype]:
-    """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
+    """The values of f at the draws, and the dtype of a result: ``dtype``, or f's if that is wider."""
     costs = _plan.check_array(f(draws), "f(draws)")
     if costs.shape != tuple(needed):
         raise ValueError(

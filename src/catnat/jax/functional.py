@@ -215,7 +215,7 @@ def mode(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Int[Array, "*batch"]:
-    """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
+    """The most probable class: the argmax over all K. A greedy walk down the tree can end at another class.
 
     Args:
         scores: One score per inner node on the last axis.

@@ -30,7 +30,7 @@ __all__ = [
     "softmax_natural_gradient",
 ]
 
-# How often kl_step compares its step with the divergence that is wanted.
+# How often kl_step compares its step with the given divergence.
 _ROUNDS = 8
 
 # ---- Fisher information ----
@@ -113,6 +113,12 @@ def log_abs_det_jacobian(
     r"""The log-determinant of the Jacobian matrix of the first K-1 probabilities in the scores; finite.
 
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from catnat.jax.geometry import log_abs_det_jacobian
+        >>> print(jnp.exp(log_abs_det_jacobian(jnp.zeros(1))))  # the sigmoid's slope
+        0.25
     """
     scores, plan, _ = prepare(scores, tree, activation)
     return _log_det(scores, plan)
@@ -154,7 +160,7 @@ def natural_gradient(
         scores: One score per inner node on the last axis.
         tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
         activation: "sigmoid", "natural", or an activation object.
-        damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -208,7 +214,7 @@ def softmax_natural_gradient(
 
     Args:
         logits: One logit per class on the last axis; -inf is a class of probability 0.
-        damping: What is added to the diagonal of the Fisher matrix.
+        damping: A number added to the diagonal of the Fisher matrix.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -375,7 +381,8 @@ def fisher_rao_distance(
         >>> import jax.numpy as jnp
         >>> from catnat.jax.geometry import fisher_rao_distance
         >>> # |s - t| pi / A, A = 2 pi
-        >>> print(fisher_rao_distance(jnp.array([-1.0]), jnp.array([0.5]), 2, "natural").round(4))
+        >>> p, q = jnp.array([-1.0]), jnp.array([0.5])
+        >>> print(fisher_rao_distance(p, q, 2, "natural").round(4))
         0.75
     """
     p, q, plan, dtype = prepare_two(p_scores, q_scores, tree, activation)

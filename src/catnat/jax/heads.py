@@ -27,7 +27,16 @@ __all__ = ["CatnatHead", "HeadOutput", "TopK"]
 
 
 class HeadOutput(NamedTuple):
-    """What a head returns in training, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` does."""
+    """The log-probabilities and the loss of a head, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` returns them.
+
+    Example:
+        >>> import jax
+        >>> from catnat.jax import CatnatHead
+        >>> head = CatnatHead(4, 8, key=jax.random.key(0))
+        >>> output, loss = head(jax.numpy.zeros((2, 4)), jax.numpy.array([0, 7]))
+        >>> output.shape, loss.shape
+        ((2,), ())
+    """
 
     output: Float[Array, "*batch"]
     """The log-probability of every target."""

@@ -27,7 +27,8 @@ def log_loss_scorer(taxonomy: Taxonomy) -> Any:
         >>> y = np.array(["lion", "lynx", "fox", "cat", "dog"] * 20)
         >>> X = np.eye(6)[taxonomy.index(y)]
         >>> model = TreeClassifier(LogisticRegression(), tree=taxonomy)
-        >>> bool(cross_val_score(model, X, y, cv=2, scoring=log_loss_scorer(taxonomy)).min() > -0.5)
+        >>> scores = cross_val_score(model, X, y, cv=2, scoring=log_loss_scorer(taxonomy))
+        >>> bool(scores.min() > -0.5)
         True
     """
     return _LogLossScorer(taxonomy)

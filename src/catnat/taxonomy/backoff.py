@@ -29,7 +29,8 @@ def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_le
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import back_off
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> probs = [[0.0, 0.95, 0.05, 0.0], [0.02, 0.5, 0.48, 0.0], [0.4, 0.1, 0.3, 0.2]]
         >>> taxonomy.classes
         ('fox', 'lion', 'lynx', 'wolf')
@@ -51,7 +52,17 @@ def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_le
 
 @dataclasses.dataclass(frozen=True)
 class BackOffCurve:
-    """What a threshold buys, for every threshold at which an answer changes; see :func:`back_off_curve`."""
+    """Accuracy and information for every threshold at which an answer changes; see :func:`back_off_curve`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import back_off_curve
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> curve = back_off_curve(taxonomy, [[0.0, 0.95, 0.05, 0.0]], ["lion"])
+        >>> curve.threshold.tolist(), curve.accuracy.tolist()
+        ([0.95, 1.0], [1.0, 1.0])
+    """
 
     threshold: Floats
     """The thresholds, ascending."""
@@ -69,7 +80,7 @@ def back_off_curve(
     """Accuracy, answered rows and information of :func:`back_off` at all thresholds.
 
     An answer is right if it is the row's label or a group above it. A row that is labelled with a group is left out of
-    the accuracy where the answer is inside that group, because nobody can tell.
+    the accuracy where the answer is inside that group, because its class is unknown.
 
     Args:
         taxonomy: The taxonomy of the classes.
@@ -81,7 +92,8 @@ def back_off_curve(
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import back_off_curve
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> probs = [[0.0, 0.95, 0.05, 0.0], [0.02, 0.5, 0.48, 0.0]]
         >>> curve = back_off_curve(taxonomy, probs, ["lion", "lynx"])
         >>> curve.accuracy.tolist(), curve.information.tolist()
@@ -137,7 +149,8 @@ class BackOff:
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import BackOff
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> held_out = [[0.0, 0.9, 0.1, 0.0], [0.0, 0.6, 0.4, 0.0], [0.0, 0.55, 0.45, 0.0]]
         >>> answers = BackOff(taxonomy, accuracy=0.95).fit(held_out, ["lion", "lynx", "lion"])
         >>> answers.threshold_

@@ -32,7 +32,8 @@ class LabelSets:
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import LabelSets
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> sets = LabelSets.from_names(taxonomy, [["fox", "lion"], ["cat"]])
         >>> sets[1], sets.num_classes.tolist(), sets.contains(["wolf", "lynx"]).tolist()
         (('cat',), [2, 2], [False, True])
@@ -108,7 +109,8 @@ class ConformalSets:
     Example:
         >>> import catnat, numpy as np
         >>> from catnat.taxonomy import ConformalSets
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> rng = np.random.default_rng(0)
         >>> probs = rng.dirichlet([0.3] * 4, size=200)
         >>> y = [rng.choice(taxonomy.classes, p=p) for p in probs]
@@ -329,7 +331,18 @@ class _FewLabels:
 
 @dataclasses.dataclass(frozen=True)
 class GroupCoverage:
-    """The coverage of the rows of one group, or of all rows."""
+    """The coverage of the rows of one group, or of all rows; see :func:`coverage_report`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import LabelSets, coverage_report
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> sets = LabelSets.from_names(taxonomy, [["lion"], ["cat"]])
+        >>> report = coverage_report(sets, ["lion", "fox"])
+        >>> report[0].rows, report[0].coverage
+        (2, 0.5)
+    """
 
     label: Any
     """The group; None for all rows."""
@@ -345,7 +358,7 @@ class GroupCoverage:
 def coverage_report(sets: LabelSets, y: Any, *, level: int = 1) -> list[GroupCoverage]:
     """The coverage and size of sets, for all rows and for those of every group of a level.
 
-    The guarantee of :class:`ConformalSets` is for all rows: groups that the model knows badly have a lower rate.
+    The guarantee of :class:`ConformalSets` is for all rows: groups for which the model is poor have a lower coverage.
 
     Args:
         sets: The sets of rows that were not used to fit.
@@ -355,7 +368,8 @@ def coverage_report(sets: LabelSets, y: Any, *, level: int = 1) -> list[GroupCov
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import LabelSets, coverage_report
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> sets = LabelSets.from_names(taxonomy, [["lion"], ["cat"], ["fox"]])
         >>> for each in coverage_report(sets, ["lion", "lynx", "wolf"]):
         ...     print(each.label, each.rows, round(each.coverage, 2), each.num_classes)

@@ -15,7 +15,16 @@ from catnat.taxonomy.taxonomy import Taxonomy
 
 
 class HierarchicalScores(NamedTuple):
-    """Hierarchical precision, recall and F1; see :func:`hierarchical_scores`."""
+    """Hierarchical precision, recall and F1; see :func:`hierarchical_scores`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import hierarchical_scores
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> hierarchical_scores(taxonomy, ["lion"], ["cat"]).recall
+        0.5
+    """
 
     precision: float
     recall: float
@@ -43,7 +52,8 @@ def hierarchical_scores(
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import hierarchical_scores
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> hierarchical_scores(taxonomy, ["lion", "fox"], ["lynx", "dog"])
         HierarchicalScores(precision=0.666..., recall=0.5, f1=0.571...)
     """
@@ -78,7 +88,8 @@ def lca_distance(taxonomy: Taxonomy, y_true: Any, y_pred: Any, *, sample_weight:
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import lca_distance
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> lca_distance(taxonomy, ["lion", "lion", "lion"], ["lion", "lynx", "fox"])
         1.0
     """
@@ -100,7 +111,8 @@ def log_loss(taxonomy: Taxonomy, y_true: Any, probs: Any, *, sample_weight: Any 
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import log_loss
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> log_loss(taxonomy, ["lion", "cat"], [[0.1, 0.5, 0.4, 0.0], [0.1, 0.5, 0.4, 0.0]])
         0.399...
     """
@@ -119,7 +131,16 @@ def _logs(probs: Floats) -> Floats:
 
 
 class LevelMetrics(NamedTuple):
-    """How good probabilities are on one level; see :func:`level_metrics`."""
+    """Accuracy, log loss and calibration on one level; see :func:`level_metrics`.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import level_metrics
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> level_metrics(taxonomy, ["lynx"], [[0.1, 0.5, 0.4, 0.0]])[0].accuracy
+        1.0
+    """
 
     level: int
     rows: int
@@ -158,12 +179,13 @@ def level_metrics(
     Example:
         >>> import catnat
         >>> from catnat.taxonomy import level_metrics
-        >>> taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
         >>> probs = [[0.1, 0.5, 0.4, 0.0], [0.7, 0.1, 0.1, 0.1]]
         >>> for each in level_metrics(taxonomy, ["lynx", "fox"], probs):
-        ...     print(each.level, each.accuracy, round(each.log_loss, 3), round(each.calibration_error, 2))
-        1 1.0 0.164 0.15
-        2 0.5 0.636 0.4
+        ...     print(each.level, each.accuracy, round(each.log_loss, 3))
+        1 1.0 0.164
+        2 0.5 0.636
     """
     for name, value in (("k", k), ("bins", bins)):
         _checks.number(value, name)

@@ -26,6 +26,13 @@ def plot_back_off(curves: BackOffCurve | Mapping[str, BackOffCurve], *, ax: Axes
     Args:
         curves: What :func:`back_off_curve` returns; several with their names.
         ax: Where to draw; a new figure if not given.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import back_off_curve, plot_back_off
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> ax = plot_back_off(back_off_curve(taxonomy, [[0.1, 0.5, 0.4, 0.0]], ["lion"]))
     """
     ax = _new_axes(5.0, 3.6) if ax is None else ax
     named = {"": curves} if isinstance(curves, BackOffCurve) else curves
@@ -45,6 +52,13 @@ def plot_calibration(levels: Sequence[LevelMetrics], *, ax: Axes | None = None) 
     Args:
         levels: What :func:`level_metrics` returns.
         ax: Where to draw; a new figure if not given.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import level_metrics, plot_calibration
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> ax = plot_calibration(level_metrics(taxonomy, ["lion"], [[0.1, 0.5, 0.4, 0.0]]))
     """
     ax = _new_axes(4.0, 4.0) if ax is None else ax
     ax.axline((0, 0), slope=1, color="gray", ls="--", lw=1)
@@ -68,6 +82,13 @@ def plot_probs(taxonomy: Taxonomy, probs: Any, *, marked: Sequence[Any] = (), ax
         probs: Class probabilities of one row, (K,).
         marked: Labels with a red frame, such as an answer or a set.
         ax: Where to draw; a new figure if not given.
+
+    Example:
+        >>> import catnat
+        >>> from catnat.taxonomy import plot_probs
+        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
+        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
+        >>> ax = plot_probs(taxonomy, [0.1, 0.5, 0.4, 0.0], marked=["cat"])
     """
     if taxonomy.num_classes > _MOST_CLASSES:
         raise ValueError(f"At most {_MOST_CLASSES} classes can be drawn, but this taxonomy has {taxonomy.num_classes}.")

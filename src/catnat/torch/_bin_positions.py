@@ -16,7 +16,7 @@ _FARTHEST = 1e18
 
 
 class Table(NamedTuple):
-    """What is known of every bin."""
+    """The constants of every bin."""
 
     edges: Tensor  # all K + 1
     width: Tensor

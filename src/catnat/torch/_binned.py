@@ -88,7 +88,7 @@ class BinnedCatnat(td.Distribution):
         new._validate_args = self._validate_args
         return new
 
-    # ---- what it is made of ----
+    # ---- parameters ----
 
     @property
     def categorical(self) -> Catnat:
@@ -237,7 +237,7 @@ class BinnedCatnat(td.Distribution):
         return self._returned(back(score))
 
     def coarsen(self, level: int) -> BinnedCatnat:
-        """The histogram of the tree's first levels: bins are joined that no node above ``level`` tells apart.
+        """The histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
 
         Its cdf is the same at every edge that is left, and its scores are the first ones of this distribution's. (Of
         tails the outer edges are left, and with them their scale.)
@@ -304,5 +304,5 @@ def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Ten
 
 
 def _mean_square(start: Tensor, end: Tensor) -> Tensor:
-    """The mean square of what goes in a straight line from ``start`` to ``end``."""
+    """The mean square of a linear function from ``start`` to ``end``."""
     return (start.square() + start * end + end.square()) / 3

@@ -59,7 +59,7 @@ def change_tree(
 
 
 class _Move(NamedTuple):
-    """Where the rows of a new tree stood in the old one, -1 for nowhere, and their sign: -1 if sides are swapped."""
+    """The old row of every row of a new tree, -1 for none, and its sign: -1 if sides are swapped."""
 
     nodes: NDArray[np.int64]
     sign: NDArray[np.float64]

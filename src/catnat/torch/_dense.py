@@ -140,7 +140,7 @@ def _alternate(even: Tensor, odd: Tensor) -> Tensor:
 
 
 def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
-    """Every id adds its ancestor's sum, then looks twice as far up: log2(depth) rounds over all 2K - 1 ids."""
+    """Every id adds its ancestor's sum, then doubles its distance: log2(depth) rounds over 2K - 1 ids."""
     tables = plan.tables()
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
     sums = edges.index_select(-1, tables.edges)
@@ -151,7 +151,7 @@ def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
 
 
 def _leaf_sums_by_jumping(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Every id adds itself to its ancestor 1, 2, 4, ... levels up, which then knows that many levels below it."""
+    """Every id adds its sum to its ancestor 1, 2, 4, ... levels up, which then covers that many levels below it."""
     inner = values.new_zeros((*values.shape[:-1], plan.tree.num_nodes))
     sums = torch.cat([inner, values, torch.zeros_like(values.narrow(-1, 0, 1))], -1)
     # Ids without such an ancestor add themselves to the last place, which is not read.

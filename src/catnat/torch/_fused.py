@@ -185,7 +185,7 @@ def _runs(*values: Tensor) -> bool:
 
 @functools.cache
 def _kernels() -> str:
-    """What is in use, or why nothing is; the package registers its operators when it is imported."""
+    """The kernels in use, or why there are none; the package registers its operators when it is imported."""
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return "none: switched off by CATNAT_KERNELS=0"
     try:

@@ -16,7 +16,7 @@ def check_tensor(value: object, name: str) -> None:
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise unless ``scores`` may be scores, of whatever number of nodes."""
+    """Raise unless ``scores`` may be scores, of any number of nodes."""
     check_tensor(scores, "scores")
     if not scores.is_floating_point() or scores.ndim == 0:
         raise TypeError(
@@ -100,7 +100,7 @@ def clamp_to_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def as_returned(values: Tensor, scores: Tensor) -> Tensor:
-    """What was computed from ``scores``, in the dtype to return."""
+    """A result computed from ``scores``, in the dtype to return."""
     return values if values.dtype == scores.dtype else clamp_to_dtype(values, returned_dtype(scores))
 
 

@@ -1,4 +1,4 @@
-"""One look-up a call: the plan for a tree and an activation, made when they come by for the first time."""
+"""One look-up a call: the plan for a tree and an activation, made at their first call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | s
 
     With a ``width``, ``scores`` may be anything that scores are made of: a head's input.
     """
-    # Users may pass anything; the types do not say so.
+    # Users may pass anything, whatever the types are.
     if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
         _inputs.check_scores(scores)
     # The index makes the compiler take the width as a constant.

@@ -44,7 +44,7 @@ class Plan:
     Attributes:
         tree: The tree.
         activation: The activation.
-        dtype: What is computed in, float32 or float64.
+        dtype: The computing dtype, float32 or float64.
         branches: The activation at all nodes.
         small: Whether a product with 0/1 matrices may sum along paths.
         walks: Whether to read paths, rather than compute all classes, where only some are needed.

@@ -22,7 +22,15 @@ _MOST_PLACES = 1 << 22
 
 
 class TopK(NamedTuple):
-    """The most probable classes of every row, best first."""
+    """The most probable classes of every row, best first.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import CatnatHead
+        >>> found = CatnatHead(4, 8).topk(torch.zeros(2, 4), k=3)
+        >>> found.indices.shape, found.proven.all().item()
+        (torch.Size([2, 3]), True)
+    """
 
     values: Float[Tensor, "*batch k"]
     """Their log-probabilities."""
@@ -59,7 +67,7 @@ class _Search(NamedTuple):
     max_nodes: int
 
     def first_look(self) -> _Places:
-        """Down to k leaves, always from the k most probable places; what was passed over is kept behind them."""
+        """Go down to k leaves, always from the k most probable places; the other places are kept behind them."""
         rows, like = self.rows.batch[0], self.rows.like
         row = torch.arange(rows, device=like.device)
         at = torch.full((rows, 1), self.walk.root, device=like.device)

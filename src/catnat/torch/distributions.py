@@ -1,6 +1,6 @@
 """Distributions: torch's categorical family, parameterized by scores on a tree.
 
-They are subclasses of torch's own, so code that checks ``isinstance``, or wants ``probs`` or ``logits``, accepts them.
+They are subclasses of torch's own, so code that checks ``isinstance``, or reads ``probs`` or ``logits``, accepts them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AnyScores(constraints.Constraint):
 
 
 def validates(validate_args: bool | None) -> bool:
-    """Whether to check values: what the user says, or else torch's global choice."""
+    """Whether to check values: the user's choice, or else torch's global one."""
     return td.Distribution._validate_args if validate_args is None else validate_args
 
 
@@ -63,7 +63,7 @@ def check_not_nan(scores: Tensor) -> None:
 class Catnat(td.Categorical):
     r"""A categorical distribution over the leaves of a tree, the counterpart of ``torch.distributions.Categorical``.
 
-    ``logits`` are the leaf log-probabilities, which ``log_softmax`` leaves unchanged, so any code that wants logits
+    ``logits`` are the leaf log-probabilities, which ``log_softmax`` leaves unchanged, so any code that takes logits
     works with them. Without options ``log_prob`` and ``sample`` read only the paths they need above 64 classes; with a
     mask, a temperature or unimix they compute all classes.
 
@@ -146,7 +146,7 @@ class Catnat(td.Categorical):
         new._set(self.plan, scores, computed, options, self._validate_args)
         return new
 
-    # ---- what it is made of ----
+    # ---- parameters ----
 
     @property
     def tree(self) -> Tree:
@@ -269,7 +269,7 @@ class Catnat(td.Categorical):
         return torch.where(logs.isnan() & valid, 0, logs.nan_to_num(torch.finfo(logs.dtype).min))
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and says what there is instead."""
+        """Classes have no derivative: this raises, and names the alternatives."""
         _checks.no_rsample(self)
 
     # ---- geometry ----
@@ -369,7 +369,7 @@ class OneHotCatnat(td.OneHotCategorical):
         return self._one_hot(self._categorical.mode)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and says what there is instead."""
+        """Classes have no derivative: this raises, and names the alternatives."""
         _checks.no_rsample(self)
 
     def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -687,7 +687,7 @@ class MultiCatnat(td.Distribution):
         return self._joined([part.sample(sample_shape, generator=generator) for part in self.parts], "variables")
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and says what there is instead."""
+        """Classes have no derivative: this raises, and names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Int[Tensor, "*samples_and_batch variables"]) -> Float[Tensor, "*samples_and_batch"]:

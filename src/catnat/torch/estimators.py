@@ -136,7 +136,7 @@ class MovingAverage(nn.Module):
     moves with it. In evaluation mode it is not updated.
 
     Args:
-        decay: What is kept of the average at each call, from 0 (the last call only) to below 1.
+        decay: The fraction of the average that is kept at each call, from 0 (the last call only) to below 1.
 
     Example:
         >>> import torch
@@ -361,7 +361,7 @@ def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, 
     Args:
         f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
             returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
-            probable one: it is never evaluated at the impossible. Whatever it returns there is ignored.
+            probable one: it is never evaluated at an impossible class. Its value there is ignored.
         distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
 
     Example:
@@ -522,7 +522,7 @@ def _one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
-    """What f says of the draws, to compute with, and the dtype of a result: ``dtype``, or f's if that is wider."""
+    """The values of f at the draws, and the dtype of a result: ``dtype``, or f's if that is wider."""
     costs = f(draws)
     _inputs.check_tensor(costs, "f(draws)")
     if costs.shape != needed:

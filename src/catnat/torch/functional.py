@@ -236,7 +236,7 @@ def mode(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Int[Tensor, "*batch"]:
-    """The most probable class: the true argmax over all K, not the greedy walk, which can end elsewhere.
+    """The most probable class: the argmax over all K. A greedy walk down the tree can end at another class.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -332,7 +332,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, "..."]:
-    """The counterpart of ``torch.nn.functional.cross_entropy``, with K-1 scores where that has K logits.
+    """Cross-entropy, the counterpart of ``torch.nn.functional.cross_entropy``: it takes K-1 scores, not K logits.
 
     **With the natural activation the loss depends on the dtype.** A branch counts at least the machine epsilon, so a
     target of probability exactly 0, whose true loss is infinite, costs 16 nats in float32 and 36 in float64. Report the

@@ -27,7 +27,7 @@ __all__ = [
     "softmax_natural_gradient",
 ]
 
-# How often kl_step compares its step with the divergence that is wanted.
+# How often kl_step compares its step with the given divergence.
 _ROUNDS = 8
 
 # ---- the Fisher matrix ----
@@ -186,7 +186,7 @@ def natural_gradient(
         scores: One score per inner node on the last axis.
         tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
 
     Example:
         >>> import torch
@@ -222,7 +222,7 @@ def softmax_natural_gradient(
 
     Args:
         logits: One logit per class on the last axis; -inf is a class of probability 0.
-        damping: What is added to the diagonal of the Fisher matrix.
+        damping: A number added to the diagonal of the Fisher matrix.
 
     Example:
         >>> import torch

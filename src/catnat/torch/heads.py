@@ -45,7 +45,16 @@ Result = TypeVar("Result")
 
 
 class HeadOutput(NamedTuple):
-    """What a head returns in training, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` does."""
+    """The log-probabilities and the loss of a head, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` returns them.
+
+    Example:
+        >>> import torch
+        >>> from catnat.torch import CatnatHead
+        >>> head = CatnatHead(4, 8)
+        >>> output, loss = head(torch.zeros(2, 4), torch.tensor([0, 7]))
+        >>> output.shape, loss.shape
+        (torch.Size([2]), torch.Size([]))
+    """
 
     output: Float[Tensor, "*batch"]
     """The log-probability of every target."""
@@ -128,7 +137,7 @@ _NEEDS_TARGET = (
 class PathHead(TreeLayer):
     """What heads have in common: they walk the tree, and read the rows on the way.
 
-    A subclass says where the rows are: ``_log_prob`` and ``_walk``.
+    A subclass defines where the rows are: ``_log_prob`` and ``_walk``.
     """
 
     class_weights: Tensor | None

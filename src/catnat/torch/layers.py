@@ -1,4 +1,4 @@
-"""The last layer of a model: a tree in place of ``nn.Linear``, and what its checkpoints say."""
+"""The last layer of a model: a tree in place of ``nn.Linear``, and the checks of its checkpoints."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class RowLayer(TreeLayer):
             >>> from catnat.torch import CatnatHead
             >>> head, x = CatnatHead(3, 4), torch.randn(2, 3)
             >>> before = head.log_probs(x)
-            >>> head.retree(catnat.from_clusters([[3, 2], [1, 0]]))  # the same groups, sides swapped
+            >>> tree = catnat.from_clusters([[3, 2], [1, 0]])  # the same groups, sides swapped
+            >>> head.retree(tree)
             >>> torch.allclose(head.log_probs(x), before)
             True
         """

@@ -21,7 +21,7 @@ _LARGEST = 1e18
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Bins:
-    r"""Ordered bins of the real line, which a class of a tree stands for: class k is the bin from edge k to edge k + 1.
+    r"""Ordered bins of the real line, one for each class of a tree: class k is the bin from edge k to edge k + 1.
 
     Inside a bin the density is constant, so the cdf is a straight line from edge to edge. With ``tails`` the first and
     the last bin have no outer edge: their density falls off exponentially from the inner edge, and the distance from it

@@ -172,7 +172,7 @@ def slices(count: int, step: int) -> list[slice]:
 
 
 def _root(rows: NDArray[Any], size: int) -> int:
-    """The one row that nobody points to; raise unless every class and every other row is a child exactly once."""
+    """The row that is no child, the root. Raise unless every class and every other row is a child exactly once."""
     is_child = np.zeros(2 * size - 1, dtype=bool)
     for some in slices(size - 1, _ROWS):
         is_child[_checked_ids(rows[some], size)] = True

@@ -13,7 +13,13 @@ from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
 
 
 class MatchingNodes(NamedTuple):
-    """For every node of a new tree, the node of an old tree that tells the same classes apart."""
+    """For every node of a new tree, the node of an old tree that separates the same classes.
+
+    Example:
+        >>> import catnat
+        >>> catnat.matching_nodes(catnat.balanced(4), catnat.balanced(4)).old_nodes.tolist()
+        [0, 1, 2]
+    """
 
     old_nodes: Ints
     """The old node, or -1 where there is none, (K-1,)."""
@@ -22,7 +28,7 @@ class MatchingNodes(NamedTuple):
 
 
 def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> MatchingNodes:
-    """Where the nodes of a new tree stood in an old one, so that what was learned for them can be kept.
+    """The node of an old tree that each node of a new tree matches, so that its trained weights can be kept.
 
     Two nodes match if they have the same classes on their two sides, or the same with the sides swapped. Only classes
     that both trees have are compared, and both sides need one of them. The result is exact, in time O(K) for trees of
@@ -78,7 +84,7 @@ def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> Ma
 def grow(tree: Tree, new_classes: int, beside: ArrayLike | None = None, *, fraction: ArrayLike | None = None) -> Tree:
     """The tree with more classes, K, K + 1 and so on; the others keep their numbers.
 
-    New classes take their probability from the class or the node that they are put beside, and from there alone. The
+    New classes take their probability from the class or the node that becomes their sibling, and from no other. The
     prior's probabilities at the nodes that were there stay as they are. With their weights (:func:`matching_nodes`),
     all other classes keep their probabilities under any model.
 

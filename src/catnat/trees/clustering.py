@@ -34,7 +34,7 @@ def from_embeddings(
     progress: bool = False,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Tree:
-    """The tree that halves the classes again and again, always along the main direction of their embeddings.
+    """The tree whose nodes split their classes in halves, along the main direction of the classes' embeddings.
 
     Classes with similar embeddings share most of their path. A million classes of 64 numbers take about half a minute.
 

@@ -194,12 +194,12 @@ def _fingerprint_bytes(tree: Tree | Forest, activation: Activation) -> bytes:
 
 
 def fingerprint(tree: Tree | Forest, activation: Activation) -> NDArray[np.uint8]:
-    """What a checkpoint says of a layer's tree and activation."""
+    """The tree and the activation of a layer, as a checkpoint names them."""
     return np.frombuffer(_fingerprint_bytes(tree, activation), np.uint8).copy()
 
 
 def mismatch(found: Any, tree: Tree | Forest, activation: Activation) -> str | None:
-    """What is wrong with loading a checkpoint with this fingerprint into a layer with this tree and activation."""
+    """Why a checkpoint with this fingerprint does not fit a layer with this tree and activation."""
     ours = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     try:
         theirs, _ = _facts(found)
@@ -254,7 +254,7 @@ def _facts(found: Any) -> tuple[dict[str, Any], bytes]:
 
 
 def softmax_rows(tree: Tree | Forest) -> str:
-    """What to say of a last layer with one row per class."""
+    """The message for a last layer with one row per class."""
     return (
         f"The checkpoint has {tree.num_classes} rows, one per class, as a softmax layer has; this layer has one per "
         f"node, {tree.num_nodes}. catnat.integrations.checkpoints.from_softmax converts such a layer."

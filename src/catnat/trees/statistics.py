@@ -28,7 +28,7 @@ _UNSEEN = 0.5
 
 
 class ClassMeans:
-    r"""The mean features of every class, collected batch by batch: they say which classes belong together.
+    r"""The mean features of every class, collected batch by batch. Their tree puts similar classes side by side.
 
     One pass over the data, or over a part of it, gives a tree whose similar classes share most of their path and whose
     frequent classes have short ones. Statistics of parts of the data are merged by addition. They take 8 (d + 1) bytes
@@ -192,7 +192,7 @@ class ClassMeans:
         total.merge(other)
         return total
 
-    # ---- what they say ----
+    # ---- means and trees ----
 
     def class_means(self, shrinkage: float = 2.0) -> Vectors:
         r"""The mean features of every class less those of all examples, drawn towards 0 where examples are few.
@@ -282,10 +282,10 @@ def _dense(rows: Any) -> Floats:
 
 
 def random_features(tokens: Any, size: int = 32, seed: int = 0) -> Vectors:
-    """A fixed random vector of signs for every token, as features of what has too many values for one column each.
+    """A fixed random vector of signs for every token: features for values that are too many for one-hot columns.
 
     The vector of a token is computed from its number, so nothing is stored, and all workers agree. Vectors of different
-    tokens are nearly orthogonal: means of them tell apart in which tokens' company a class is seen.
+    tokens are nearly orthogonal: their mean over the neighbours of a class describes these neighbours.
 
     Args:
         tokens: Integers of any shape; a negative one stands for no token, and gets zeros.

@@ -152,7 +152,7 @@ class Tree:
 
     @property
     def prior(self) -> Floats:
-        """The class probabilities that zero scores stand for, shape (K,); uniform unless given."""
+        """The class probabilities at zero scores, shape (K,); uniform unless given."""
         if self._prior is not None:
             return self._prior
         return np.full(self.num_classes, 1.0 / self.num_classes)
@@ -289,7 +289,7 @@ def first_leaf(tree: Tree) -> int:
 
 
 def with_own_prior(tree: Tree, masses: Floats) -> Tree:
-    """``with_prior`` of checked weights that nobody else holds: they are normalized in place."""
+    """``with_prior`` of checked weights, which are normalized in place: no other code may hold them."""
     uniform = bool((masses == masses[0]).all())
     masses /= masses.max()  # so that the sum cannot overflow
     masses /= masses.sum()
@@ -326,6 +326,6 @@ Array = TypeVar("Array", bound=NDArray[Any])
 
 
 def read_only(array: Array) -> Array:
-    """``array``, which from now on nobody can write into."""
+    """``array``, made read-only."""
     array.setflags(write=False)
     return array
