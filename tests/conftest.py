@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import hypothesis
 import pytest
-import rows
+import selection
 
 hypothesis.settings.register_profile("catnat", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("catnat")
 
-COLLECTED = pytest.StashKey[list[rows.Row]]()
+COLLECTED = pytest.StashKey[list[selection.Row]]()
 GROUP = pytest.StashKey[str]()
 """That of the row before, in a run of every row."""
 COUNTS = pytest.StashKey[dict[str, tuple[int, int]]]()
@@ -38,9 +38,9 @@ def collected(pytestconfig):
 
 
 def pytest_addoption(parser):
-    kinds = [*rows.KINDS, "all"]
+    kinds = [*selection.KINDS, "all"]
     parser.addoption("--every-row", choices=kinds, help="run every row of one kind and nothing else, or of all kinds")
-    parser.addoption("--shard", type=rows.shard, default=(1, 1), help="of --every-row: 2/5 is the second of five parts")
+    parser.addoption("--shard", type=selection.shard, default=(1, 1), help="of --every-row: 2/5 is the second of five parts")
 
 
 def pytest_configure(config):
@@ -51,7 +51,7 @@ def pytest_configure(config):
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Leave rows out, after ``-k``, ``-m`` and ``--deselect`` have."""
-    row_of = {item: rows.Row.from_item(item) for item in items}
+    row_of = {item: selection.Row.from_item(item) for item in items}
     config.stash[COLLECTED] = list(row_of.values())
     kind = config.getoption("every_row")
     if kind:  # one worker for all rows of a group, which share what it has compiled
@@ -60,28 +60,28 @@ def pytest_collection_modifyitems(config, items):
     yield
     if kind:
         wanted = [item for item in items if kind in ("all", row_of[item].kind)]
-        kept = rows.part(wanted, lambda item: row_of[item].group, config.getoption("shard"))
+        kept = selection.part(wanted, lambda item: row_of[item].group, config.getoption("shard"))
     else:
         kept = in_gate(items, row_of, config.getoption("markexpr"))
     config.hook.pytest_deselected(items=list(set(items) - set(kept)))
     items[:] = kept
     config.stash[COUNTS] = {
         kind: tuple(sum(row.kind == kind for row in some) for some in (map(row_of.get, kept), row_of.values()))
-        for kind in rows.KINDS
+        for kind in selection.KINDS
     }
 
 
 def in_gate(items, row_of, asked):
     """The rows that ``gate.txt`` names, and of the other tests pairs of values; ``-m one_row`` asks for all of those."""
-    named, left_out = set(rows.named()), set()
+    named, left_out = set(selection.named()), set()
     tests = collections.defaultdict(list)
     for item in items:
-        if row_of[item].kind in rows.COMPILED or (row_of[item].named and "one_row" not in asked):
+        if row_of[item].kind in selection.COMPILED or (row_of[item].named and "one_row" not in asked):
             left_out.update([item] if row_of[item].name not in named else [])
         elif hasattr(item, "callspec") and not item.get_closest_marker("slow"):
-            tests[row_of[item].test, rows.backend_of(item)].append(item)
+            tests[row_of[item].test, selection.backend_of(item)].append(item)
     for these in tests.values():
-        left_out.update(set(these) - set(rows.pairwise(these)))
+        left_out.update(set(these) - set(selection.pairwise(these)))
     return [item for item in items if item not in left_out]
 
 
