@@ -1,11 +1,8 @@
 """What every test shares: import paths, fixed seeds, one thread per worker, few rows of many."""
 
 import collections
-import itertools
-import math
 import os
 import sys
-import zlib
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two xdist workers on two cores: more threads only fight
@@ -15,13 +12,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import hypothesis
 import pytest
+import selection
 
 hypothesis.settings.register_profile("catnat", derandomize=True, deadline=None, database=None, max_examples=40)
 hypothesis.settings.load_profile("catnat")
 
-# Of each test one row in so many runs, by its backend or its folder: compiling a row takes a hundred times as long as
-# running it.
-ONE_ROW_IN = {"torch_compiled": 800, "jax": 200, "only_jax": 40}
+COLLECTED = pytest.StashKey[list[selection.Row]]()
+GROUP = pytest.StashKey[str]()
+"""That of the row before, in a run of every row."""
+COUNTS = pytest.StashKey[dict[str, tuple[int, int]]]()
+"""Of every kind, how many rows run and how many were collected."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,16 @@ def _seeded():
         sys.modules["torch"].manual_seed(0)
 
 
+@pytest.fixture(scope="session")
+def collected(pytestconfig):
+    """Every row of the files that pytest was given, before any was left out."""
+    return pytestconfig.stash[COLLECTED]
+
+
 def pytest_addoption(parser):
-    parser.addoption("--every-row", action="store_true", help="run every row of every test, hours of compilation")
+    kinds = [*selection.KINDS, "all"]
+    parser.addoption("--every-row", choices=kinds, help="run every row of one kind and nothing else, or of all kinds")
+    parser.addoption("--shard", type=selection.shard, default=(1, 1), help="of --every-row: 2/5 is the second of five parts")
 
 
 def pytest_configure(config):
@@ -40,52 +48,62 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 
-@pytest.hookimpl(trylast=True)  # when those of other markers are out already
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave rows out, unless --every-row is given or ``-m`` asks for those that take long."""
-    if config.getoption("every_row"):
-        return
-    asked = config.getoption("markexpr")
+    """Leave rows out, after ``-k``, ``-m`` and ``--deselect`` have."""
+    row_of = {item: selection.Row.from_item(item) for item in items}
+    config.stash[COLLECTED] = list(row_of.values())
+    kind = config.getoption("every_row")
+    if kind:  # one worker for all rows of a group, which share what it has compiled
+        for item, row in row_of.items():
+            item.add_marker(pytest.mark.xdist_group(row.group))
+    yield
+    if kind:
+        wanted = [item for item in items if kind in ("all", row_of[item].kind)]
+        kept = selection.part(wanted, lambda item: row_of[item].group, config.getoption("shard"))
+    else:
+        kept = in_gate(items, row_of, config.getoption("markexpr"))
+    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+    items[:] = kept
+    config.stash[COUNTS] = {
+        kind: tuple(sum(row.kind == kind for row in some) for some in (map(row_of.get, kept), row_of.values()))
+        for kind in selection.KINDS
+    }
+
+
+def in_gate(items, row_of, asked):
+    """The rows that ``gate.txt`` names, and of the other tests pairs of values; ``-m one_row`` asks for all of those."""
+    named, left_out = set(selection.named()), set()
     tests = collections.defaultdict(list)
     for item in items:
-        tests[item.nodeid.partition("[")[0], _group(item)].append(item)
-    left_out = set()
-    for (_, group), rows in tests.items():
-        # In the order of a checksum, so that a new row does not change which of the others run.
-        rows.sort(key=lambda row: (_is_expensive(row), zlib.crc32(row.name.encode())))
-        if "one_row" not in asked and rows[0].get_closest_marker("one_row"):
-            left_out.update(rows[1:])
-        elif group in ONE_ROW_IN:
-            left_out.update(rows[_how_many(rows, ONE_ROW_IN[group], "expensive_compile" in asked) :])
-        elif hasattr(rows[0], "callspec") and not rows[0].get_closest_marker("slow"):
-            left_out.update(set(rows) - set(_pairwise(rows)))
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+        if row_of[item].kind in selection.COMPILED or (row_of[item].named and "one_row" not in asked):
+            left_out.update([item] if row_of[item].name not in named else [])
+        elif hasattr(item, "callspec") and not item.get_closest_marker("slow"):
+            tests[row_of[item].test, selection.backend_of(item)].append(item)
+    for these in tests.values():
+        left_out.update(set(these) - set(selection.pairwise(these)))
+    return [item for item in items if item not in left_out]
 
 
-def _how_many(rows, one_in, expensive_too):
-    """Of a test one row at least, unless all are marked `expensive_compile` or Hypothesis makes many of each."""
-    expensive = not expensive_too and all(map(_is_expensive, rows))
-    few = expensive or hypothesis.is_hypothesis_test(getattr(rows[0], "obj", None))
-    return (math.floor if few else math.ceil)(len(rows) / one_in)
+def pytest_runtest_setup(item):
+    """Compiled programs of the group before would fill the memory: a group has some 100 MB of them."""
+    if item.config.getoption("every_row") and "jax" in sys.modules:
+        (group,) = item.get_closest_marker("xdist_group").args
+        if item.config.stash.get(GROUP, group) != group:
+            sys.modules["jax"].clear_caches()
+        item.config.stash[GROUP] = group
 
 
-def _pairwise(rows):
-    """Few rows in which any two parameters take all pairs of values: most faults need no more than two to show."""
-    axes = len(rows[0].callspec._idlist)  # one for every `parametrize`: rows that are listed one by one all stay
-    pairs = {row: set(itertools.combinations(enumerate(row.callspec._idlist), min(2, axes))) for row in rows}
-    missing, kept = set().union(*pairs.values()), []
-    while missing:
-        kept.append(max(rows, key=lambda row: len(pairs[row] & missing)))
-        missing -= pairs[kept[-1]]
-    return kept
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["rows"] = session.config.stash.get(COUNTS, {})
 
 
-def _is_expensive(item):
-    return item.get_closest_marker("expensive_compile") is not None
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[COUNTS] = getattr(node, "workeroutput", {}).get("rows", {})
 
 
-def _group(item):
-    """What ONE_ROW_IN knows a test by."""
-    params = item.callspec.params if hasattr(item, "callspec") else {}
-    return params.get("backend") or params.get("framework") or item.path.parent.name
+def pytest_terminal_summary(terminalreporter, config):
+    for kind, (run, collected) in config.stash.get(COUNTS, {}).items():
+        terminalreporter.write_line(f"{kind}: {run} of {collected} rows, the others are for `--every-row {kind}`")

@@ -64,15 +64,20 @@ class Backend(backend.Backend):
     def value_and_gradient(
         self, function: Callable[[Any], Any], x: Array, cotangent: Array | None = None
     ) -> tuple[Array, Array]:
-        value, pull_back = jax.vjp(function, self.array(x))
-        weights = jnp.ones_like(value) if cotangent is None else self.array(cotangent)
-        return np.asarray(value), np.asarray(pull_back(weights)[0])
+        @jax.jit  # one program rather than one for the value, one for the gradient and one for each step between them
+        def both(at: jax.Array) -> tuple[jax.Array, jax.Array]:
+            value, pull_back = jax.vjp(function, at)
+            weights = jnp.ones_like(value) if cotangent is None else self.array(cotangent)
+            return value, pull_back(weights)[0]
+
+        value, gradient = both(self.array(x))
+        return np.asarray(value), np.asarray(gradient)
 
     def jacobian(self, function: Callable[[Any], Any], x: Array) -> Array:
-        return np.asarray(jax.jacobian(function)(self.array(x)))
+        return np.asarray(jax.jit(jax.jacobian(function))(self.array(x)))
 
     def hessian(self, function: Callable[[Any], Any], x: Array) -> Array:
-        return np.asarray(jax.hessian(function)(self.array(x)))
+        return np.asarray(jax.jit(jax.hessian(function))(self.array(x)))
 
     def first_and_second(self, function: Callable[[Any], Any], x: Array) -> tuple[Array, Array, Array]:
         def weighted(at: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 
 import cases
@@ -18,6 +19,7 @@ from catnat.jax import _topk
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 FEATURES = 6
+enable_x64 = getattr(jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64  # before JAX 0.8
 TREES = {"balanced-18": catnat.balanced(18), "huffman-90": catnat.huffman(cases.zipf(90))}
 
 
@@ -169,5 +171,5 @@ def test_a_padded_head_loads_its_own_state():
 
 def test_a_class_that_indices_cannot_hold_is_refused():
     for wide, too_large in ((True, 2**64 - 1), (False, 2**32 + 1), (False, 2**32 - 1)):
-        with jax.enable_x64(wide), pytest.raises(ValueError, match=f"`classes` holds {too_large}"):
+        with enable_x64(wide), pytest.raises(ValueError, match=f"`classes` holds {too_large}"):
             cj.log_prob(jnp.zeros(3), np.array(too_large, np.uint64))
