@@ -19,7 +19,7 @@ from catnat.jax import _topk
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 FEATURES = 6
-enable_x64 = getattr(jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64  # before JAX 0.8
+enable_x64 = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64  # new in 0.8
 TREES = {"balanced-18": catnat.balanced(18), "huffman-90": catnat.huffman(cases.zipf(90))}
 
 
