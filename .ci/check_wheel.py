@@ -1,6 +1,6 @@
 """Whether a wheel holds what its sources hold, and what its own list says: exit status 1 if not.
 
-Usage: ``check_wheel.py WHEEL SRC``, and ``check_wheel.py --without FILE [--keep-record] WHEEL COPY`` to make a broken copy.
+Usage: ``check_wheel.py WHEEL SRC``. ``check_wheel.py --without FILE [--keep-record] WHEEL COPY`` makes a broken copy.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Which versions the tests ran on: docs/versions.json, and from it the table of docs/stability.md.
 
-Run by ``.ci/versions`` in the environment of a row: ``python docs/versions.py NAME LOG``, where LOG is what pytest printed.
+Run by ``.ci/versions`` in the environment of a row: ``python docs/versions.py NAME LOG``. LOG is what pytest printed.
 Without arguments it only writes the table again.
 """
 
-import datetime
+import datetime as dt
 import importlib.metadata
 import json
 import pathlib
@@ -34,7 +34,7 @@ def ran(name: str, log: str) -> dict[str, str]:
         **{package: version(package) for package in ("torch", "jax", "numpy")},
         "passed": "".join(passed) or "0",
         "failed": "".join(failed) or "0",
-        "date": datetime.date.today().isoformat(),
+        "date": dt.date.today().isoformat(),
     }
 
 

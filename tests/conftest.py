@@ -40,7 +40,7 @@ def collected(pytestconfig):
 def pytest_addoption(parser):
     kinds = [*selection.KINDS, "all"]
     parser.addoption("--every-row", choices=kinds, help="run every row of one kind and nothing else, or of all kinds")
-    parser.addoption("--shard", type=selection.shard, default=(1, 1), help="of --every-row: 2/5 is the second of five parts")
+    parser.addoption("--shard", type=selection.shard, default=(1, 1), help="of --every-row: 2/5 is the second of five")
 
 
 def pytest_configure(config):
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def in_gate(items, row_of, asked):
-    """The rows that ``gate.txt`` names, and of the other tests pairs of values; ``-m one_row`` asks for all of those."""
+    """The rows that ``gate.txt`` names, and of the other tests pairs of values. ``-m one_row`` needs no names."""
     named, left_out = set(selection.named()), set()
     tests = collections.defaultdict(list)
     for item in items:

@@ -19,7 +19,8 @@ from catnat.jax import _topk
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 FEATURES = 6
-enable_x64 = getattr(jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64  # before JAX 0.8
+# Before 0.8 it stands in jax.experimental.
+enable_x64 = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
 TREES = {"balanced-18": catnat.balanced(18), "huffman-90": catnat.huffman(cases.zipf(90))}
 
 
