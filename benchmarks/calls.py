@@ -2,7 +2,7 @@
 
 One thread, processor time, the methods in turn, medians; with the fused kernels and without, each in a process of its
 own. "Ten plain lines" is what anybody would write for a small tree: logsigmoid of both signs and one product with the
-0/1 matrices of paths. Writes results/calls.json, from which the page on benchmarks is made.
+0/1 matrices of paths. Writes results/calls.json, and results/calls.md from it, which the page on benchmarks shows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import torch
+from records import commit, machine, write
 from run import RESULTS, Function, Job, Methods, compare
 from torch.distributions import Categorical, Distribution
 from torch.nn import functional as F
@@ -130,11 +131,30 @@ def main() -> None:
         run = [sys.executable, __file__, "measure"]
         printed = subprocess.run(run, env=os.environ | {"CATNAT_KERNELS": kernels}, check=True, stdout=subprocess.PIPE)
         found[f"kernels {name}"] = json.loads(printed.stdout)
-    (RESULTS / "calls.json").write_text(json.dumps(found, indent=1) + "\n")
-    for kernels, cases in found.items():
-        print(kernels)
-        for case, methods in cases.items():
-            print(f"  {case:58}", "  ".join(f"{name} {row['ratio']:.2f}" for name, row in methods.items()))
+    write({**machine(), "commit": commit(), **found}, RESULTS / "calls.json")
+    (RESULTS / "calls.md").write_text(table(found))
+    print(table(found))
+
+
+def table(found: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
+    """Ratios to softmax, without the kernels and with them."""
+    off, on = found["kernels off"], found["kernels on"]
+    columns = [(off, "catnat sigmoid"), (off, "catnat natural"), (off, "ten plain lines")]
+    columns += [(on, "catnat sigmoid"), (on, "catnat natural")]
+    lines = ["| call | sigmoid | natural | ten plain lines | sigmoid, kernels | natural, kernels |", "|---" * 6 + "|"]
+    for case in off:
+        cells = [measured[case][name]["ratio"] if name in measured[case] else None for measured, name in columns]
+        if any(cells):
+            lines.append(f"| {case} | {' | '.join('' if cell is None else f'{cell:.2f}' for cell in cells)} |")
+    (head,) = (row for row in off.values() if "CatnatHead" in row)
+    overhead = head["CatnatHead"]["ratio"] / head["its arithmetic"]["ratio"]
+    whole = head["CatnatHead"]["ratio"]
+    return "\n".join(
+        [*lines, "", f"{_HEAD} {whole:.2f} of a full softmax's time, {overhead:.1f} of its own arithmetic's.", ""]
+    )
+
+
+_HEAD = "`CatnatHead` with 1,000 classes, 256 rows of 64 features, forward and backward:"
 
 
 if __name__ == "__main__":
