@@ -231,17 +231,20 @@ class NaturalBranches(Branches):
             less = less.masked_fill(angle <= smallest, -SATURATED_LOGIT)
         return torch.where(near_upper, less, more), torch.where(near_upper, more, less)
 
-    def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds:
+    def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds | None:
+        rate = math.pi / (2 * self.activation.width)
+        if math.frexp(rate)[0] != 0.5:  # only products with a power of two are exact, as they must be near an edge
+            return None
         sides = _both_sides(num_nodes, device, dtype)
         lower, lower_rest, upper, upper_rest = (each.expand(num_nodes) for each in self.columns(device, dtype))
-        rate = torch.full_like(torch.cat([lower, upper]), math.pi / (2 * self.activation.width))
-        edges, rests = torch.cat([upper, -lower]), torch.cat([upper_rest, -lower_rest]) * rate
+        edges, rests = rate * torch.cat([upper, -lower]), rate * torch.cat([upper_rest, -lower_rest])
+        rated = rate * sides
         differences = 2 * (sides @ sides.T)  # no minus yes, and yes minus no; a probability is the square of a sine
         least, tiny = smallest_angle(dtype, True), smallest_angle(dtype, False)
 
         def log_odds(scores: Tensor, floored: bool) -> Tensor:
             # The distance to an edge is exact near it; its part that the dtype could not hold is added after that.
-            angles = torch.addcmul(rests, F.linear(scores, sides, edges), rate)
+            angles = F.linear(scores, rated, edges) + rests
             logs = F.hardtanh(angles, least if floored else tiny, math.pi / 2).sin().log()
             if not floored:
                 logs = F.threshold(logs, math.log(tiny) + 1e-3, -SATURATED_LOGIT / 2)
