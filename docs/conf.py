@@ -179,6 +179,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("minatar", "evidence"),
     ("atari", "games"),
     ("defaults", "evidence"),
+    ("defaults", "order"),
     ("classifiers", "evidence"),
     ("classifiers", "icd10-3"),
     ("classifiers", "baskets"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -17,11 +18,13 @@ from catnat_experiments.engine.types import Checkpointer, Config, Direction, Out
 from catnat_experiments.report.tables import Table
 from catnat_experiments.tasks.defaults import small, training
 from catnat_experiments.tasks.defaults.panel import (
+    BANDIT,
     EXTENSIONS,
     FACTOR,
     MANY_ACTIONS,
     MASKED,
     NAME,
+    ORDER,
     PANEL,
     PRESETS,
     TREES,
@@ -30,7 +33,9 @@ from catnat_experiments.tasks.defaults.panel import (
     rounded,
 )
 
-TASKS = (*PANEL, MANY_ACTIONS)
+BOTH_BANDITS = dataclasses.replace(BANDIT, variants=tuple(dict.fromkeys((*BANDIT.variants, *ORDER.variants))))
+TASKS = (*(BOTH_BANDITS if task is BANDIT else task for task in PANEL), MANY_ACTIONS)
+"""With all variants of any preset, for tables and figures."""
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
