@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,36 @@ class LogOdds(Protocol):
     """Scores (..., nodes) to the log-odds of all no branches, then of all yes branches: (..., 2 nodes)."""
 
     def __call__(self, scores: Tensor, floored: bool) -> Tensor: ...
+
+
+class _SigmoidLogOdds(NamedTuple):
+    """The matrix that repeats a row of nodes, negated for no and as it is for yes, and the same of the offset."""
+
+    sides: Tensor
+    offset: Tensor
+    limit: float
+
+    def __call__(self, scores: Tensor, floored: bool) -> Tensor:
+        return F.linear(F.hardtanh(scores, -self.limit, self.limit), self.sides, self.offset)
+
+
+class _NaturalLogOdds(NamedTuple):
+    """Angles are ``rated @ scores + edges + rests``; ``differences`` are of the logarithms of their squared sines."""
+
+    rated: Tensor
+    edges: Tensor
+    rests: Tensor
+    differences: Tensor
+    least: float
+    tiny: float
+
+    def __call__(self, scores: Tensor, floored: bool) -> Tensor:
+        # The distance to an edge is exact near it; its part that the dtype could not hold is added after that.
+        angles = F.linear(scores, self.rated, self.edges) + self.rests
+        logs = F.hardtanh(angles, self.least if floored else self.tiny, math.pi / 2).sin().log()
+        if not floored:
+            logs = F.threshold(logs, math.log(self.tiny) + 1e-3, -SATURATED_LOGIT / 2)
+        return logs @ self.differences
 
 
 class Branches(abc.ABC):
@@ -175,13 +205,9 @@ class SigmoidBranches(LogitBranches):
     _logit = LogitBranches._shifted
 
     def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds:
-        sides, limit = _both_sides(num_nodes, device, dtype), self._largest_logit
+        sides = _both_sides(num_nodes, device, dtype)
         [offset] = (sides @ each.expand(num_nodes) for each in self.columns(device, dtype))
-
-        def log_odds(scores: Tensor, floored: bool) -> Tensor:
-            return F.linear(F.hardtanh(scores, -limit, limit), sides, offset)
-
-        return log_odds
+        return _SigmoidLogOdds(sides, offset, self._largest_logit)
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
         if scores.numel() <= _FEW:
@@ -238,19 +264,9 @@ class NaturalBranches(Branches):
         sides = _both_sides(num_nodes, device, dtype)
         lower, lower_rest, upper, upper_rest = (each.expand(num_nodes) for each in self.columns(device, dtype))
         edges, rests = rate * torch.cat([upper, -lower]), rate * torch.cat([upper_rest, -lower_rest])
-        rated = rate * sides
         differences = 2 * (sides @ sides.T)  # no minus yes, and yes minus no; a probability is the square of a sine
-        least, tiny = smallest_angle(dtype, True), smallest_angle(dtype, False)
-
-        def log_odds(scores: Tensor, floored: bool) -> Tensor:
-            # The distance to an edge is exact near it; its part that the dtype could not hold is added after that.
-            angles = F.linear(scores, rated, edges) + rests
-            logs = F.hardtanh(angles, least if floored else tiny, math.pi / 2).sin().log()
-            if not floored:
-                logs = F.threshold(logs, math.log(tiny) + 1e-3, -SATURATED_LOGIT / 2)
-            return logs @ differences
-
-        return log_odds
+        smallest = (smallest_angle(dtype, floored) for floored in (True, False))
+        return _NaturalLogOdds(rate * sides, edges, rests, differences, *smallest)
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
         lower, lower_rest, upper, upper_rest = self._constants
