@@ -77,6 +77,6 @@ BUILT_IN = {
     ),
     "defaults": BuiltIn(
         "three small tasks that decide the library's defaults, beyond the paper",
-        {"quick": 0.01, "evidence": 0.2, "order": 0.1, "many-actions": 1},
+        {"quick": 0.01, "evidence": 0.15, "order": 0.1, "many-actions": 1},
     ),
 }
