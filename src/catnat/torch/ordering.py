@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from catnat import _checks
 from catnat.torch import _changes, functional
-from catnat.torch.layers import RowLayer
+from catnat.torch.heads import CatnatHead
+from catnat.torch.layers import CatnatLinear, RowLayer
 from catnat.trees.actions import ActionModels
 from catnat.trees.statistics import random_projection
 from catnat.trees.tree import Tree
@@ -54,7 +55,7 @@ class ActionOrder:
 
     def __init__(
         self,
-        layer: RowLayer,
+        layer: CatnatLinear | CatnatHead,
         encoder: Callable[[Tensor], Tensor] | None = None,
         *,
         optimizer: Optimizer | None = None,
