@@ -235,7 +235,8 @@ class CatnatHead(RowPerNode):
             >>> from catnat.jax import CatnatHead
             >>> policy = CatnatHead(16, 100_000, key=jax.random.key(0))
             >>> moves = jnp.array([[7], [99_999]])
-            >>> print(policy.sample(jnp.zeros((2, 16)), valid_classes=moves, key=jax.random.key(1)))
+            >>> x, key = jnp.zeros((2, 16)), jax.random.key(1)
+            >>> print(policy.sample(x, valid_classes=moves, key=key))
             [    7 99999]
         """
         scores, plan, _ = self._prepare(input)

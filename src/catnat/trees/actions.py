@@ -33,9 +33,11 @@ class ActionModels:
     Example:
         >>> import catnat
         >>> models = catnat.ActionModels(num_actions=4, num_features=1)
-        >>> models.update([[1.0], [1.0], [2.0], [1.0]], actions=[0, 1, 2, 3], advantages=[1, -1, 2, -1])
+        >>> features, advantages = [[1.0], [1.0], [2.0], [1.0]], [1, -1, 2, -1]
+        >>> models.update(features, actions=[0, 1, 2, 3], advantages=advantages)
         >>> tree = models.tree()
-        >>> [int(tree.path(k)[1][0]) for k in range(4)]  # 0 and 2 are good where 1 and 3 are bad
+        >>> # 0 and 2 are good where 1 and 3 are bad
+        >>> [int(tree.path(k)[1][0]) for k in range(4)]
         [1, 0, 1, 0]
     """
 

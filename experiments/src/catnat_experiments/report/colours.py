@@ -48,6 +48,6 @@ def _base(name: str) -> str:
 
 def _lighter(shade: str, place: int, count: int) -> str:
     """One of ``count`` shades between a colour and white."""
-    white = (place + 1) / (count + 1)
+    white = 0.8 * (place + 1) / (count + 1)  # no shade is too pale for a white page
     red, green, blue = (white + (1 - white) * part for part in to_rgb(shade))
     return to_hex((red, green, blue))
