@@ -5,6 +5,7 @@
 
 Weights are Zipf's in random order, embeddings come from 4,096 clusters. Every tree is built in a process of its own.
 The peak is all that it held; pages of the file are among it, which the system takes back when it needs them.
+results/builders.md is what was measured.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 
 import numpy as np
+from records import RESULTS, write_table
 
 import catnat
 
@@ -63,14 +65,18 @@ def main() -> None:
     if options.build:
         build(options.build[0], pathlib.Path(options.build[1]))
         return
-    print("| builder | classes | processor time, s | peak memory, GB | of it at most the file's, GB | depth |")
-    print("|---|---|---|---|---|---|", flush=True)
+    lines = ["| builder | classes | processor time, s | peak memory, GB | of it at most the file's, GB | depth |"]
+    lines.append("|---|---|---|---|---|---|")
     for name in options.builders:
         for size in options.classes:
             with tempfile.TemporaryDirectory() as folder:
                 file = pathlib.Path(folder, "data.npy")
                 write_weights(file, size) if name == "huffman" else write_embeddings(file, size, options.width)
-                subprocess.run([sys.executable, __file__, "--build", name, str(file)], check=True)
+                command = [sys.executable, __file__, "--build", name, str(file)]
+                printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                print(printed, end="", flush=True)
+                lines.append(printed.strip())
+    write_table(lines, RESULTS / "builders.md")
 
 
 if __name__ == "__main__":

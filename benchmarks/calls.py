@@ -8,14 +8,12 @@ own. "Ten plain lines" is what anybody would write for a small tree: logsigmoid 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import torch
-from records import commit, machine, write
-from run import RESULTS, Function, Job, Methods, compare
+from records import RESULTS, commit, machine, without_and_with_kernels, write
+from run import Function, Job, Methods, compare
 from torch.distributions import Categorical, Distribution
 from torch.nn import functional as F
 
@@ -126,11 +124,7 @@ def main() -> None:
     if sys.argv[1:] == ["measure"]:
         print(json.dumps(measured(seconds=2.0)))
         return
-    found = {}
-    for kernels, name in (("0", "off"), ("1", "on")):
-        run = [sys.executable, __file__, "measure"]
-        printed = subprocess.run(run, env=os.environ | {"CATNAT_KERNELS": kernels}, check=True, stdout=subprocess.PIPE)
-        found[f"kernels {name}"] = json.loads(printed.stdout)
+    found = without_and_with_kernels(__file__, "measure")
     write({**machine(), "commit": commit(), **found}, RESULTS / "calls.json")
     (RESULTS / "calls.md").write_text(table(found))
     print(table(found))
@@ -138,7 +132,7 @@ def main() -> None:
 
 def table(found: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
     """Ratios to softmax, without the kernels and with them."""
-    off, on = found["kernels off"], found["kernels on"]
+    off, on = found["without kernels"], found["with kernels"]
     columns = [(off, "catnat sigmoid"), (off, "catnat natural"), (off, "ten plain lines")]
     columns += [(on, "catnat sigmoid"), (on, "catnat natural")]
     lines = ["| call | sigmoid | natural | ten plain lines | sigmoid, kernels | natural, kernels |", "|---" * 6 + "|"]

@@ -1,7 +1,7 @@
 """The JAX counterpart beside JAX's own functions, each compiled: python benchmarks/jax_run.py
 
-Times as in run.py, and writes results/jax.json. It also records what compiling costs: the size of the program before
-optimization, and the seconds that the compiler takes.
+Times as in run.py, and writes results/jax.json, and results/jax.md from it. It also records what compiling costs: the
+size of the program before optimization, and the seconds that the compiler takes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from run import RESULTS, Job, Methods, compare
+from records import RESULTS, commit, machine, table, without_and_with_kernels, write
+from run import Job, Methods, compare
 
 import catnat
 import catnat.jax as cj
@@ -84,19 +86,35 @@ def compiling() -> dict[str, dict[str, float]]:
     return results
 
 
+def measured(seconds: float) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    warnings.simplefilter("ignore", catnat.EdgeWarning)
+    times = {case: compare(methods, seconds) for each in (log_probs, sampling) for case, methods in each()}
+    return {"times": times, "compiling": compiling()}
+
+
+def page(found: dict[str, Any]) -> str:
+    lines = table({kernels: run["times"] for kernels, run in found.items()})
+    off, on = (run["compiling"] for run in found.values())
+    lines += ["", "What compiling costs, forward and backward; in brackets without the kernels.", ""]
+    lines += ["| tree | megabytes of program | seconds |", "|---|---|---|"]
+    for tree, cost in on.items():
+        megabytes, seconds = (f"{cost[what]} ({off[tree][what]})" for what in ("megabytes", "seconds"))
+        lines.append(f"| {tree} | {megabytes} | {seconds} |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long each comparison runs")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each comparison runs")
+    parser.add_argument("--measure", action="store_true", help="only print what is measured, in this process")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore", catnat.EdgeWarning)
-    results: dict[str, object] = {"jax": jax.__version__}
-    for comparison in (log_probs, sampling):
-        for case, methods in comparison():
-            results[case] = compare(methods, arguments.seconds)
-            print(case, json.dumps(results[case], indent=1))
-    results["compiling"] = compiling()
-    print(json.dumps(results["compiling"], indent=1))
-    (RESULTS / "jax.json").write_text(json.dumps(results, indent=1) + "\n")
+    if arguments.measure:
+        print(json.dumps(measured(arguments.seconds)))
+        return
+    found = without_and_with_kernels(__file__, "--measure", "--seconds", str(arguments.seconds))
+    write({**machine(), "jax": jax.__version__, "commit": commit(), **found}, RESULTS / "jax.json")
+    (RESULTS / "jax.md").write_text(page(found))
+    print(page(found))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 # One thread, before JAX starts: processor time is then that of the job.
@@ -28,12 +27,11 @@ from numpyro import distributions as dist
 from numpyro.diagnostics import effective_sample_size
 from numpyro.infer import NUTS
 from numpyro.infer.reparam import ExplicitReparam
-from records import machine
+from records import RESULTS, machine
 
 import catnat
 from catnat.integrations.numpyro import CatnatTransform
 
-RESULTS = Path(__file__).parent / "results"
 WARM_UP, DRAWS, ROUNDS = 500, 1000, 4
 Model = Callable[[], None]
 

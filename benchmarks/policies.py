@@ -14,19 +14,17 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import sb3_contrib
 import stable_baselines3
 import torch
 from cartpole import ALGORITHMS, make
-from records import machine
+from records import RESULTS, machine
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 import catnat
 
-RESULTS = Path(__file__).parent / "results"
 # A2C collects 5 steps and updates once: some iterations make a round, because one is close to the clock's resolution.
 ITERATIONS = {"A2C": 10}
 

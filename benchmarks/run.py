@@ -1,8 +1,8 @@
 """Methods side by side in one run, one thread, order alternated: python benchmarks/run.py [NAME ...]
 
-Every comparison times the same job done by each method, in turn, and reports medians and ratios to the first. It claims
-nothing: results/NAME.json and results/environment.json are what was measured, and where; results/README.md is made of
-them.
+Every comparison times the same job done by each method, in turn, and reports medians and ratios to the first, without
+the fused kernels and with them. It claims nothing: results/NAME.json and results/environment.json are what was
+measured, and where; results/README.md is made of them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
-from records import machine
+from records import RESULTS, commit, machine, table, without_and_with_kernels, write
 from torch.nn import functional as F
 
 import catnat
 import catnat.torch as ct
 
-RESULTS = Path(__file__).parent / "results"
 Job = Callable[[], object]
 Function = Callable[[torch.Tensor], torch.Tensor]
 Methods = dict[str, Job]
@@ -126,37 +124,32 @@ def growth() -> Iterator[tuple[str, Methods]]:
 
 
 def masks() -> Iterator[tuple[str, Methods]]:
-    """Ten valid classes of a thousand. Dense functions beside the unmasked ones, drawing beside masked logits."""
-    rows, classes, valid = 256, 1000, 10
-    logits, scores, grad = (torch.randn(rows, n) for n in (classes, classes - 1, classes))
-    chosen = torch.rand(rows, classes).argsort(-1)[:, :valid]
-    mask = torch.zeros(rows, classes, dtype=torch.bool).scatter(-1, chosen, True)
-    modes = {"unmasked": None, "masked": mask}
-    dense = {
-        "probs": lambda dist: dist.probs,
-        "logits": lambda dist: dist.logits,
-        "entropy": lambda dist: dist.entropy(),
-    }
-    for name, activation in ACTIVATIONS.items():
-
-        def masked(s: torch.Tensor, mode: str, activation: ct.Activation = activation) -> ct.Catnat:
-            return ct.Catnat(s, activation=activation, mask=modes[mode])
-
-        for what, of in dense.items():
-            yield f"{what} {name}", {mode: lambda m=mode, of=of, masked=masked: of(masked(scores, m)) for mode in modes}
-        yield (
-            f"logits {name}, forward and backward",
-            {
-                m: forward_backward(lambda s, m=m, masked=masked: masked(s, m).logits, scores.clone(), grad)
-                for m in modes
-            },
-        )
-        methods: Methods = {
-            "Categorical, masked logits": lambda: torch.distributions.Categorical(
-                logits=logits.masked_fill(~mask, -1e8)
-            ).sample()
+    """20 valid classes of many: a mask over all, and the valid classes alone, beside masked logits."""
+    rows, valid = 256, 20
+    for classes in (1000, 4096):
+        logits, scores = (torch.randn(rows, n, requires_grad=True) for n in (classes, classes - 1))
+        chosen = torch.rand(rows, classes).argsort(-1)[:, :valid]
+        mask = torch.zeros(rows, classes, dtype=torch.bool).scatter(-1, chosen, True)
+        policies: dict[str, Callable[[], torch.distributions.Categorical]] = {
+            "Categorical, masked logits": lambda x=logits, m=mask: torch.distributions.Categorical(
+                logits=x.masked_fill(~m, -1e8)
+            )
         }
-        yield f"sample {name}", methods | {m: lambda m=m, masked=masked: masked(scores, m).sample() for m in modes}
+        for name, activation in ACTIVATIONS.items():
+            policies[f"Catnat {name}, mask"] = lambda a=activation, s=scores, m=mask: ct.Catnat(s, activation=a, mask=m)
+            policies[f"log_prob {name}, valid alone"] = lambda a=activation, s=scores, c=chosen: (
+                torch.distributions.Categorical(logits=ct.log_prob(s, c.T, activation=a).T)
+            )
+        yield f"draw, {valid} of {classes}", {name: lambda p=policy: p().sample() for name, policy in policies.items()}
+        first = {True: torch.zeros(rows, dtype=torch.int64), False: chosen[:, 0]}  # by its place among the valid
+        yield (
+            f"log_prob, entropy, backward, {valid} of {classes}",
+            {n: lambda p=policy, a=first["alone" in n]: update(p(), a) for n, policy in policies.items()},
+        )
+
+
+def update(policy: torch.distributions.Distribution, action: torch.Tensor) -> None:
+    (policy.log_prob(action).sum() + policy.entropy().sum()).backward()
 
 
 def ragged() -> Iterator[tuple[str, Methods]]:
@@ -202,16 +195,67 @@ def ragged() -> Iterator[tuple[str, Methods]]:
             yield f"{name}, {rows} rows", {"MultiCatnat": together, "loop of Catnat": one_by_one}
 
 
-COMPARISONS = {job.__name__: job for job in (log_probs, compiled_log_probs, sampling, rollout, growth, masks, ragged)}
+def vae_step() -> Iterator[tuple[str, Methods]]:
+    """A training step of the paper's autoencoder, as in the experiments, on one batch of 100 images after the other."""
+    from catnat_experiments.common import mnist
+    from catnat_experiments.tasks.vae.experiment import Cell
+    from catnat_experiments.tasks.vae.gumbel import Training
+    from catnat_experiments.tasks.vae.task import EXPERIMENT
+
+    def training(name: str) -> Training:
+        run = EXPERIMENT.config(Cell("adam", "binary", 20, 32), name, 0.003, 0, steps=50_000)
+        return Training(mnist.load("binary"), run)
+
+    yield "N = 20, K = 32", {name: training(name).advance for name in ("softmax", "sigmoid", "natural")}
+
+
+def bins() -> Iterator[tuple[str, Methods]]:
+    """Ordered bins, 64 rows with a number each: softmax, cumulative sum and search, beside a path of the tree."""
+
+    def softmax_cdf(logits: torch.Tensor, edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        probs = logits.softmax(-1)
+        index = torch.searchsorted(edges, x, right=True).clamp(1, probs.shape[-1]).unsqueeze(-1) - 1
+        inside = (x.unsqueeze(-1) - edges[index]) / (edges[index + 1] - edges[index])
+        picked = probs.gather(-1, index)
+        return (probs.cumsum(-1).gather(-1, index) - picked + picked * inside).squeeze(-1)
+
+    def softmax_icdf(logits: torch.Tensor, edges: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        probs = logits.softmax(-1)
+        sums = probs.cumsum(-1)
+        index = torch.searchsorted(sums, u.unsqueeze(-1)).clamp(max=probs.shape[-1] - 1)
+        inside = 1 - (sums.gather(-1, index) - u.unsqueeze(-1)) / probs.gather(-1, index)
+        return (edges[index] + (edges[index + 1] - edges[index]) * inside).squeeze(-1)
+
+    rows = 64
+    x, u = 2 * torch.rand(rows) - 1, torch.rand(rows)
+    for size in (256, 4096, 65536):
+        edges, logits = torch.linspace(-1, 1, size + 1, dtype=torch.float64), torch.randn(rows, size)
+        made = ct.BinnedCatnat(torch.randn(rows, size - 1), edges.numpy(), validate_args=False)
+        grid = edges.float()
+        yield (
+            f"cdf, {size:,} bins",
+            {"softmax": lambda z=logits, e=grid: softmax_cdf(z, e, x), "BinnedCatnat": lambda m=made: m.cdf(x)},
+        )
+        yield (
+            f"quantile, {size:,} bins",
+            {"softmax": lambda z=logits, e=grid: softmax_icdf(z, e, u), "BinnedCatnat": lambda m=made: m.icdf(u)},
+        )
+
+
+COMPARISONS = {
+    job.__name__: job
+    for job in (log_probs, compiled_log_probs, sampling, rollout, growth, masks, ragged, vae_step, bins)
+}
 
 
 def environment() -> dict[str, str | int]:
     return {
         **machine(),
-        "threads used": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "catnat": catnat.__version__,
+        "kernels": ct.kernels()["cpu"],
+        "commit": commit(),
     }
 
 
@@ -226,35 +270,32 @@ def write_page() -> None:
     ]
     lines += [", ".join(f"{name} {value}" for name, value in measured_on.items()) + ".", ""]
     for name, comparison in COMPARISONS.items():
-        lines += [f"## {name}", "", comparison.__doc__ or "", "", "| case | method | ms | ratio |", "|---|---|---|---|"]
-        for case, methods in json.loads((RESULTS / f"{name}.json").read_text()).items():
-            lines += [
-                f"| {case} | {method} | {row['milliseconds']:.3f} | {row['ratio']:.2f} |"
-                for method, row in methods.items()
-            ]
-        lines.append("")
+        found = json.loads((RESULTS / f"{name}.json").read_text())
+        lines += [f"## {name}", "", comparison.__doc__ or "", "", *table(found), ""]
     (RESULTS / "README.md").write_text("\n".join(lines))
+
+
+def measured(name: str, seconds: float) -> dict[str, dict[str, dict[str, float]]]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with torch.no_grad() if name == "rollout" else torch.enable_grad():
+        return {case: compare(methods, seconds) for case, methods in COMPARISONS[name]()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*COMPARISONS, []], help="which comparisons; all if none")
-    parser.add_argument("--seconds", type=float, default=6.0, help="how long each comparison runs")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each case runs")
+    parser.add_argument("--measure", action="store_true", help="only print one comparison as JSON, in this process")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n")
+    if arguments.measure:
+        print(json.dumps(measured(*arguments.names, arguments.seconds)))
+        return
+    write(environment(), RESULTS / "environment.json")
     for name in arguments.names or COMPARISONS:
-        results = {}
-        for case, methods in COMPARISONS[name]():
-            context = torch.no_grad() if name == "rollout" else torch.enable_grad()
-            with context:
-                results[case] = compare(methods, arguments.seconds)
-            print(f"{name}, {case}")
-            for method, figures in results[case].items():
-                print(f"  {method:24} {figures['milliseconds']:10.3f} ms   {figures['ratio']:6.2f}")
-        (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+        found = without_and_with_kernels(__file__, name, "--measure", "--seconds", str(arguments.seconds))
+        write(found, RESULTS / f"{name}.json")
+        print(name, *table(found), sep="\n", flush=True)
     write_page()
 
 
