@@ -1,9 +1,11 @@
 """Does the suite notice bugs? Put each mutant into a copy of the tree, run its tests, and list those that survive.
 
-Usage: ``python tests/mutants/run.py [part of a name ...]``; without names, all of them.
+Usage: ``python tests/mutants/run.py [part of a name ...]``; without names, all of them, and the result is written to
+``last_run.md``, which the documentation shows.
 """
 
 import contextlib
+import datetime as dt
 import os
 import pathlib
 import re
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from mutants import MUTANTS, Mutant
 
 ROOT = pathlib.Path(__file__).parents[2]
+RESULT = pathlib.Path(__file__).with_name("last_run.md")
 KILLED, SURVIVED = 1, 0  # pytest's exit status: tests failed, tests passed
 
 
@@ -54,9 +57,18 @@ def copied(tree: pathlib.Path) -> None:
         shutil.copy(ROOT / name, tree / name)
 
 
+def summary(count: int, survivors: list[str], seconds: float) -> str:
+    """A sentence for the documentation."""
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    noticed = f"the tests noticed {count - len(survivors)} of {count} deliberate bugs"
+    left = f", all but {'; '.join(survivors)}" if survivors else ""
+    return f"{dt.date.today()}, commit {commit}: {noticed}{left}, in {seconds / 60:.0f} minutes.\n"
+
+
 def main(parts: list[str]) -> int:
     chosen = [mutant for mutant in MUTANTS if not parts or any(part in mutant.name for part in parts)]
-    survivors = []
+    survivors, begun = [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder)
         copied(tree)
@@ -72,6 +84,8 @@ def main(parts: list[str]) -> int:
             verdict = f"killed by {by[1]}" if by else "SURVIVED"
             print(f"[{number}/{len(chosen)}] {time.monotonic() - start:4.0f} s  {mutant.name}: {verdict}", flush=True)
     print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants killed", *survivors, sep="\nsurvived: ")
+    if not parts:
+        RESULT.write_text(summary(len(chosen), survivors, time.monotonic() - begun), encoding="utf-8")
     return bool(survivors) or not chosen
 
 
