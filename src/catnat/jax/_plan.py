@@ -160,7 +160,7 @@ def class_indices(classes: Any, name: str) -> Array:
 
 
 def existing_classes(classes: Any, num_classes: int) -> Array:
-    """Return class indices in the dtype of indices; raise for others, or clamp them if values are not known."""
+    """Return existing class indices in the dtype of indices; raise for others, or clamp them while traced."""
     classes = class_indices(classes, "classes")
     outside = (classes < 0) | (classes >= num_classes)
     if is_true(outside.any()):
