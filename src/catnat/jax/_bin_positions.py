@@ -18,9 +18,9 @@ _FARTHEST = 1e18
 
 
 class Table(NamedTuple):
-    """The constants of all bins, each of shape (K,)."""
+    """The constants of all bins, (K,) each."""
 
-    edges: NDArray[Any]  # of shape (K + 1,)
+    edges: NDArray[Any]  # (K + 1,)
     width: NDArray[Any]
     mean: NDArray[Any]
     variance: NDArray[Any]
@@ -46,7 +46,7 @@ def bins_of(value: object) -> Bins:
 
 
 class Position(NamedTuple):
-    """The position of numbers among the bins."""
+    """The bin of each number and its position in the bin."""
 
     which: Array  # index of the bin
     below: Array  # fraction of the bin's mass below the number
@@ -57,7 +57,7 @@ class Position(NamedTuple):
 
 
 def locate(value: Array, bins: Bins) -> Position:
-    """Return the positions of ``value``, which is in the computing dtype. An edge belongs to the bin above it."""
+    """Return the positions of ``value``, given in the computing dtype. An edge belongs to the bin above it."""
     table = table_of(bins, value.dtype)
     index = jnp.searchsorted(table.edges[1:-1], value, side="right")
     index = jnp.minimum(index, bins.num_bins - 1)  # needed only for NaN
@@ -77,7 +77,7 @@ def locate(value: Array, bins: Bins) -> Position:
 
 
 def place(index: Array, below: Array, bins: Bins) -> Array:
-    """Return the finite number in bin ``index`` that has the fraction ``below`` of the bin's mass below it."""
+    """Return the number that has the fraction ``below`` of the mass of bin ``index`` below it; always finite."""
     table = table_of(bins, below.dtype)
     lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
@@ -91,5 +91,5 @@ def place(index: Array, below: Array, bins: Bins) -> Array:
 
 
 def smallest_fraction(dtype: Any) -> float:
-    """Return a lower bound for masses that keeps their quotients, and the derivatives of these, finite."""
+    """Return the lower bound to which masses are clamped, so that quotients and their derivatives are finite."""
     return float(jnp.finfo(dtype).tiny) ** 0.25

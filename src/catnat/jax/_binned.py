@@ -1,4 +1,4 @@
-"""A distribution of numbers: a histogram whose bins are the classes of a tree."""
+"""A distribution over real numbers: a histogram whose bins are the classes of a tree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from catnat.trees.tree import Tree
 
 @as_data
 class BinnedCatnat(Parameterized):
-    r"""A distribution of numbers: each class of a tree is a bin with constant density.
+    r"""A distribution over real numbers with constant density in each bin; every class of the tree is a bin.
 
     .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
         \qquad \text{for } e_k \le x < e_{k+1}
@@ -113,7 +113,7 @@ class BinnedCatnat(Parameterized):
     # ---- one path ----
 
     def log_prob(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """Return the log-density at ``value``, reading one path.
+        """Return the logarithm of the density at ``value``, reading one path.
 
         Outside all bins it is the smallest finite number.
         """
@@ -155,7 +155,7 @@ class BinnedCatnat(Parameterized):
 
     @_plan.takes_key
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
-        """Draw numbers that pass gradients to the scores: the quantiles at uniform random probabilities."""
+        """Draw numbers that are differentiable in the scores: quantiles at uniform random probabilities."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
         uniform = jax.random.uniform(key, shape, self._computed[1].dtype)
         return self._returned(_quantile(*self._computed, uniform, self.bins))
@@ -208,7 +208,7 @@ class BinnedCatnat(Parameterized):
     # ---- helpers ----
 
     def _numbers(self, value: Array, name: str) -> Array:
-        """Return ``value``, checked, in the computing dtype."""
+        """Return checked numbers in the computing dtype."""
         value = _plan.check_array(value, name)
         _checks.beside_batch(value.shape, self.batch_shape, name)
         return value.astype(self._computed[1].dtype)
@@ -291,7 +291,7 @@ def _crps(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
 
 
 def _squares(masses: _cumulative.Masses, width: Any, *, tails: bool) -> tuple[Array, Array]:
-    """Return the integrals of F^2 over all bins below each bin, and of (1 - F)^2 over all bins above it."""
+    """Return for each bin the integral of F^2 over all lower bins, and of (1 - F)^2 over all higher bins."""
     start, end = masses.below, masses.below + masses.inside
     over, under = masses.above + masses.inside, masses.above
     lower, upper = width * _mean_square(start, end), width * _mean_square(over, under)
@@ -305,7 +305,7 @@ def _squares(masses: _cumulative.Masses, width: Any, *, tails: bool) -> tuple[Ar
 
 
 def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Array:
-    """Return the integral of F^2 from the bin's lower edge to a value, plus that of (1 - F)^2 to its upper edge."""
+    """Return the integral of F^2 from the bin's lower edge to the value, plus that of (1 - F)^2 to its upper edge."""
     below, above = masses.below + masses.inside * at.below, masses.above + masses.inside * at.above
     parts = at.below * _mean_square(masses.below, below) + at.above * _mean_square(above, masses.above)
     if bins.tails:

@@ -1,4 +1,4 @@
-"""Cumulative probabilities of ordered classes: the mass below and above a class, and the class at a given mass.
+"""Cumulative probabilities of ordered classes, and the class at a given cumulative probability.
 
 If the classes below every node are consecutive, both read one path: the mass below a class adds up the lower branches
 at the nodes where its path takes the upper one. On any other tree, and on small or deep ones, all classes are summed.
@@ -19,7 +19,7 @@ from catnat.trees import bins
 
 
 class Masses(NamedTuple):
-    """The probability of all lower classes, of the class itself, and of all higher classes."""
+    """The probabilities of all lower classes, of the class itself, and of all higher classes."""
 
     below: Array
     inside: Array
@@ -46,7 +46,7 @@ def all_masses(scores: Array, plan: Plan) -> Masses:
 
 
 def class_at(scores: Array, mass: Array, plan: Plan) -> Array:
-    """Return the class at which the cumulative probability reaches ``mass``, batch + (n,); always a possible class."""
+    """Return the class at which the cumulative probability exceeds ``mass``, batch + (n,); never an impossible one."""
     scores, mass = map(lax.stop_gradient, (_plan.expand(scores, mass.shape[:-1]), mass))
     if _walks_in_order(plan):
         return _descend_to(scores, mass, plan)
@@ -88,11 +88,11 @@ def _descend_to(scores: Array, mass: Array, plan: Plan) -> Array:
 
 
 def _yes_is_lower(node: Array, plan: Plan) -> Any:
-    """Return whether yes leads to the lower classes at each node."""
+    """Return whether yes leads to the lower classes of each node."""
     table = bins.yes_is_lower(plan.tree)
     return _plan.look_up(table, node) if isinstance(table, np.ndarray) else table
 
 
 def exclusive(sums: Array) -> Array:
-    """Return running sums without the current entry, given the running sums with it."""
+    """Convert inclusive running sums on the last axis to exclusive ones."""
     return jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)

@@ -152,7 +152,7 @@ def _edges_and_parents(tree: Tree, above_root: int) -> tuple[Array, Array]:
 
 
 def log_masses(logs: Array, tree: Tree) -> tuple[Array, Array]:
-    """Return the logarithm of the sum of ``exp(logs)`` over the leaves on the no side, and on the yes side, of nodes.
+    """Return the log-sum-exp of ``logs`` over the leaves on the no side, and on the yes side, of every node.
 
     A leaf of probability 0 has -inf, and so has a side without mass. All derivatives are finite.
     """

@@ -43,7 +43,7 @@ def _found() -> tuple[bool, str]:
 
 
 def kernels() -> dict[str, str]:
-    """Return which fused kernels are in use, by the type of device: their names, or why there are none.
+    """Return the fused kernels in use for each device type: their name and version, or the reason why there are none.
 
     Kernels change the time of a call and the last digits of its result, and nothing else.
 

@@ -149,8 +149,8 @@ class MultiCatnat(Parameterized):
         outside = (value < 0) | (value >= sizes)
         if _plan.is_true(outside.any()):
             raise ValueError(
-                f"`value` holds {int(value[outside][0])} for a variable that has no such class: those of the variables "
-                f"are below {_checks.shown(self.forest.sizes)}."
+                f"`value` holds {int(value[outside][0])} for a variable that has no such class: the classes of the "
+                f"variables are below {_checks.shown(self.forest.sizes)}."
             )
         return jnp.clip(value, 0, sizes - 1)
 

@@ -54,7 +54,7 @@ def mix(logs: Array, unimix: float, count: Array | int) -> Array:
 
 
 def _tempered(logs: Array, temperature: Array | None, zero: float) -> Array:
-    """Return logarithms of p^(1/T) minus the largest; impossible (at most ``zero``) and masked classes stay so."""
+    """Return relative logarithms of p^(1/T); impossible classes (at most ``zero``) and masked ones stay so."""
     if temperature is None:
         return logs
     tempered, lowest = apply_temperature(logs, temperature[..., None]), _plan.lowest(logs)
@@ -66,7 +66,7 @@ def _tempered(logs: Array, temperature: Array | None, zero: float) -> Array:
 
 
 def apply_temperature(logs: Array, temperature: float | Array) -> Array:
-    """Return ``logs / temperature`` minus the largest; its softmax is proportional to p^(1/T).
+    """Return ``logs / temperature`` relative to the largest entry; its softmax is p^(1/T) / Z.
 
     Neither pass overflows, however small or large the temperature is.
     """
@@ -99,10 +99,10 @@ def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None
 
 
 def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:
-    """Return which rows of a mask are usable: at least one class of every variable is valid.
+    """Return which rows of a mask have at least one valid class for every variable.
 
-    A distribution raises for an unusable row if the mask's values are known. While a function is traced, by ``jit`` or
-    ``vmap``, it cannot raise, and treats the row as unmasked: this function finds such rows.
+    A distribution raises for the other rows if the mask's values are known. While a function is traced, by ``jit`` or
+    ``vmap``, it cannot raise, and treats such a row as unmasked: this function finds these rows.
 
     Args:
         mask: Boolean, True for valid classes.

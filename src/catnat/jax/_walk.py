@@ -214,7 +214,7 @@ def descend_without_replacement(scores: Array, count: int, key: Array, plan: Pla
 
 
 def log_exponential(key: Array, shape: Sequence[int], dtype: Any) -> Array:
-    """Draw logarithms of exponential variables, finite: Gumbel variables times -1."""
+    """Draw finite logarithms of exponential variables, that is negated Gumbel variables."""
     # Uniform numbers are multiples of the dtype's eps: a 0 stands for a number that is eps / 2 on average.
     uniform = jax.random.uniform(key, tuple(shape), dtype)
     return jnp.log(jnp.maximum(-jnp.log1p(-uniform), float(jnp.finfo(dtype).eps) / 2))

@@ -375,7 +375,7 @@ def _check_width(value: Array, num_classes: int) -> Array:
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat):
-    """One-hot samples whose gradient is that of the probabilities (the straight-through estimator).
+    """A one-hot distribution whose samples have the gradient of the probabilities (straight-through estimator).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -454,12 +454,12 @@ class RelaxedOneHotCatnat(TreeDistribution):
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
-        """Draw points of the simplex that pass gradients to the scores and the temperature."""
+        """Draw points of the simplex that are differentiable in the scores and the temperature."""
         shape = _checks.shape_of_samples(sample_shape)
         return _relaxed_draw(self._log_probs(), self.mask, self.temperature, shape, key).astype(self.scores.dtype)
 
     def log_prob(self, value: Float[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
-        """Return the log-density on the simplex of the valid classes; entries that underflowed are set to ``tiny``."""
+        """Return the log-density on the simplex of the valid classes; entries are clamped to the dtype's ``tiny``."""
         value = _check_width(value, self.num_classes)
         return self._returned(_relaxed_density(self._log_probs(), self.mask, self.temperature, value))
 

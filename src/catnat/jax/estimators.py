@@ -78,7 +78,7 @@ def gumbel_softmax(
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Float[Array, "*samples_and_batch classes"]:
-    r"""Draw a relaxed one-hot vector: a point of the simplex that passes gradients to the parameters.
+    r"""Draw a relaxed one-hot vector, a point of the simplex that is differentiable in the parameters.
 
     .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
 
@@ -215,7 +215,7 @@ def score_function(
     baseline: float | Array | MovingAverage | str | None = None,
     key: PRNGKeyArray,
 ) -> Float[Array, "*batch"]:
-    r"""Return the mean cost of draws, with the score-function (REINFORCE) estimate as its gradient; unbiased.
+    r"""Return the mean cost of draws, whose gradient is the unbiased score-function (REINFORCE) estimate.
 
     .. math:: \nabla E f(k) \approx \frac1n \sum_{j=1}^n (f(k_j) - b_j)\, \nabla \log p(k_j) + \nabla f(k_j)
 
@@ -260,7 +260,7 @@ def score_function(
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
-    """Raise unless ``baseline`` is a baseline and there are enough draws for it."""
+    """Raise unless ``baseline`` is valid and ``num_samples`` is large enough for it."""
     _checks.draws_for_baseline(num_samples, baseline)
     if not (
         baseline is None or isinstance(baseline, (str, int, float, jax.Array, np.ndarray, np.generic, MovingAverage))
@@ -272,7 +272,7 @@ def _check_baseline(baseline: object, num_samples: int) -> None:
 
 
 def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array) -> float | Array:
-    """Return the baseline of the costs, (n, *batch), which broadcasts against them."""
+    """Return the value to subtract from the costs (n, *batch), which broadcasts against them."""
     if baseline is None:
         return 0.0
     if isinstance(baseline, MovingAverage):
@@ -293,7 +293,7 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
 
 @_plan.takes_key
 def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyArray) -> Float[Array, "*batch"]:
-    r"""Estimate the mean cost and its gradient, unbiased, from a set S of ``k`` distinct draws (Kool et al., 2020).
+    r"""Return an unbiased estimate of the mean cost from a set S of ``k`` distinct draws (Kool et al., 2020).
 
     .. math::
         E f \approx \sum_{s \in S} p_s R_s\, f(s), \qquad
@@ -344,13 +344,13 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
 
 
 def _draw_distinct(probs: Array, k: int, key: Array) -> Array:
-    """Draw k distinct classes in order, (*batch, k); impossible classes come last."""
+    """Draw k distinct classes without replacement, (*batch, k), in order; impossible classes come last."""
     logs = jnp.where(probs > 0, jnp.log(jnp.where(probs > 0, probs, 1)), -math.inf)
     return lax.top_k(_walk.add_gumbel_noise(logs, None, (), key), k)[1].astype(int)
 
 
 def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
-    """Return R_s, (*batch, k), and R_ss', (*batch, k, k), of a set with ``probs``; other classes sum to ``rest``.
+    """Return R_s (*batch, k) and R_ss' (*batch, k, k) for a set S with ``probs``; the other classes sum to ``rest``.
 
     W(U) is the probability that draws without replacement from the classes outside U give the rest of the set, S - U.
     By the first draw s, W(U) = sum_s p_s / (1 - p(U)) W(U + s), starting from W(S) = 1. Impossible classes contribute
@@ -372,12 +372,12 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
 
 
 def _quotient(above: Array, below: Array) -> Array:
-    """Return a ratio of probabilities; ``below`` is 0 only by underflow, for a set that is never drawn."""
+    """Return a ratio of probabilities. A denominator is 0 only by underflow, for a set that is never drawn."""
     return above / jnp.where(below > 0, below, 1)
 
 
 def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*batch"]:
-    r"""Return the expected cost as a sum over all classes: exact, with an exact gradient.
+    r"""Return the expected cost as a sum over all classes; the cost and its gradient are exact.
 
     .. math:: E f = \sum_k p_k f(k)
 
@@ -415,7 +415,7 @@ def sample_counts(
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Int[Array, "*samples_and_batch classes"]:
-    r"""Draw how often each class occurs in ``total_count`` independent draws: a multinomial vector, O(K).
+    r"""Draw how often each class occurs in ``total_count`` independent draws, a multinomial vector, in O(K).
 
     A binomial draw splits the count between the two halves of the classes, and again within each half,
     :math:`\lceil \log_2 K \rceil` times. So the cost does not grow with the number of draws.
@@ -510,7 +510,7 @@ def _values(distribution: Categorical, probs: Array, classes: Array) -> Array:
 
 
 def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tuple[Array, np.dtype]:
-    """Return the costs f(draws), and the dtype of the result: the wider of ``dtype`` and the dtype of f."""
+    """Return the costs f(draws), and the dtype of a result: ``dtype`` promoted with that of the costs."""
     costs = _plan.check_array(f(draws), "f(draws)")
     if costs.shape != tuple(needed):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Functions of scores on a tree, the counterparts of softmax, log_softmax and cross-entropy of logits."""
+"""Functions of scores on a tree, the counterparts of softmax, log_softmax and cross-entropy for logits."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def sample_without_replacement(
     *,
     key: PRNGKeyArray,
 ) -> Int[Array, "*batch k"]:
-    r"""Draw ``k`` distinct classes one after the other, without replacement.
+    r"""Draw ``k`` distinct classes without replacement, in the order in which they are drawn.
 
     The order has the Plackett-Luce distribution, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel
     maxima are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
@@ -215,7 +215,7 @@ def mode(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Int[Array, "*batch"]:
-    """Return the most probable class: the argmax over all K. A greedy walk down the tree can end at another class.
+    """Return the most probable class, the argmax over all K. A greedy walk down the tree can end at another class.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -378,7 +378,7 @@ def _losses_of_probs(
 def _losses_of_classes(
     scores: Array, target: Array, plan: Plan, weight: Array | None, smoothing: float, ignore_index: int
 ) -> tuple[Array, Array]:
-    """Return the loss of every element, and the divisor of the mean: the weight of all targets not ignored."""
+    """Return the loss of every element, and the divisor of the mean: the total weight of targets not ignored."""
     if target.shape != scores.shape[:-1]:
         raise ValueError(
             f"`target` has shape {target.shape}, but class indices of shape {scores.shape[:-1]} are needed: the shape "
