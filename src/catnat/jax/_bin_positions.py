@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from catnat.jax import _plan
 from catnat.trees.bins import Bins, as_bins, check_resolved
 
-# The largest distance in a tail, in widths: the density there is 0 in every dtype, but its logarithm is finite.
+# Distances in a tail, in widths, are clamped here: the density is 0 in every dtype and its logarithm is finite.
 _FARTHEST = 1e18
 
 
@@ -82,7 +82,7 @@ def place(index: Array, below: Array, bins: Bins) -> Array:
     lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
-        # Rounding can move the number past the bin's upper edge, and past the last edge the density is 0.
+        # Rounding may move the number beyond its bin, and the density beyond the last bin is 0.
         return found - lax.stop_gradient(jnp.maximum(found - _plan.look_up(table.edges, index + 1), 0))
     left, right = index == 0, index == bins.num_bins - 1
     from_left = jnp.log(jnp.maximum(below, smallest_fraction(below.dtype))) + 1

@@ -40,8 +40,8 @@ class BinnedCatnat(Parameterized):
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K bins.
-        bins: The bins, or their K + 1 edges. Build a :class:`catnat.Bins` once instead of passing edges in every call.
-        tree: The tree, or the K of ``balanced(K)``; by the number of bins if not given. Class k is bin k.
+        bins: The bins, or their K + 1 edges. It is faster to build a :class:`catnat.Bins` once than to pass edges.
+        tree: The tree, or K for ``balanced(K)``; by default K is the number of bins. Class k is bin k.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -193,7 +193,7 @@ class BinnedCatnat(Parameterized):
         keep their outer edges, and so their scale.)
 
         Args:
-            level: The number of levels to keep, for at most 2^level bins.
+            level: The number of levels of the tree to keep, for at most 2^level bins.
         """
         tree, first = bins.cut(self.tree, level)
         return BinnedCatnat(self.scores[..., : tree.num_nodes], bins.joined(self.bins, first), tree, self.activation)
@@ -244,7 +244,7 @@ def _below_and_above(scores: Array, plan: Plan, value: Array, bins: Bins) -> tup
 def _between(scores: Array, plan: Plan, low: Array, high: Array, bins: Bins) -> Array:
     below_low, above_low = _below_and_above(scores, plan, low, bins)
     below_high, above_high = _below_and_above(scores, plan, high, bins)
-    # Subtract from the end where the masses are smaller, so that the difference keeps more digits.
+    # Measured from the nearer end, where masses are smaller and the difference keeps more digits.
     between = jnp.where(above_low < below_high, above_low - above_high, below_high - below_low)
     return jnp.maximum(between, 0)
 
@@ -310,7 +310,7 @@ def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Arr
     parts = at.below * _mean_square(masses.below, below) + at.above * _mean_square(above, masses.above)
     if bins.tails:
         left, right = at.which == 0, at.which == bins.num_bins - 1
-        # The integral of the squared mass farther out, plus that of its squared complement up to the inner edge.
+        # The integral of the squared mass farther out, plus that of (1 - this mass)^2 up to the inner edge.
         farther = jnp.where(left, below, above)
         tail = at.distance - 2 * (masses.inside - farther) + jnp.square(masses.inside) / 2
         parts = jnp.where(left | right, tail, parts)

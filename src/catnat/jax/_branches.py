@@ -44,7 +44,7 @@ def branch_log_probs(scores: Array, plan: Plan, index: Array | None = None, *, f
 
 
 def yes_probs(scores: Array, plan: Plan, index: Array | None = None) -> Array:
-    """Return the probability of yes, exactly 0 or 1 if one branch is impossible."""
+    """Return the probability of yes; it is exactly 0 or 1 at saturated nodes."""
     return jnp.exp(branch_log_probs(scores, plan, index, floored=False)[1])
 
 
@@ -61,7 +61,7 @@ def information(scores: Array, plan: Plan) -> Array:
 
 
 def saturated(scores: Array, plan: Plan) -> Array:
-    """Return whether one branch has probability 0. Both are computed, as yes rounds to 1 long before no is 0."""
+    """Return where one branch has probability 0. The test uses both branches, because yes may be rounded to 1."""
     no, yes = branch_log_probs(scores, plan, floored=False)
     return (jnp.exp(no) == 0) | (jnp.exp(yes) == 0)
 
@@ -97,7 +97,7 @@ def _logit(scores: Array, plan: Plan, offset: Any) -> Array:
 
 
 def _largest_logit(dtype: Any) -> float:
-    """Return the bound of logits: beyond every probability, but small enough for products and second derivatives."""
+    """Return the bound to which logits are clamped, so that sums, products and second derivatives are finite."""
     return float(jnp.finfo(dtype).max) ** (1 / 3)
 
 
@@ -135,7 +135,7 @@ def _nearer_edge(
 
 
 def _smallest_angle(dtype: Any, floored: bool) -> float:
-    """Return the angle below which a node is constant: its probability is eps, or second derivatives overflow."""
+    """Return the angle at which branches are clamped: at probability eps, or before second derivatives overflow."""
     if floored:
         return math.atan(math.sqrt(jnp.finfo(dtype).eps))
     return 1e-18 if dtype == jnp.float32 else 1e-150

@@ -59,7 +59,7 @@ def kl_divergence(p_scores: Array, q_scores: Array, plan: Plan) -> Array:
 
 
 def path_sums(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Sum the branches taken, ``no`` or ``yes``, on the path to every leaf (``to="leaves"``) or node (``"nodes"``)."""
+    """Sum ``no`` or ``yes``, by the branch taken, along the path to every leaf (``to="leaves"``) or node ("nodes")."""
     if tree.num_nodes == 0:
         return jnp.zeros((*no.shape[:-1], tree.num_classes), no.dtype) if to == "leaves" else no
     # With the barrier the branches are computed once, not again inside every sum that reads them.
@@ -79,7 +79,7 @@ def _level_sizes(tree: Tree) -> list[int]:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _sums_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Sum from level to level: the sums of a level plus no and plus yes, interleaved, are those of the next level."""
+    """Sum down the levels: each node's sum plus its no and its yes value gives the sums of its two children."""
     sizes, axis = _level_sizes(tree), no.ndim - 1
     branches = list(zip(lax.split(no, sizes, axis), lax.split(yes, sizes, axis), strict=True))
     levels = [jnp.zeros_like(branches[0][0])]
@@ -130,7 +130,7 @@ def _spread(values: Array, first: int) -> Array:
 
 
 def _sums_by_jumping(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Sum by pointer jumping: in log2(depth) rounds every id adds its ancestor's sum, then doubles its distance."""
+    """Sum along paths in log2(depth) rounds: every id adds the sum of its ancestor, at doubling distances."""
     no, yes = jnp.moveaxis(no, -1, 0), jnp.moveaxis(yes, -1, 0)
     edges, ancestors = _edges_and_parents(tree, above_root=0)
     values = jnp.stack([no, yes], 1).reshape(2 * tree.num_nodes, *no.shape[1:])
@@ -166,7 +166,7 @@ def log_masses(logs: Array, tree: Tree) -> tuple[Array, Array]:
 
 
 def _masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
-    """Sum upwards from level to level: pairs of neighbours are the two sides of the nodes above."""
+    """Sum up the levels: pairs of neighbours are the two sides of a node in the level above."""
     deepest = 2 * tree.num_classes - first_leaf(tree)
     pairs, shallower = logs[..., :deepest], logs[..., deepest:]
     levels = []
@@ -186,7 +186,7 @@ def _masses_by_jumping(logs: Array, tree: Tree) -> tuple[Array, Array]:
     logs = jnp.moveaxis(logs, -1, 0)
     nothing = jnp.full((tree.num_nodes, *logs.shape[1:]), -float(jnp.finfo(logs.dtype).max) / 4, logs.dtype)
     sums = jnp.concatenate([nothing, logs, nothing[:1]])
-    # Ids without such an ancestor add their sum to the last place, which is not read.
+    # Ids without such an ancestor add their sum to the last entry, which is not read.
     last = len(sums) - 1
     _, ancestors = _edges_and_parents(tree, above_root=last)
     ancestors = jnp.append(ancestors, last)

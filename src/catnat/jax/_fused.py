@@ -136,7 +136,7 @@ def _slopes_of_log_probs(problem: Problem, primals: tuple[Array], tangents: tupl
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _pull(scores: Array, grad: Array, problem: Problem) -> Array:
-    """Return the gradient of the scores, given the gradient of the log-probabilities."""
+    """Return the gradient of the scores, from the gradient of the log-probabilities."""
 
     def kernel(scores: Array, grad: Array) -> Array:
         return problem.call("catnat_log_probs_backward", grad, scores, columns=problem.plan.tree.num_nodes)

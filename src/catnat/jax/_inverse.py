@@ -1,4 +1,4 @@
-"""The scores of a given distribution, for example to convert a softmax model to a catnat model."""
+"""Conversions from probabilities or logits to scores, for example to turn a softmax model into a catnat model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scores_from_probs(
 
     Args:
         probs: Class probabilities on the last axis. They must sum to 1, up to the rounding of their dtype.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the probabilities if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from ``probs``.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -64,8 +64,8 @@ def scores_from_logits(
     sigmoid such classes keep their log-probability.
 
     Args:
-        logits: One logit per class on the last axis, as softmax takes them; -inf for a class of probability 0.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the logits if not given.
+        logits: One logit per class on the last axis, as for softmax; -inf for a class of probability 0.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from ``logits``.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:

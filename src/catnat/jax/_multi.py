@@ -35,7 +35,7 @@ class MultiCatnat(Parameterized):
         activation: "sigmoid", "natural", or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
         temperature: The distribution is p^(1/T) / Z for every variable, as for :class:`Catnat`.
-        unimix: The fraction of every variable's uniform distribution, as for :class:`Catnat`.
+        unimix: The weight of every variable's uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -126,7 +126,7 @@ class MultiCatnat(Parameterized):
         return _joined(self.forest, drawn, "variables")
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
-        """Raise, because classes have no derivative, and name the alternatives."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Int[Array, "*samples_and_batch variables"]) -> Float[Array, "*samples_and_batch"]:
@@ -195,7 +195,7 @@ class MultiCatnat(Parameterized):
     def rsample_one_hot(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
-        """Draw concatenated one-hot vectors whose gradient is that of the probabilities (straight-through)."""
+        """Draw concatenated one-hot vectors that have the gradient of the probabilities (straight-through)."""
         probs = self.probs
         return self.one_hot(self.sample(sample_shape, key=key)) + (probs - lax.stop_gradient(probs))
 

@@ -20,7 +20,7 @@ from catnat.jax._dense import log_add
 from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree
 
-# A logarithm over the temperature that is this far below the largest one means probability 0 in every dtype.
+# Logarithms over the temperature are clamped to this far below the largest: probability 0 in every dtype.
 _FAR_BELOW = 1e9
 
 

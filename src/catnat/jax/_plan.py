@@ -242,7 +242,7 @@ def _from_float16(values: Array) -> Array:
 
 
 def _clamp_gradient(_: None, grad: Array) -> tuple[Array]:
-    limit = float(jnp.finfo(jnp.float16).max) / 4  # room to add a few
+    limit = float(jnp.finfo(jnp.float16).max) / 4  # leaves room to add a few
     return (jnp.clip(grad, -limit, limit).astype(jnp.float16),)
 
 

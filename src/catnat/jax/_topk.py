@@ -42,7 +42,7 @@ class TopK(NamedTuple):
     indices: Int[Array, "*batch k"]
     """The classes."""
     proven: Bool[Array, "*batch"]
-    """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
+    """Whether it is proven that no other class is more probable; False if ``max_nodes`` ended the search first."""
     visited: Int[Array, "*batch"]
     """The number of nodes read, of K-1."""
 

@@ -1,4 +1,4 @@
-"""Functions that read single paths, O(depth): the nodes on the path to a class, and descents from the root.
+"""Operations on single paths, O(depth): the nodes on the path to a class, and descents from the root.
 
 A place is an id: a node, or K - 1 + k for the leaf of class k. Balanced trees are walked by heap arithmetic, other
 trees by tables of edges or children.

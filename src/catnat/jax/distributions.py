@@ -62,7 +62,7 @@ class Parameterized:
         return ()
 
     def expand(self: _Self, batch_shape: Sequence[int]) -> _Self:
-        """Return the same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         arrays, static = _flatten(self)
 
         def widen(values: Array, axes: int) -> Array:
@@ -216,7 +216,7 @@ class CategoricalDistribution(TreeDistribution):
         return jnp.where(jax.random.uniform(coin, drawn.shape, plan.dtype) < self.unimix, other, drawn)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
-        """Raise, because classes have no derivative, and name the alternatives."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
@@ -247,7 +247,7 @@ class CategoricalDistribution(TreeDistribution):
             raise TypeError(f"`other` is a {type(other).__name__}, but a distribution of catnat.jax is needed.")
         mine, others = ((each.num_classes, each.event_shape) for each in (self, other))
         if mine != others:
-            raise ValueError(f"`other` has classes and an event shape of {others}, but {mine} is needed: the same.")
+            raise ValueError(f"`other` has classes and an event shape of {others}, but {mine} are needed.")
         (p, plan), (q, other_plan) = self._computed, other._computed
         dtype = jnp.promote_types(self.scores.dtype, other.scores.dtype)
         changed = any(each._normalizes or each.unimix for each in (self, other))
@@ -282,7 +282,7 @@ class Catnat(CategoricalDistribution):
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. The
             distribution is conditioned on these classes, O(K), as with masked logits. A masked class has probability 0,
@@ -311,12 +311,12 @@ class OneHotCatnat(CategoricalDistribution):
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; values stay one-hot.
-        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
+        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; draws stay one-hot.
+        unimix: The weight of the uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -403,11 +403,11 @@ class RelaxedOneHotCatnat(TreeDistribution):
     Args:
         temperature: The relaxation's temperature, positive; a number, or an array of the batch shape.
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
-        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
+        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at masked classes.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
+        unimix: The weight of the uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -416,7 +416,7 @@ class RelaxedOneHotCatnat(TreeDistribution):
         (6, 4)
     """
 
-    temperature: Float[Array, "*batch"]  # not the distribution's
+    temperature: Float[Array, "*batch"]  # of the relaxation, not of the distribution
 
     @takes_scores
     def __init__(

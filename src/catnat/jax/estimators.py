@@ -1,4 +1,4 @@
-"""Gradient estimators: gradients of a loss on discrete draws with respect to the parameters of their distribution.
+"""Estimators of the gradient of a loss on discrete draws in the parameters of their distribution.
 
 They take any categorical distribution with the members of :class:`Categorical`, of this library or another one. A class
 of probability 0 is never drawn, and contributes nothing.
@@ -66,7 +66,7 @@ class Categorical(Distribution, Protocol):
         """The shape of one value."""
 
 
-# ---- samples that pass gradients ----
+# ---- differentiable samples ----
 
 
 @_plan.takes_key
@@ -277,7 +277,7 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
         return 0.0
     if isinstance(baseline, MovingAverage):
         return baseline.value.astype(costs.dtype)
-    if isinstance(baseline, str):  # the mean of the others
+    if isinstance(baseline, str):  # the mean of the other draws
         mean = costs.mean(0, keepdims=True)
         return mean - (costs - mean) / (costs.shape[0] - 1)
     if not _checks.broadcasts(np.shape(baseline), costs.shape):
@@ -330,7 +330,7 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(lax.stop_gradient(every), k, key)
     probs = jnp.take_along_axis(every, classes, -1)
-    possible = ~(probs <= 0)  # NaN must not pass for 0
+    possible = ~(probs <= 0)  # NaN must not be treated as 0
     evaluated = jnp.moveaxis(jnp.where(possible, classes, classes[..., :1]), -1, 0)  # the first draw is always possible
     costs, dtype = _costs(f, _values(distribution, given, evaluated), evaluated.shape, given.dtype)
     costs, probs = jnp.moveaxis(costs, 0, -1), jnp.where(possible, probs, 0)
@@ -396,7 +396,7 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     """
     given = _probs(distribution, "enumerate_exactly")
     probs = jnp.moveaxis(given, -1, 0)
-    possible = ~(probs <= 0)  # NaN must not pass for 0
+    possible = ~(probs <= 0)  # NaN must not be treated as 0
     every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
     classes = jnp.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
@@ -457,7 +457,7 @@ def _split(count: Array, probs: Array, key: Array) -> Array:
         masses.append(masses[-1].reshape(*probs.shape[:-1], masses[-1].shape[-1] // 2, 2).sum(-1))
     counts = count[..., None]
     for level, (below, mass) in enumerate(zip(reversed(masses[:-1]), reversed(masses), strict=False)):
-        # A side without mass has a fraction of exactly 0, and the opposite side of exactly 1.
+        # A side without mass gets a fraction of exactly 0, and the other side of exactly 1.
         fraction = below[..., 1::2] / jnp.where(mass > 0, mass, 1)
         right = jax.random.binomial(
             jax.random.fold_in(key, level), counts.astype(probs.dtype), fraction, shape=counts.shape, dtype=probs.dtype

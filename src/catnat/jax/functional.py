@@ -49,7 +49,7 @@ def catnat(
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
@@ -80,7 +80,7 @@ def log_catnat(
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
@@ -115,8 +115,8 @@ def log_prob(
 
     Args:
         scores: One score per inner node on the last axis.
-        classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        classes: Class indices, broadcast against the batch shape of ``scores``, with optional leading sample axes.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -155,7 +155,7 @@ def sample(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         key: The random key.
@@ -186,8 +186,8 @@ def sample_without_replacement(
 
     Args:
         scores: One score per inner node on the last axis.
-        k: The number of classes, at most K.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        k: The number of classes to draw, at most K.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         key: The random key.
 
@@ -219,7 +219,7 @@ def mode(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -244,7 +244,7 @@ def entropy(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -272,7 +272,7 @@ def kl_divergence(
     Args:
         p_scores: Scores of the distribution p, under which the expectation is taken.
         q_scores: Scores of the distribution q, broadcast against ``p_scores``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -322,12 +322,12 @@ def cross_entropy(
         scores: One score per inner node on the last axis.
         target: Class indices, in the shape of ``scores`` without its last axis; or class probabilities, in the shape of
             ``scores`` with K for K-1.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         weight: A factor per class.
         ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (of class indices: weighted by the weights of the targets) or "sum".
-        label_smoothing: The fraction of the target spread evenly over all classes.
+        label_smoothing: The fraction of the target that is spread evenly over all classes.
 
     Example:
         >>> import jax.numpy as jnp

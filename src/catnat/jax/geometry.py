@@ -1,4 +1,4 @@
-"""The geometry of scores: Fisher information, natural gradients, steps of a given KL divergence, distances."""
+"""The geometry of scores: Fisher information, natural gradients, steps of a given KL divergence and distances."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "softmax_natural_gradient",
 ]
 
-# The number of times that kl_step corrects its length.
+# The number of iterations in which kl_step corrects the length of its step.
 _ROUNDS = 8
 
 # ---- Fisher information ----
@@ -41,11 +41,11 @@ def reach(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch nodes"]:
-    r"""Return the probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+    r"""Return the probability :math:`P(i)` of reaching each node, the sum of the probabilities of the leaves below it.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -67,7 +67,7 @@ def saturated(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -94,7 +94,7 @@ def fisher_diagonal(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -110,7 +110,7 @@ def fisher_diagonal(
 def log_abs_det_jacobian(
     scores: Float[Array, "*batch nodes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Array, "*batch"]:
-    r"""Return the log-determinant of the Jacobian matrix of the first K-1 probabilities in the scores; finite.
+    r"""Return log |det J|, with J the Jacobian of the first K-1 probabilities with respect to the scores; finite.
 
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
 
@@ -158,9 +158,9 @@ def natural_gradient(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
-        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every entry of the Fisher diagonal. It bounds the factor by 1 / damping.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -235,7 +235,7 @@ def softmax_natural_gradient(
 def _with_softmax_natural_gradient(logits: Array, damping: float | Array) -> Array:
     constant = lax.stop_gradient(logits)
     p = jax.nn.softmax(constant)
-    # The backward pass transposes the operations of the forward pass, so these are the transpose of the formula.
+    # The backward pass applies the transpose of this linear map, so the map is the transpose of the formula.
     possible = p > 0
     change = jnp.where(possible, logits, 0) - jnp.where(possible, constant, 0)
     inverse = _inverse(p, damping)
@@ -281,9 +281,9 @@ def kl_step(
 
     Args:
         scores: One score per inner node on the last axis.
-        gradient: The gradient of a loss in the scores, in their shape; the plain one, not the natural one.
+        gradient: The gradient of a loss in the scores, in their shape; not the natural gradient.
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -319,7 +319,7 @@ def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
     natural = gradient * inverse
     square = (gradient * natural).sum(-1)
     first = jnp.minimum(jnp.sqrt(2 * wanted / jnp.where(square == 0, math.inf, square)), limit / 8)
-    # A divergence below this is mostly rounding error, and the length is not changed.
+    # A smaller divergence is mostly rounding error, and the length is then not changed.
     noise = 512 * float(jnp.finfo(gradient.dtype).eps)
 
     def correct(_: int, lengths: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -328,7 +328,7 @@ def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
         too_far = found > wanted
         shortest, longest = jnp.where(too_far, shortest, length), jnp.where(too_far, length, longest)
         guess = length * jnp.sqrt((wanted + noise) / (jnp.maximum(found, 0) + noise))
-        # At most halfway to a length known to be too short or too long, because near an edge the guesses jump.
+        # Go at most half of the way to a length that is too short or too long, because guesses jump near a band edge.
         return jnp.clip(guess, (length + shortest) / 2, (length + longest) / 2), shortest, longest
 
     length, _, _ = lax.fori_loop(0, _ROUNDS, correct, (first, jnp.zeros_like(first), 4 * first))
@@ -374,7 +374,7 @@ def fisher_rao_distance(
     Args:
         p_scores: Scores of one distribution.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:

@@ -1,4 +1,4 @@
-"""The last layer for very many classes: its loss, sampling and search read only the rows of the paths they need."""
+"""Last layers for very many classes: a loss, draws and a search that read only the rows of the paths they need."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class HeadOutput(NamedTuple):
     output: Float[Array, "*batch"]
     """The log-probability of every target."""
     loss: Float[Array, ""]
-    """The negative mean of ``output``."""
+    """The negative mean of ``output``, weighted by class and without ignored targets."""
 
 
 _NEEDS_TARGET = (
     "A head is called with features and their targets, and returns log-probabilities and the loss. Without targets "
-    "there are distribution(input), log_probs(input), predict(input) and topk(input, k)."
+    "call distribution(input), log_probs(input), predict(input) or topk(input, k)."
 )
 
 
@@ -68,7 +68,7 @@ class FixedArray:
 
 
 class CatnatHead(RowPerNode):
-    r"""A last layer for very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
+    r"""A last layer for very many classes, with the interface of ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
 
     The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs only the scores on its path. So a
     forward pass costs O(d log K) per example, as does a draw, where softmax costs O(d K). Gradients are arrays as
@@ -175,7 +175,7 @@ class CatnatHead(RowPerNode):
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = _plan.existing_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
-        found = jnp.where(counts, _path_log_prob(scores, classes, axis_name, plan), 0)  # whatever the features are
+        found = jnp.where(counts, _path_log_prob(scores, classes, axis_name, plan), 0)  # also if features are NaN
         weights = counts.astype(found.dtype)
         if self.class_weights is not None:
             weights = weights * _plan.look_up(np.asarray(self.class_weights, found.dtype), classes)
@@ -184,11 +184,11 @@ class CatnatHead(RowPerNode):
         return HeadOutput(_plan.clamp_to_dtype(found, dtype), _plan.clamp_to_dtype(loss, dtype))
 
     def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """Return :meth:`log_probs`; the name is that of ``torch.nn.AdaptiveLogSoftmaxWithLoss``."""
+        """Call :meth:`log_probs`; ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has this name for it."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> Float[Array, ""]:
-        """Return only the loss of the targets: the mean of their negative log-probabilities."""
+        """Return only the loss, the mean negative log-probability of the targets."""
         loss: Array = self(input, target).loss
         return loss
 
@@ -251,7 +251,7 @@ class CatnatHead(RowPerNode):
         return _walk.draw_among(scores, _plan.expand(among, input.shape[:-1]), sample_shape, key, plan)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
-        """Return the ``k`` most probable classes, found by a search of the tree.
+        """Find the ``k`` most probable classes without computing all of them.
 
         The probability of reaching a node bounds the probability of every class below it, so subtrees can be skipped. A
         confident head reads few nodes; near the prior nearly all are read. The rows of a batch are searched in

@@ -24,7 +24,7 @@ __all__ = ["CatnatLinear", "RowPerNode", "explains", "needs"]
 
 _Self = TypeVar("_Self", bound="RowPerNode")
 
-# Scores with this standard deviation lie well inside the natural activation's band.
+# The standard deviation of initial scores, well inside the natural activation's band.
 INITIAL_SCORE = 0.5
 
 
@@ -167,7 +167,7 @@ class CatnatLinear(RowPerNode):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
-        """Build the layer of a state, with the tree and the activation that the state contains.
+        """Build the layer from its state, with the tree and the activation that the state contains.
 
         Args:
             state: The ``state_dict()`` of a layer, or of a model that contains one.
@@ -183,15 +183,15 @@ class CatnatLinear(RowPerNode):
         return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)
 
     def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """Return the log-probability of every class; log-probabilities are valid logits."""
+        """Return the log-probability of every class, which can be used as logits."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
-        """Return the cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
+        """Return the cross-entropy of targets; ``options`` are arguments of :func:`cross_entropy`.
 
         Args:
             input: Features.
-            target: Class indices in the batch shape of the input, or class probabilities with K on one more axis.
+            target: Class indices in the batch shape of the input, or class probabilities with a further axis of size K.
             **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
         """
         return functional.cross_entropy(self.scores(input), target, self.tree, self.activation, **options)
