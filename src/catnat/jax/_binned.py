@@ -255,7 +255,7 @@ def _quantile(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
     index = _cumulative.class_at(scores, mass, plan)
     masses = _cumulative.masses(scores, index, plan)
     inside = jnp.maximum(masses.inside, _bin_positions.smallest_fraction(mass.dtype))
-    # From the end where the masses are smaller, as in `_between`.
+    # Measured from the nearer end, as in `_between`.
     below = jnp.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
     return back(_bin_positions.place(index, jnp.clip(below, 0, 1), bins))
 

@@ -30,7 +30,7 @@ from catnat.trees import tables
 
 @functools.cache
 def _found() -> tuple[bool, str]:
-    """Return whether kernels are available, and their name or the reason; checked once, at the first trace."""
+    """Return whether kernels are available, and their version or the reason why not; checked once, when traced."""
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return False, "switched off by CATNAT_KERNELS=0"
     try:

@@ -121,7 +121,7 @@ def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | For
 
 
 def given_mask(mask: Array | None, valid_classes: Array | None, num_classes: int) -> Array | None:
-    """Return the checked mask (..., K), which is given itself or as indices of the valid classes."""
+    """Return the checked mask (..., K), given as a mask or as indices of the valid classes; None if not given."""
     if valid_classes is None:
         return None if mask is None else _as_boolean(mask, num_classes)
     if mask is not None:

@@ -27,7 +27,7 @@ from catnat.taxonomy.taxonomy import Taxonomy
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelSets:
-    """A set of labels for every row; it contains all classes of its labels.
+    """A set of labels for every row, which contains all classes of these labels.
 
     Example:
         >>> import catnat
@@ -266,9 +266,9 @@ class _OneLabel:
 
 @dataclasses.dataclass(frozen=True)
 class _FewLabels:
-    """Sets of at most r labels: classes join by probability; of r + 1 labels, the two with the closest group merge.
+    """At most r labels: classes join by probability, and of r + 1 labels the two whose group adds fewest classes merge.
 
-    The closest group adds the fewest classes. The score is the probability of the largest set without the label.
+    So a set contains all earlier ones. The score is the mass of the largest set without the label.
     """
 
     lineage: Lineage

@@ -171,7 +171,7 @@ class Taxonomy:
         return cls(reading.pairs_of_standard(standard), weights)
 
     def joined(self, weights: Weights = None, embeddings: ArrayLike | None = None) -> Taxonomy:
-        """Return the taxonomy with a :attr:`tree` of these weights and embeddings; weights not given stay the same."""
+        """Return the taxonomy with a :attr:`tree` of these weights, by default its own, and of these embeddings."""
         return Taxonomy(self.parents, self._weights if weights is None else weights, embeddings=embeddings)
 
     # ---- labels ----
