@@ -1,4 +1,4 @@
-"""catnat for JAX: functions and distributions in place of softmax and Categorical."""
+"""catnat for JAX: functions, distributions and layers that replace softmax and Categorical."""
 
 try:
     import jax as _jax  # noqa: F401

@@ -1,4 +1,4 @@
-"""From a number to its bin and its place inside it, and back."""
+"""Functions that map a number to its bin and its position in that bin, and back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from catnat.jax import _plan
 from catnat.trees.bins import Bins, as_bins, check_resolved
 
-# A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
+# Distances in a tail, in widths, are clamped here: the density is 0 in every dtype and its logarithm is finite.
 _FARTHEST = 1e18
 
 
 class Table(NamedTuple):
-    """The constants of every bin."""
+    """The constants of all bins, (K,) each."""
 
-    edges: NDArray[Any]  # all K + 1
+    edges: NDArray[Any]  # (K + 1,)
     width: NDArray[Any]
     mean: NDArray[Any]
     variance: NDArray[Any]
@@ -29,38 +29,38 @@ class Table(NamedTuple):
 
 @_plan.cached
 def table_of(bins: Bins, dtype: Any) -> Table:
-    """The table of ``bins``, built once."""
+    """Return the constants of ``bins`` in ``dtype``, computed once."""
     check_resolved(bins, dtype)
     columns = (bins.edges, bins.widths, bins.means, bins.variances, bins.entropies)
     return Table(*(column.astype(dtype) for column in columns))
 
 
 def bins_of(value: object) -> Bins:
-    """Bins, or the bins with these edges, which must be known where a function is traced."""
+    """Return ``value``, bins or their edges, as bins; raise if it is traced, because bins are static."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(
-            "`bins` is an array that is being traced, but bins are static, as trees are: make catnat.Bins(edges) of a "
-            "NumPy array, outside of the function that is compiled."
+            "`bins` is an array that is being traced, but bins are static, as trees are: build catnat.Bins(edges) from "
+            "a NumPy array, outside the compiled function."
         )
     return as_bins(np.asarray(value) if isinstance(value, jax.Array) else value)
 
 
 class Position(NamedTuple):
-    """Where a number stands."""
+    """The bin of each number and its position in the bin."""
 
-    which: Array  # its bin
-    below: Array  # the fraction of the bin's mass below it
-    above: Array  # and above it
-    width: Array  # of the bin
-    distance: Array  # from the inner edge of a tail, in widths; 0 in other bins
-    beyond: Array  # how far it lies outside of all bins
+    which: Array  # index of the bin
+    below: Array  # fraction of the bin's mass below the number
+    above: Array  # fraction of the bin's mass above the number
+    width: Array  # width of the bin
+    distance: Array  # distance from the inner edge of a tail, in widths; 0 in other bins
+    beyond: Array  # distance from the nearest bin; 0 inside the bins
 
 
 def locate(value: Array, bins: Bins) -> Position:
-    """The positions of ``value``, which has the dtype to compute in. An edge belongs to the bin above it."""
+    """Return the positions of ``value``, given in the computing dtype. An edge belongs to the bin above it."""
     table = table_of(bins, value.dtype)
     index = jnp.searchsorted(table.edges[1:-1], value, side="right")
-    index = jnp.minimum(index, bins.num_bins - 1)  # where a number is NaN
+    index = jnp.minimum(index, bins.num_bins - 1)  # needed only for NaN
     lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     places = (value - lower) / width
     below = jnp.clip(places, 0, 1)
@@ -77,12 +77,12 @@ def locate(value: Array, bins: Bins) -> Position:
 
 
 def place(index: Array, below: Array, bins: Bins) -> Array:
-    """The number in the bin ``index`` with the fraction ``below`` of the bin's mass below it; finite."""
+    """Return the number that has the fraction ``below`` of the mass of bin ``index`` below it; always finite."""
     table = table_of(bins, below.dtype)
     lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
-        # Rounded, it may lie beyond the bin, and beyond the last one there is no density.
+        # Rounding may move the number beyond its bin, and the density beyond the last bin is 0.
         return found - lax.stop_gradient(jnp.maximum(found - _plan.look_up(table.edges, index + 1), 0))
     left, right = index == 0, index == bins.num_bins - 1
     from_left = jnp.log(jnp.maximum(below, smallest_fraction(below.dtype))) + 1
@@ -91,5 +91,5 @@ def place(index: Array, below: Array, bins: Bins) -> Array:
 
 
 def smallest_fraction(dtype: Any) -> float:
-    """Masses below it are not told apart, so that their quotients, and the derivatives of these, are finite."""
+    """Return the lower bound to which masses are clamped, so that quotients and their derivatives are finite."""
     return float(jnp.finfo(dtype).tiny) ** 0.25

@@ -1,4 +1,4 @@
-"""A distribution of numbers: a histogram whose bins are the classes of a tree."""
+"""A distribution over real numbers: a histogram whose bins are the classes of a tree."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from catnat.trees.tree import Tree
 
 @as_data
 class BinnedCatnat(Parameterized):
-    r"""A distribution of numbers: each class of a tree is a bin, in which the density is constant.
+    r"""A distribution over real numbers with constant density in each bin; every class of the tree is a bin.
 
     .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
         \qquad \text{for } e_k \le x < e_{k+1}
 
     where :math:`w_k = e_{k+1} - e_k`. ``log_prob``, ``cdf``, ``icdf``, ``interval`` and draws read one path of the tree
-    each; mean, variance, entropy and ``crps`` need all bins. A path is enough where the classes below every node are
-    consecutive, as in ``balanced`` and ``chain``; on other trees, and on small or very deep ones, the same comes from
-    all bins. The bins are static, as the tree is.
+    each; mean, variance, entropy and ``crps`` need all bins. A path is enough if the classes below every node are
+    consecutive, as in ``balanced`` and ``chain``. On other trees, and on small or very deep ones, all bins are
+    computed. The bins are static, like the tree.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K bins.
-        bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
-        tree: The tree, or the K of ``balanced(K)``; by the number of bins if not given. Class k is bin k.
+        bins: The bins, or their K + 1 edges. It is faster to build a :class:`catnat.Bins` once than to pass edges.
+        tree: The tree, or K for ``balanced(K)``; by default K is the number of bins. Class k is bin k.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -86,7 +86,7 @@ class BinnedCatnat(Parameterized):
 
     @property
     def categorical(self) -> Catnat:
-        """The distribution of the bin."""
+        """The distribution over the bins."""
         return Catnat(self.scores, self.tree, self.activation)
 
     @property
@@ -106,32 +106,32 @@ class BinnedCatnat(Parameterized):
 
     @property
     def _computed(self) -> tuple[Array, Plan]:
-        """The scores in the dtype to compute in, and the plan for them."""
+        """The scores in the computing dtype, and their plan."""
         scores = _plan.to_computing_dtype(self.scores)
         return scores, Plan(self.tree, self.activation, scores.dtype)
 
     # ---- one path ----
 
     def log_prob(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The logarithm of the density, along one path.
+        """Return the logarithm of the density at ``value``, reading one path.
 
-        Outside of all bins it is the smallest finite number.
+        Outside all bins it is the smallest finite number.
         """
         return self._returned(_log_density(*self._computed, self._numbers(value, "value"), self.bins))
 
     def cdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The probability of a number up to ``value``, along one path."""
+        """Return the probability of a number up to ``value``, reading one path."""
         below, _ = _below_and_above(*self._computed, self._numbers(value, "value"), self.bins)
         return self._returned(jnp.minimum(below, 1))
 
     def icdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The quantile at the probability ``value``, along one path; differentiable in the scores, and finite.
+        """Return the quantile at the probability ``value``, reading one path; finite and differentiable in the scores.
 
-        It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
-        end of the upper one. Numbers outside [0, 1] are an error; where their values are traced they count as its ends.
+        It is the smallest number whose cdf is ``value``. If bins of probability 0 make the cdf flat between two bins,
+        it is the lower end of the upper one. Numbers outside [0, 1] raise; while traced, they are clamped.
 
-        ``value`` is broadcast against the batch shape. Of three rows, ``icdf(q)`` of three numbers is one quantile
-        each, and ``icdf(q[:, None])`` is every quantile of every row.
+        ``value`` is broadcast against the batch shape. For three rows and three numbers, ``icdf(q)`` has one quantile
+        per row, and ``icdf(q[:, None])`` every quantile of every row.
         """
         value = self._numbers(value, "value")
         _refuse((value < 0) | (value > 1), _checks.not_a_fraction, value)
@@ -140,9 +140,9 @@ class BinnedCatnat(Parameterized):
     def interval(
         self, low: Float[Array, "*samples_and_batch"], high: Float[Array, "*samples_and_batch"]
     ) -> Float[Array, "*samples_and_batch"]:
-        """The probability of a number between ``low`` and ``high``, along two paths.
+        """Return the probability of a number between ``low`` and ``high``, reading two paths.
 
-        Where these are not in order it is an error, or 0 where their values are traced.
+        If ``low`` is larger than ``high`` this raises; while they are traced, the result is 0.
         """
         low, high = self._numbers(low, "low"), self._numbers(high, "high")
         _refuse(low > high, _checks.not_in_order, low, high)
@@ -150,12 +150,12 @@ class BinnedCatnat(Parameterized):
 
     @_plan.takes_key
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
-        """Draw numbers: a bin by walking down from the root, and a place inside it."""
+        """Draw numbers: a bin by walking down from the root, then a position inside it."""
         return self._returned(_draw(*self._computed, self.bins, _checks.shape_of_samples(sample_shape), key))
 
     @_plan.takes_key
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
-        """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
+        """Draw numbers that are differentiable in the scores: quantiles at uniform random probabilities."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
         uniform = jax.random.uniform(key, shape, self._computed[1].dtype)
         return self._returned(_quantile(*self._computed, uniform, self.bins))
@@ -173,33 +173,33 @@ class BinnedCatnat(Parameterized):
         return self._returned(_moments(*self._computed, self.bins)[1])
 
     def entropy(self) -> Float[Array, "*batch"]:
-        r"""The differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
+        r"""Return the differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
         return self._returned(_entropy(*self._computed, self.bins))
 
     def crps(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        r"""The continuous ranked probability score of ``value``, in closed form, O(K).
+        r"""Return the continuous ranked probability score of ``value``, in closed form, O(K).
 
         .. math:: \mathrm{CRPS}(F, y) = \int \bigl(F(x) - 1[x \ge y]\bigr)^2 dx
 
-        It is the absolute error where all mass is at one number, is measured in the units of the values, and punishes
-        values outside of all bins by their distance only.
+        It has the unit of the values, and equals the absolute error if all mass is at one number. A value outside all
+        bins adds only its distance from them.
         """
         return self._returned(_crps(*self._computed, self._numbers(value, "value"), self.bins))
 
     def coarsen(self, level: int) -> BinnedCatnat:
-        """The histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
+        """Return the histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
 
-        Its cdf is the same at every edge that is left, and its scores are the first ones of this distribution's. (Of
-        tails the outer edges are left, and with them their scale.)
+        Its cdf is the same at every remaining edge, and its scores are the first scores of this distribution. (Tails
+        keep their outer edges, and so their scale.)
 
         Args:
-            level: How many levels of the tree to keep: at most 2^level bins.
+            level: The number of levels of the tree to keep, for at most 2^level bins.
         """
         tree, first = bins.cut(self.tree, level)
         return BinnedCatnat(self.scores[..., : tree.num_nodes], bins.joined(self.bins, first), tree, self.activation)
 
     def kl_divergence(self, other: BinnedCatnat) -> Float[Array, "*batch"]:
-        """The divergence KL(self || other) from another distribution on the same bins."""
+        """Return the divergence KL(self || other) from another distribution on the same bins."""
         if not isinstance(other, BinnedCatnat):
             raise TypeError(f"`other` is a {type(other).__name__}, but a BinnedCatnat on the same bins is needed.")
         bins.same(self.bins, other.bins)
@@ -208,14 +208,14 @@ class BinnedCatnat(Parameterized):
     # ---- helpers ----
 
     def _numbers(self, value: Array, name: str) -> Array:
-        """Numbers in the dtype to compute in."""
+        """Return checked numbers in the computing dtype."""
         value = _plan.check_array(value, name)
         _checks.beside_batch(value.shape, self.batch_shape, name)
         return value.astype(self._computed[1].dtype)
 
 
 def _refuse(wrong: Array, explain: Callable[..., None], *values: Array) -> None:
-    """Explain the first values that are wrong, where they are known."""
+    """Call ``explain``, which raises, with the first wrong values; do nothing while they are traced."""
     if _plan.is_true(wrong.any()):
         explain(*(float(jnp.broadcast_to(value, wrong.shape)[wrong][0]) for value in values))
 
@@ -233,7 +233,7 @@ def _log_density(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
 
 @_compiled
 def _below_and_above(scores: Array, plan: Plan, value: Array, bins: Bins) -> tuple[Array, Array]:
-    """The probability of smaller and of larger numbers."""
+    """Return the probabilities of smaller and of larger numbers."""
     value, back = _plan.behind_batch(value, scores.shape[:-1])
     at = _bin_positions.locate(value, bins)
     masses = _cumulative.masses(scores, at.which, plan)
@@ -244,7 +244,7 @@ def _below_and_above(scores: Array, plan: Plan, value: Array, bins: Bins) -> tup
 def _between(scores: Array, plan: Plan, low: Array, high: Array, bins: Bins) -> Array:
     below_low, above_low = _below_and_above(scores, plan, low, bins)
     below_high, above_high = _below_and_above(scores, plan, high, bins)
-    # From the nearer end, where the masses are smaller and the difference keeps more digits.
+    # Measured from the nearer end, where masses are smaller and the difference keeps more digits.
     between = jnp.where(above_low < below_high, above_low - above_high, below_high - below_low)
     return jnp.maximum(between, 0)
 
@@ -255,7 +255,7 @@ def _quantile(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
     index = _cumulative.class_at(scores, mass, plan)
     masses = _cumulative.masses(scores, index, plan)
     inside = jnp.maximum(masses.inside, _bin_positions.smallest_fraction(mass.dtype))
-    # From the nearer end, as in `_between`.
+    # Measured from the nearer end, as in `_between`.
     below = jnp.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
     return back(_bin_positions.place(index, jnp.clip(below, 0, 1), bins))
 
@@ -291,11 +291,11 @@ def _crps(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
 
 
 def _squares(masses: _cumulative.Masses, width: Any, *, tails: bool) -> tuple[Array, Array]:
-    """The integral of F^2 over all bins below each, and of (1 - F)^2 over all bins above."""
+    """Return for each bin the integral of F^2 over all lower bins, and of (1 - F)^2 over all higher bins."""
     start, end = masses.below, masses.below + masses.inside
     over, under = masses.above + masses.inside, masses.above
     lower, upper = width * _mean_square(start, end), width * _mean_square(over, under)
-    if tails:  # the left one counts from below only, and the right one from above
+    if tails:  # F^2 is integrated over the left tail, and (1 - F)^2 over the right one
         lower = lower.at[..., 0].set(width[0] / 2 * jnp.square(end[..., 0]))
         upper = upper.at[..., -1].set(width[-1] / 2 * jnp.square(over[..., -1]))
     return (
@@ -305,12 +305,12 @@ def _squares(masses: _cumulative.Masses, width: Any, *, tails: bool) -> tuple[Ar
 
 
 def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Array:
-    """The integral of F^2 from the bin's lower edge up to a value, and of (1 - F)^2 from there to its upper edge."""
+    """Return the integral of F^2 from the bin's lower edge to the value, plus that of (1 - F)^2 to its upper edge."""
     below, above = masses.below + masses.inside * at.below, masses.above + masses.inside * at.above
     parts = at.below * _mean_square(masses.below, below) + at.above * _mean_square(above, masses.above)
     if bins.tails:
         left, right = at.which == 0, at.which == bins.num_bins - 1
-        # The squares of the mass farther out, and of the rest on the way back to the inner edge.
+        # The integral of the squared mass farther out, plus that of (1 - this mass)^2 up to the inner edge.
         farther = jnp.where(left, below, above)
         tail = at.distance - 2 * (masses.inside - farther) + jnp.square(masses.inside) / 2
         parts = jnp.where(left | right, tail, parts)
@@ -318,5 +318,5 @@ def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Arr
 
 
 def _mean_square(start: Array, end: Array) -> Array:
-    """The mean square of a linear function from ``start`` to ``end``."""
+    """Return the mean square of a linear function from ``start`` to ``end``."""
     return (jnp.square(start) + start * end + jnp.square(end)) / 3

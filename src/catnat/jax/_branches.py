@@ -1,6 +1,6 @@
-"""From the score of a node to the log-probabilities of its two branches, no and yes.
+"""The log-probabilities of a node's two branches, no and yes, as functions of its score.
 
-The library's own activations have a formula each. Any other is computed from its log-odds, to full relative precision.
+Each activation of the library has its own formula. Any other is computed from its log-odds, to full relative precision.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Branches = tuple[Array, Array]
 
 
 def branch_log_probs(scores: Array, plan: Plan, index: Array | None = None, *, floored: bool) -> Branches:
-    """The log-probabilities of no and of yes, each to full relative precision.
+    """Return the log-probabilities of no and of yes, each to full relative precision.
 
-    Where a branch has probability 0, its logarithm is ``log eps`` if ``floored``, and otherwise so far down that its
+    If a branch has probability 0, its logarithm is ``log eps`` if ``floored``, and otherwise so small that its
     exponential is 0. (The sigmoid has no such branch.)
 
     Args:
-        scores: Those of all nodes, or of the nodes ``index``.
+        scores: The scores of all nodes, or of the nodes ``index``.
         plan: The tree and the activation.
-        index: Which nodes these are; all of the tree's if not given.
-        floored: What an impossible branch has.
+        index: The nodes of these scores; all nodes if not given.
+        floored: Whether a branch of probability 0 gets ``log eps``.
     """
     constants = plan.constants(index)
-    # One long row, because a compiler for CPUs vectorizes the rows of short ones badly.
+    # One long row, because the compiler vectorizes many short rows badly on CPU.
     if isinstance(plan.activation, natural) and plan.is_natural:
         below, angle = (each.reshape(-1) for each in _nearer_edge(scores, plan.activation.width, *constants))
         unlikely, likely = _natural_branches(angle, floored)
@@ -44,38 +44,38 @@ def branch_log_probs(scores: Array, plan: Plan, index: Array | None = None, *, f
 
 
 def yes_probs(scores: Array, plan: Plan, index: Array | None = None) -> Array:
-    """The probability of yes, exactly 0 and 1 where it is."""
+    """Return the probability of yes; it is exactly 0 or 1 at saturated nodes."""
     return jnp.exp(branch_log_probs(scores, plan, index, floored=False)[1])
 
 
 def slopes(scores: Array, plan: Plan) -> tuple[Branches, Branches]:
-    """The log-probabilities of both branches at all nodes, not floored, and their derivatives."""
+    """Return the log-probabilities of both branches at all nodes, not floored, and their derivatives."""
     return jax.jvp(lambda s: branch_log_probs(s, plan, floored=False), (scores,), (jnp.ones_like(scores),))
 
 
 def information(scores: Array, plan: Plan) -> Array:
-    """The Fisher information of every score given that its node is reached: the expected square of its gradient."""
+    """Return the Fisher information of every score given that its node is reached: the expected squared gradient."""
     branches, by_score = slopes(scores, plan)
     no, yes = (jnp.exp(branch) * slope**2 for branch, slope in zip(branches, by_score, strict=True))
     return no + yes
 
 
 def saturated(scores: Array, plan: Plan) -> Array:
-    """Where one branch has probability 0; not from yes alone, which rounds to 1 long before."""
+    """Return where one branch has probability 0. The test uses both branches, because yes may be rounded to 1."""
     no, yes = branch_log_probs(scores, plan, floored=False)
     return (jnp.exp(no) == 0) | (jnp.exp(yes) == 0)
 
 
 def log_of_zero(plan: Plan) -> float:
-    """The log-probability, not floored, that an impossible branch has at most."""
+    """Return the largest log-probability, not floored, that an impossible branch can have."""
     return -SATURATED_LOGIT if plan.is_natural else -math.inf
 
 
 def _log1p(x: Array) -> Array:
-    """``log(1 + x)`` for x from -1/2 to 1, to full relative precision: ``2 artanh(x / (2 + x))`` by its series.
+    """Return ``log(1 + x)`` for x from -1/2 to 1, to full relative precision, by the series of artanh.
 
-    On a CPU ``jnp.log1p`` takes twice the time. The last step is a division because a compiler for CPUs keeps the
-    results of divisions, and computes those of sums and products again for everyone who reads them.
+    The value is ``2 artanh(x / (2 + x))``; ``jnp.log1p`` takes twice the time on CPU. The last step is a division
+    because the compiler keeps the results of divisions, and recomputes sums and products at every use.
     """
     square = (x / (2 + x)) ** 2
     terms = 7 if x.dtype == jnp.float32 else 16
@@ -97,16 +97,16 @@ def _logit(scores: Array, plan: Plan, offset: Any) -> Array:
 
 
 def _largest_logit(dtype: Any) -> float:
-    """Where a logit is clamped: beyond any probability, and small enough for sums, products and second derivatives."""
+    """Return the bound to which logits are clamped, so that sums, products and second derivatives are finite."""
     return float(jnp.finfo(dtype).max) ** (1 / 3)
 
 
-# The shared term makes kinks at 0 that cancel in the values. Their derivatives would not: hence a rule of their own.
+# The shared term has kinks at 0, which cancel in the values but not in the derivatives: hence a custom rule.
 @jax.custom_jvp
 def _logistic_branches(logit: Array) -> Branches:
     limit = _largest_logit(logit.dtype)
     shared = _log1p(jnp.exp(-jnp.abs(logit)))
-    # Choices at the end: the compiler would move sums into the matrix product that follows, where they are slow.
+    # `where` comes last: the compiler would move sums into the matrix product that follows, where they are slow.
     positive, logit = logit > 0, jnp.clip(logit, -limit, limit)
     return jnp.where(positive, -(logit + shared), -shared), jnp.where(positive, -shared, logit - shared)
 
@@ -119,33 +119,33 @@ def _slopes_of_logistic_branches(primals: tuple[Array], tangents: tuple[Array]) 
 
 # ---- the natural activation ----
 #
-# With r the angle to the nearer edge of the band, at most pi/4, the less likely branch has probability sin^2 r and the
-# other cos^2 r = 1 - sin^2 r. Near an edge only r is known to full relative precision.
+# Let r be the angle to the nearer edge of the band, at most pi/4. The less likely branch has probability sin^2 r, the
+# other one cos^2 r = 1 - sin^2 r. Near an edge only r is accurate to full relative precision.
 
 
 def _nearer_edge(
     scores: Array, width: float, lower: Any, lower_rest: Any, upper: Any, upper_rest: Any
 ) -> tuple[Array, Array]:
-    """Whether the lower edge of the band is the nearer one, and the angle to it, negative outside the band."""
+    """Return whether the lower edge of the band is nearer, and the angle to the nearer edge; negative outside."""
     from_lower, from_upper = scores - lower, upper - scores
     below = from_lower < from_upper
-    # Two choices, not one: the compiler merges constants that are added in a row, and would lose the edge's rest.
+    # Two calls of `where`: the compiler merges constants that are added in a row, and would lose the edge's rest.
     distance, rest = jnp.where(below, from_lower, from_upper), jnp.where(below, -lower_rest, upper_rest)
     return below, (distance + rest) * (math.pi / (2 * width))
 
 
 def _smallest_angle(dtype: Any, floored: bool) -> float:
-    """The angle below which a node is flat: where its probability is eps, or a second derivative would overflow."""
+    """Return the angle at which branches are clamped: at probability eps, or before second derivatives overflow."""
     if floored:
         return math.atan(math.sqrt(jnp.finfo(dtype).eps))
     return 1e-18 if dtype == jnp.float32 else 1e-150
 
 
-# A rule of its own, because the derivatives are simple, 2 cot r and -2 tan r, and those of the steps are not: this
-# halves the time of the backward pass.
+# A custom rule, because the derivatives 2 cot r and -2 tan r are simpler than those of the single steps: it halves the
+# time of the backward pass.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _natural_branches(angle: Array, floored: bool) -> Branches:
-    """The less likely and the likelier branch at an ``angle`` from the nearer edge."""
+    """Return the log-probabilities of the less and the more likely branch, by the ``angle`` to the nearer edge."""
     smallest = _smallest_angle(angle.dtype, floored)
     inside = angle > smallest
     square = _small_sine(jnp.where(inside, angle, smallest)) ** 2
@@ -169,7 +169,7 @@ def _slopes_of_natural_branches(
 
 
 def _small_sine(angle: Array) -> Array:
-    """The sine up to pi/4 by its series, to the last bit: the compiler can vectorize it, but not ``jnp.sin``."""
+    """Return the sine up to pi/4, to the last bit, by its series: the compiler can vectorize it, unlike ``jnp.sin``."""
     return angle * _series(angle * angle, 1)
 
 
@@ -178,7 +178,7 @@ def _small_cosine(angle: Array) -> Array:
 
 
 def _series(square: Array, first: int) -> Array:
-    """The series of the cosine, or of the sine over its angle, with ``first`` as the power of the first term."""
+    """Return the series of the cosine if ``first`` is 0, or of the sine divided by its angle if it is 1."""
     terms = 6 if square.dtype == jnp.float32 else 10
     series = jnp.zeros_like(square)
     for n in reversed(range(terms)):

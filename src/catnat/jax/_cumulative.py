@@ -1,7 +1,7 @@
-"""Ordered classes: the mass below and above a class, and the class at a given mass.
+"""Cumulative probabilities of ordered classes, and the class at a given cumulative probability.
 
-Where the classes below every node are consecutive, both read one path: what lies below a class is the lower side of the
-nodes where its path takes the upper one. On any other tree, and on small or deep ones, all classes are summed.
+If the classes below every node are consecutive, both read one path: the mass below a class adds up the lower branches
+at the nodes where its path takes the upper one. On any other tree, and on small or deep ones, all classes are summed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from catnat.trees import bins
 
 
 class Masses(NamedTuple):
-    """The probability of lower classes, of the class itself, and of higher ones."""
+    """The probabilities of all lower classes, of the class itself, and of all higher classes."""
 
     below: Array
     inside: Array
     above: Array
 
     def at(self, classes: Array) -> Masses:
-        """Those of ``classes``, of all."""
+        """Select the masses of ``classes`` from those of all classes."""
         return Masses(*(_walk.pick(each, classes) for each in self))
 
 
 def masses(scores: Array, classes: Array, plan: Plan) -> Masses:
-    """Those of ``classes``, batch + (n,)."""
+    """Return the masses of ``classes``, batch + (n,)."""
     scores = _plan.expand(scores, classes.shape[:-1])
     if _walks_in_order(plan):
         return _masses_on_path(scores, classes, plan)
@@ -39,14 +39,14 @@ def masses(scores: Array, classes: Array, plan: Plan) -> Masses:
 
 
 def all_masses(scores: Array, plan: Plan) -> Masses:
-    """Those of every class, batch + (K,)."""
+    """Return the masses of every class, batch + (K,)."""
     inside = probs(scores, plan)
     below = exclusive(jnp.cumsum(inside, -1))
     return Masses(below, inside, exclusive(jnp.cumsum(inside[..., ::-1], -1))[..., ::-1])
 
 
 def class_at(scores: Array, mass: Array, plan: Plan) -> Array:
-    """The class in which the cumulative probability reaches ``mass``, batch + (n,); one that is possible."""
+    """Return the class at which the cumulative probability exceeds ``mass``, batch + (n,); never an impossible one."""
     scores, mass = map(lax.stop_gradient, (_plan.expand(scores, mass.shape[:-1]), mass))
     if _walks_in_order(plan):
         return _descend_to(scores, mass, plan)
@@ -88,11 +88,11 @@ def _descend_to(scores: Array, mass: Array, plan: Plan) -> Array:
 
 
 def _yes_is_lower(node: Array, plan: Plan) -> Any:
-    """Whether yes leads to the lower classes of each node."""
+    """Return whether yes leads to the lower classes of each node."""
     table = bins.yes_is_lower(plan.tree)
     return _plan.look_up(table, node) if isinstance(table, np.ndarray) else table
 
 
 def exclusive(sums: Array) -> Array:
-    """Running sums of what stands before each entry, from those that include it."""
+    """Convert inclusive running sums on the last axis to exclusive ones."""
     return jnp.concatenate([jnp.zeros_like(sums[..., :1]), sums[..., :-1]], -1)

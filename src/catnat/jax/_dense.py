@@ -1,7 +1,7 @@
-"""All classes at once, O(K): the definition of the log-probabilities, and sums over nodes.
+"""Functions that compute all classes at once, O(K): the definition of the log-probabilities, and sums over nodes.
 
-How sums down the paths run depends on the tree: a product with a 0/1 matrix where K is small, doubling level by level
-for a balanced tree, pointer jumping for any other. None stores a K x depth table or loops over a deep tree.
+Sums along the paths use a product with a 0/1 matrix if K is small, a pass from level to level on balanced trees, and
+pointer jumping on other trees. None stores a K x depth table or loops over a deep tree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from catnat.trees.tree import Tree, first_leaf
 
 
 def log_probs(scores: Array, plan: Plan, *, floored: bool) -> Array:
-    """The log-probability of every class: the sum of its branches' on the path. This is the definition."""
+    """Return the log-probability of every class by its definition: the sum of the branches on its path."""
     return path_sums(*_branches.branch_log_probs(scores, plan, floored=floored), plan.tree, to="leaves")
 
 
@@ -28,19 +28,19 @@ def log_probs(scores: Array, plan: Plan, *, floored: bool) -> Array:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def log_reach(scores: Array, plan: Plan) -> Array:
-    """The logarithm of the probability of reaching each node."""
+    """Return the log-probability of reaching each node."""
     return path_sums(*_branches.branch_log_probs(scores, plan, floored=False), plan.tree, to="nodes")
 
 
 @functools.partial(jax.jit, static_argnames="plan")
 def information(scores: Array, plan: Plan) -> Array:
-    """The diagonal of the Fisher matrix of the scores."""
+    """Return the diagonal of the Fisher matrix of the scores."""
     return jnp.exp(log_reach(scores, plan)) * _branches.information(scores, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
 def entropy(scores: Array, plan: Plan) -> Array:
-    """The sum over nodes of the entropy of the branch, times the probability of reaching the node."""
+    """Return the sum over nodes of the entropy of the branch, times the probability of reaching the node."""
     no, yes = _branches.branch_log_probs(scores, plan, floored=False)
     branches = -(jnp.exp(yes) * yes + jnp.exp(no) * no)
     return (jnp.exp(path_sums(no, yes, plan.tree, to="nodes")) * branches).sum(-1)
@@ -48,7 +48,7 @@ def entropy(scores: Array, plan: Plan) -> Array:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def kl_divergence(p_scores: Array, q_scores: Array, plan: Plan) -> Array:
-    """The sum over nodes of the divergence of the branch, times the probability of reaching the node under p."""
+    """Return the sum over nodes of the divergence of the branch, times the probability of reaching the node under p."""
     p_no, p_yes = _branches.branch_log_probs(p_scores, plan, floored=False)
     q_no, q_yes = _branches.branch_log_probs(q_scores, plan, floored=True)
     branches = jnp.exp(p_yes) * (p_yes - q_yes) + jnp.exp(p_no) * (p_no - q_no)
@@ -59,10 +59,10 @@ def kl_divergence(p_scores: Array, q_scores: Array, plan: Plan) -> Array:
 
 
 def path_sums(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Sum ``no`` or ``yes``, by the branch, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
+    """Sum ``no`` or ``yes``, by the branch taken, along the path to every leaf (``to="leaves"``) or node ("nodes")."""
     if tree.num_nodes == 0:
         return jnp.zeros((*no.shape[:-1], tree.num_classes), no.dtype) if to == "leaves" else no
-    # The barrier: what makes the branches is computed once, and not again inside every sum that reads them.
+    # With the barrier the branches are computed once, not again inside every sum that reads them.
     no, yes = lax.optimization_barrier((no, yes))
     if tree.num_classes <= MOST_DENSE_CLASSES:
         matrix = _plan.path_matrix(tree, to, no.dtype)
@@ -73,13 +73,13 @@ def path_sums(no: Array, yes: Array, tree: Tree, to: str) -> Array:
 
 
 def _level_sizes(tree: Tree) -> list[int]:
-    """The number of nodes on every level; on the last one the other places are leaves already."""
+    """Return the number of nodes on every level; the other places of the last level are leaves."""
     return [1 << level for level in range(tree.depth - 1)] + [tree.num_classes - first_leaf(tree) // 2]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _sums_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Down the levels: a level's sums, each plus its no and its yes, alternate to make the next level's."""
+    """Sum down the levels: each node's sum plus its no and its yes value gives the sums of its two children."""
     sizes, axis = _level_sizes(tree), no.ndim - 1
     branches = list(zip(lax.split(no, sizes, axis), lax.split(yes, sizes, axis), strict=True))
     levels = [jnp.zeros_like(branches[0][0])]
@@ -93,9 +93,9 @@ def _sums_by_level(no: Array, yes: Array, tree: Tree, to: str) -> Array:
     return jnp.concatenate([_alternate(nodes + no_level, nodes + yes_level), leaves], -1)
 
 
-# A rule of its own for the backward pass: the transpose of these steps adds up pairs of neighbours, keeps all sums side
-# by side, and reads the two sides of every node from them. That of the steps above takes 1.3 times as long on a CPU,
-# where the compiler would compute the sums of pairs again for every level above them.
+# A custom rule for the backward pass: the transpose of these steps adds up pairs of neighbours, stores all sums in one
+# array, and reads both sides of every node from it. The transpose of the steps above takes 1.3 times as long on CPU,
+# because the compiler recomputes the sums of pairs for every level above them.
 @_sums_by_level.defjvp
 def _slopes_of_sums_by_level(
     tree: Tree, to: str, primals: tuple[Array, Array], tangents: tuple[Array, Array]
@@ -116,21 +116,21 @@ def _alternate(even: Array, odd: Array) -> Array:
 
 
 def _twice(values: Array) -> Array:
-    """Every value two times in a row."""
+    """Return every value twice in a row."""
     return _spread(values, 0) + _spread(values, 1)
 
 
 def _spread(values: Array, first: int) -> Array:
-    """The values at every other place, beginning with the ``first``, and zeros between them."""
+    """Return the values at every second place, from place ``first`` on, with zeros between them."""
     around = [(0, 0, 0)] * (values.ndim - 1)
     return lax.pad(values, jnp.zeros((), values.dtype), [*around, (first, 1 - first, 1)])
 
 
-# ---- any other tree, with its ids on the first axis, where reading one is copying a row ----
+# ---- any other tree, with ids on the first axis, so that reading an id copies a row ----
 
 
 def _sums_by_jumping(no: Array, yes: Array, tree: Tree, to: str) -> Array:
-    """Every id adds its ancestor's sum, then doubles its distance: log2(depth) rounds over 2K - 1 ids."""
+    """Sum along paths in log2(depth) rounds: every id adds the sum of its ancestor, at doubling distances."""
     no, yes = jnp.moveaxis(no, -1, 0), jnp.moveaxis(yes, -1, 0)
     edges, ancestors = _edges_and_parents(tree, above_root=0)
     values = jnp.stack([no, yes], 1).reshape(2 * tree.num_nodes, *no.shape[1:])
@@ -141,20 +141,20 @@ def _sums_by_jumping(no: Array, yes: Array, tree: Tree, to: str) -> Array:
 
 
 def _edges_and_parents(tree: Tree, above_root: int) -> tuple[Array, Array]:
-    """The edge above every id and the parent of every id; above the root there is ``above_root``."""
-    # The barrier: the compiler would otherwise evaluate all that follows from the table, slowly, and keep the results.
+    """Return the edge above every id and the parent of every id; the parent of the root is ``above_root``."""
+    # Without the barrier the compiler evaluates everything that depends only on the table, slowly, and stores it.
     edges = lax.optimization_barrier(jnp.asarray(_plan.edges(tree)))
     root = edges == 2 * tree.num_nodes
     return edges, jnp.where(root, above_root, edges >> 1)
 
 
-# ---- from the leaves up ----
+# ---- sums from the leaves up ----
 
 
 def log_masses(logs: Array, tree: Tree) -> tuple[Array, Array]:
-    """The logarithm of the sum of ``exp(logs)`` over the leaves on the no, and on the yes side of every node.
+    """Return the log-sum-exp of ``logs`` over the leaves on the no side, and on the yes side, of every node.
 
-    A value of -inf is a leaf without mass, and a side without mass has -inf. All derivatives are finite.
+    A leaf of probability 0 has -inf, and so has a side without mass. All derivatives are finite.
     """
     if tree.num_nodes == 0:
         return logs[..., :0], logs[..., :0]
@@ -166,7 +166,7 @@ def log_masses(logs: Array, tree: Tree) -> tuple[Array, Array]:
 
 
 def _masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
-    """Up the levels: pairs of neighbours are the two sides of the nodes above."""
+    """Sum up the levels: pairs of neighbours are the two sides of a node in the level above."""
     deepest = 2 * tree.num_classes - first_leaf(tree)
     pairs, shallower = logs[..., :deepest], logs[..., deepest:]
     levels = []
@@ -179,14 +179,14 @@ def _masses_by_level(logs: Array, tree: Tree) -> tuple[Array, Array]:
 
 
 def _masses_by_jumping(logs: Array, tree: Tree) -> tuple[Array, Array]:
-    """Every id adds its sum to its ancestor 1, 2, 4, ... levels up, which then covers that many levels below it.
+    """Sum by pointer jumping: every id adds its sum to its ancestor 1, 2, 4, ... levels up.
 
-    Every sum is taken relative to its largest term.
+    Every sum is relative to its largest term, so that no exponential overflows.
     """
     logs = jnp.moveaxis(logs, -1, 0)
     nothing = jnp.full((tree.num_nodes, *logs.shape[1:]), -float(jnp.finfo(logs.dtype).max) / 4, logs.dtype)
     sums = jnp.concatenate([nothing, logs, nothing[:1]])
-    # Ids without such an ancestor add themselves to the last place, which is not read.
+    # Ids without such an ancestor add their sum to the last entry, which is not read.
     last = len(sums) - 1
     _, ancestors = _edges_and_parents(tree, above_root=last)
     ancestors = jnp.append(ancestors, last)
@@ -202,7 +202,7 @@ def _masses_by_jumping(logs: Array, tree: Tree) -> tuple[Array, Array]:
 
 
 def log_add(first: Array, second: Array) -> Array:
-    """``logaddexp`` with finite derivatives of every order, however far apart the two are."""
+    """Return ``logaddexp`` with finite derivatives of every order, for any difference of the two."""
     ordered = first >= second
     larger, smaller = jnp.where(ordered, first, second), jnp.where(ordered, second, first)
     return larger + jnp.log1p(jnp.exp(smaller - larger))

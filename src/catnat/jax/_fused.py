@@ -1,8 +1,8 @@
-"""The log-probabilities of all classes in one call of a compiled kernel, on a CPU where catnat-kernels is installed.
+"""The log-probabilities of all classes by one call of a compiled kernel, on CPU and if catnat-kernels is installed.
 
-What XLA compiles from the plain operations of ``_dense`` is the definition, the fallback and, in tests, the oracle. All
-derivatives beyond the first are the plain operations'. The environment variable ``CATNAT_KERNELS=0``, set before the
-first call, switches kernels off, and ``=baseline``, ``=avx2`` or ``=avx512`` has them use this instruction set.
+The plain operations of ``_dense``, compiled by XLA, are the definition, the fallback and, in tests, the oracle. Second
+and higher derivatives use them too. The environment variable ``CATNAT_KERNELS`` is read at the first call: ``0``
+switches kernels off; ``baseline``, ``avx2`` and ``avx512`` select an instruction set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from catnat.trees import tables
 
 @functools.cache
 def _found() -> tuple[bool, str]:
-    """Whether there are kernels, and which, or why not. Looked for once, when the first function is traced."""
+    """Return whether kernels are available, and their version or the reason why not; checked once, when traced."""
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return False, "switched off by CATNAT_KERNELS=0"
     try:
@@ -43,9 +43,9 @@ def _found() -> tuple[bool, str]:
 
 
 def kernels() -> dict[str, str]:
-    """Which fused kernels are in use, by the type of device: their names, or why there are none.
+    """Return the fused kernels in use for each device type: their name and version, or the reason why there are none.
 
-    They change the time that a call takes, and nothing else but the last digits.
+    Kernels change the time of a call and the last digits of its result, and nothing else.
 
     Example:
         >>> from catnat.jax import kernels
@@ -58,38 +58,38 @@ def kernels() -> dict[str, str]:
 
 @functools.partial(jax.jit, static_argnames=("plan", "floored"))
 def log_probs(scores: Array, plan: Plan, *, floored: bool = True) -> Array:
-    """The log-probability of every class, by a kernel where one serves.
+    """Return the log-probability of every class, by a kernel if one supports this plan.
 
-    Not floored, its exponential is exactly 0 where the probability is.
+    If not ``floored``, the exponential is exactly 0 where the probability is 0.
     """
     served = type(plan.activation) in tables.FUSED and plan.dtype in (jnp.float32, jnp.float64) and _found()[0]
-    # XLA cannot partition foreign calls: not where scores are spread over a mesh of devices, or the shard of one.
+    # XLA cannot partition foreign calls: scores on a mesh of devices, whole or one shard, use the plain operations.
     if not served or plan.tree.num_nodes == 0 or not jax.typeof(scores).sharding.mesh.empty:
         return _dense.log_probs(scores, plan, floored=floored)
     return _log_probs(scores, Problem(plan, floored))
 
 
 class Problem(NamedTuple):
-    """What is computed of the scores: static."""
+    """The static arguments of the log-probabilities, and their computation by plain operations or kernels."""
 
     plan: Plan
     floored: bool
 
     def plain(self, scores: Array) -> Array:
-        """The log-probabilities."""
+        """Return the log-probabilities, by plain operations."""
         return _dense.log_probs(scores, self.plan, floored=self.floored)
 
     def plain_push(self, scores: Array, tangent: Array) -> Array:
-        """The tangent of the log-probabilities."""
+        """Return the tangent of the log-probabilities, by plain operations."""
         pushed: Array = jax.jvp(self.plain, (scores,), (tangent,))[1]
         return pushed
 
     def plain_pull(self, scores: Array, grad: Array) -> Array:
-        """The gradient of the scores."""
+        """Return the gradient of the scores, by plain operations."""
         return jax.vjp(self.plain, scores)[1](grad)[0]
 
     def call(self, target: str, *arrays: Array, columns: int) -> Array:
-        """A kernel of the CPU, of ``arrays`` with the same leading axes; the result has ``columns`` on its last."""
+        """Call the CPU kernel ``target``; the result has the arrays' leading axes and ``columns`` on its last axis."""
         tree, activation, dtype = self.plan.tree, self.plan.activation, arrays[0].dtype
         rows = jnp.stack([jnp.asarray(row, dtype).reshape(-1) for row in self._constants()])
         attributes = {
@@ -101,7 +101,7 @@ class Problem(NamedTuple):
         return jax.ffi.ffi_call(target, shape)(*arrays, rows, tables.fused_table(tree), **attributes)
 
     def _constants(self) -> list[Any]:
-        """The rows that the kernels read: the offset, or the band and the angle per score."""
+        """Return the rows that the kernels read: the offset, or the band and the angle per score."""
         rows = list(self.plan.constants())
         if isinstance(self.plan.activation, natural):
             rows.append(rows[0] * 0 + math.pi / (2 * self.plan.activation.width))
@@ -109,14 +109,14 @@ class Problem(NamedTuple):
 
 
 def _on_cpu(kernel: Callable[..., Array], plain: Callable[..., Array], *arrays: Array) -> Array:
-    """The kernel where a program is compiled for the CPU. A batch becomes one more leading axis."""
+    """Call ``kernel`` in programs compiled for the CPU, else ``plain``; ``vmap`` adds a leading axis to its arrays."""
     batched = custom_vmap(kernel)
     batched.def_vmap(lambda size, is_batched, *given: (batched(*_lead(given, is_batched, size)), True))
     return lax.platform_dependent(*arrays, cpu=batched, default=plain)
 
 
 def _lead(arrays: tuple[Array, ...], is_batched: list[bool], size: int) -> list[Array]:
-    """The arrays with the batch axis first, those without it repeated."""
+    """Return the arrays with the batch axis first; repeat the arrays that have none."""
     pairs = zip(arrays, is_batched, strict=True)
     return [array if has else jnp.broadcast_to(array, (size, *array.shape)) for array, has in pairs]
 
@@ -136,7 +136,7 @@ def _slopes_of_log_probs(problem: Problem, primals: tuple[Array], tangents: tupl
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _pull(scores: Array, grad: Array, problem: Problem) -> Array:
-    """The gradient of the scores, from that of the log-probabilities."""
+    """Return the gradient of the scores, from the gradient of the log-probabilities."""
 
     def kernel(scores: Array, grad: Array) -> Array:
         return problem.call("catnat_log_probs_backward", grad, scores, columns=problem.plan.tree.num_nodes)
@@ -152,8 +152,8 @@ def _slopes_of_pull(
     return found
 
 
-# The tangent as a linear operation of its own, whose transpose is the kernel: `jax.custom_vjp` would do without
-# forward mode.
+# The tangent is a linear primitive whose transpose is the kernel, because `jax.custom_vjp` does not support forward
+# mode.
 _push = Primitive("catnat_push")
 
 

@@ -1,4 +1,4 @@
-"""From a distribution back to its scores: how a softmax model becomes a catnat model."""
+"""Conversions from probabilities or logits to scores, for example to turn a softmax model into a catnat model."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from catnat.trees.tree import Tree
 def scores_from_probs(
     probs: Float[Array, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Array, "*batch nodes"]:
-    r"""The scores whose :func:`catnat` is ``probs``.
+    r"""Return the scores whose :func:`catnat` is ``probs``.
 
     .. math:: a(s_i) = \frac{\text{mass on the yes side of } i}{\text{mass below } i}
 
-    A node below which all probabilities are 0 gets score 0. One that always takes the same branch gets the edge of its
-    band with the natural activation, and with the sigmoid a large finite score. Probabilities too small for a normal
-    number of their dtype count as 0. Differentiable where the scores are not at such a limit. An activation of your own
-    is inverted in NumPy, by its ``inverse``, in compiled code too.
+    A node gets score 0 if all probabilities below it are 0. If it always takes the same branch, it gets the edge of its
+    band with the natural activation, and a large finite score with the sigmoid. Subnormal probabilities are treated as
+    0. The result is differentiable where the scores are not at such a limit. A custom activation is inverted in NumPy,
+    by its ``inverse``, in compiled code too.
 
     Args:
         probs: Class probabilities on the last axis. They must sum to 1, up to the rounding of their dtype.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the probabilities if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from ``probs``.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -54,18 +54,18 @@ def scores_from_probs(
 def scores_from_logits(
     logits: Float[Array, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Array, "*batch nodes"]:
-    r"""The scores whose :func:`catnat` is ``softmax(logits)``.
+    r"""Return the scores whose :func:`catnat` is ``softmax(logits)``.
 
     .. math:: \log\frac{a(s_i)}{1 - a(s_i)} = \log \sum_{k \in \mathrm{yes}(i)} e^{l_k} - \log \sum_{k \in
         \mathrm{no}(i)} e^{l_k}
 
-    All is computed with logarithms, so logits may be thousands apart. The limits are those of
-    :func:`scores_from_probs`. The natural activation cannot tell probabilities of a branch below about the square of
-    the dtype's epsilon from 0: with the sigmoid such classes keep their log-probability.
+    The computation uses logarithms, so logits may be thousands apart. The limits of :func:`scores_from_probs` apply.
+    With the natural activation, a branch probability below about the square of the dtype's epsilon becomes 0; with the
+    sigmoid such classes keep their log-probability.
 
     Args:
-        logits: One logit per class on the last axis, as softmax takes them; -inf for a class of probability 0.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the logits if not given.
+        logits: One logit per class on the last axis, as for softmax; -inf for a class of probability 0.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from ``logits``.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -86,7 +86,7 @@ def scores_from_logits(
 def _prepare(
     values: Array, name: str, tree: Tree | int | None, activation: Activation | str
 ) -> tuple[Array, Plan, Any]:
-    """Checked values, one per class, in the dtype to compute in; the plan for them; the dtype of the result."""
+    """Return checked values, one per class, in the computing dtype; their plan; the dtype of the result."""
     values = _plan.check_floating(values, name, "value per class", "K")
     width = values.shape[-1]
     tree = as_tree(tree, width)
@@ -108,7 +108,7 @@ def _check_probs(probs: Array, tolerance: float) -> None:
 
 @functools.partial(jax.jit, static_argnames="plan")
 def _scores(logs: Array, plan: Plan) -> Array:
-    """The scores of the distribution proportional to ``exp(logs)``."""
+    """Return the scores of the distribution proportional to ``exp(logs)``."""
     no, yes = _dense.log_masses(logs, plan.tree)
     unreachable = jnp.isneginf(no) & jnp.isneginf(yes)
     logit = jnp.where(unreachable, 0, yes) - jnp.where(unreachable, 0, no)
@@ -121,17 +121,17 @@ def _scores(logs: Array, plan: Plan) -> Array:
 
 
 def _in_band(logit: Array, width: float, lower: Any, lower_rest: Any, upper: Any, upper_rest: Any) -> Array:
-    """The score at which a natural activation has the log-odds ``logit``, measured from the nearer edge of its band."""
+    """Return the score at which the natural activation has log-odds ``logit``, measured from the nearer edge."""
     below = logit < 0
-    # Log-odds of the unlikely branch, which are those of sin^2 against cos^2: the exponential cannot overflow.
+    # The log-odds of the unlikely branch, log(sin^2 / cos^2), are at most 0: the exponential cannot overflow.
     distance = jnp.arctan(jnp.exp(jnp.where(below, logit, -logit) / 2)) * (2 * width / math.pi)
     return jnp.where(below, lower + (lower_rest + distance), upper + (upper_rest - distance))
 
 
-# One's own activation is inverted in NumPy: the slope of its logit gives the gradient.
+# A custom activation is inverted in NumPy, and the slope of its logit gives the gradient.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _inverse(activation: Activation, logit: Array) -> Array:
-    """The x at which the log-odds of yes are ``logit``, with a gradient for every activation."""
+    """Return the x at which the log-odds of yes are ``logit``; differentiable for every activation."""
     if type(activation) is sigmoid:
         limit = -math.log(jnp.finfo(logit.dtype).tiny)
         return jnp.where(jnp.isinf(logit), jnp.sign(logit) * limit, logit)

@@ -26,8 +26,8 @@ class MultiCatnat(Parameterized):
     r"""N independent categorical variables with different numbers of classes.
 
     Scores, probabilities and one-hot vectors of the variables are concatenated in the order of ``trees``; a value is a
-    vector of N class indices. ``log_prob``, ``entropy`` and the KL divergence are those of the whole vector, sums over
-    the variables. Variables with equal trees are computed as one batch of a :class:`Catnat`.
+    vector of N class indices. ``log_prob``, ``entropy`` and ``kl_divergence`` describe the whole vector: they are sums
+    over the variables. Variables with equal trees are computed as one batch of a :class:`Catnat`.
 
     Args:
         scores: The scores of all variables, :math:`\sum_n (K_n - 1)` on the last axis.
@@ -35,7 +35,7 @@ class MultiCatnat(Parameterized):
         activation: "sigmoid", "natural", or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
         temperature: The distribution is p^(1/T) / Z for every variable, as for :class:`Catnat`.
-        unimix: The fraction of every variable's uniform distribution, as for :class:`Catnat`.
+        unimix: The weight of every variable's uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -86,7 +86,7 @@ class MultiCatnat(Parameterized):
 
     @property
     def _parts(self) -> list[tuple[Group, Catnat]]:
-        """For each kind of tree the distribution of its variables, batch + (n,), in the dtype to compute in."""
+        """The groups, each with the distribution of its variables, batch + (n,), in the computing dtype."""
         scores = _plan.to_computing_dtype(self.scores)
         tau = 1.0 if self.temperature is None else self.temperature[..., None]
 
@@ -126,15 +126,15 @@ class MultiCatnat(Parameterized):
         return _joined(self.forest, drawn, "variables")
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
-        """Classes have no derivative: this raises, and says what there is instead."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Int[Array, "*samples_and_batch variables"]) -> Float[Array, "*samples_and_batch"]:
-        """The log-probability of ``value``; axes of samples may stand before the batch."""
+        """Return the log-probability of ``value``, which may have sample axes before the batch."""
         value = self._checked(value)
         found = jnp.concatenate([part.log_prob(value[..., group.variables]) for group, part in self._parts], -1)
         possible = found > _plan.lowest(found)
-        # One masked class rules the whole value out.
+        # One masked class makes the whole value impossible.
         total = jnp.where(possible.all(-1), jnp.where(possible, found, 0).sum(-1), _plan.lowest(found))
         return self._returned(found.sum(-1) if self.mask is None else total)
 
@@ -149,17 +149,17 @@ class MultiCatnat(Parameterized):
         outside = (value < 0) | (value >= sizes)
         if _plan.is_true(outside.any()):
             raise ValueError(
-                f"`value` holds {int(value[outside][0])} for a variable that has no such class: those of the variables "
-                f"are below {_checks.shown(self.forest.sizes)}."
+                f"`value` holds {int(value[outside][0])} for a variable that has no such class: the classes of the "
+                f"variables are below {_checks.shown(self.forest.sizes)}."
             )
         return jnp.clip(value, 0, sizes - 1)
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """The entropy in nats."""
+        """Return the entropy in nats."""
         return self._returned(jnp.concatenate([part.entropy() for _, part in self._parts], -1).sum(-1))
 
     def kl_divergence(self, other: MultiCatnat) -> Float[Array, "*batch"]:
-        """The divergence KL(self || other) from another distribution of the same variables; see :class:`Catnat`."""
+        """Return the divergence KL(self || other) from a distribution of the same variables; see :class:`Catnat`."""
         if not isinstance(other, MultiCatnat):
             raise TypeError(f"`other` is a {type(other).__name__}, but a MultiCatnat is needed.")
         sizes, others = self.forest.sizes, other.forest.sizes
@@ -176,17 +176,17 @@ class MultiCatnat(Parameterized):
         return keep_infinite(found, jnp.promote_types(self.scores.dtype, other.scores.dtype))
 
     def fisher_diagonal(self) -> Float[Array, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.geometry.fisher_diagonal`."""
+        """Return the diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.geometry.fisher_diagonal`."""
         return self._returned(_joined(self.forest, [part.fisher_diagonal() for _, part in self._parts], "nodes"))
 
     # ---- all classes, concatenated ----
 
     def split(self, values: Array) -> tuple[Array, ...]:
-        """Concatenated values of all classes, such as ``probs``, as one array per variable."""
+        """Split concatenated values of all classes, such as ``probs``, into one array per variable."""
         return tuple(lax.split(values, self.forest.sizes, values.ndim - 1))
 
     def one_hot(self, value: Int[Array, "*any variables"]) -> Float[Array, "*any classes"]:
-        """The one-hot vectors of a value's variables, concatenated."""
+        """Return the one-hot vectors of a value's variables, concatenated."""
         places = value + np.cumsum([0, *self.forest.sizes[:-1]])
         zeros = jnp.zeros((*value.shape[:-1], self.forest.num_classes), self.scores.dtype)
         return jnp.put_along_axis(zeros, places, 1, -1, inplace=False)
@@ -195,13 +195,13 @@ class MultiCatnat(Parameterized):
     def rsample_one_hot(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
-        """Draw concatenated one-hot vectors whose gradient is that of the probabilities (straight-through)."""
+        """Draw concatenated one-hot vectors that have the gradient of the probabilities (straight-through)."""
         probs = self.probs
         return self.one_hot(self.sample(sample_shape, key=key)) + (probs - lax.stop_gradient(probs))
 
 
 def _joined(forest: Forest, parts: list[Array], which: str) -> Array:
-    """Values of each group's variables, (..., n) or (..., n, width), concatenated in the order of the forest."""
+    """Concatenate values of each group's variables, (..., n) or (..., n, width), in the order of the forest."""
     axes = 1 if which == "variables" else 2
     flat = [part.reshape(*part.shape[: part.ndim - axes], math.prod(part.shape[part.ndim - axes :])) for part in parts]
     if len(flat) == 1:  # in order already
@@ -211,5 +211,5 @@ def _joined(forest: Forest, parts: list[Array], which: str) -> Array:
 
 @functools.lru_cache(256)
 def _order(forest: Forest, which: str) -> NDArray[np.int64]:
-    """Where each entry of the forest's order stands when the groups are concatenated."""
+    """Return the index of each entry, in the forest's order, among the concatenated groups."""
     return np.argsort(np.concatenate([getattr(group, which).reshape(-1) for group in forest.groups]))

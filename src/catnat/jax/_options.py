@@ -1,6 +1,6 @@
-"""Options of a distribution: a mask, a temperature and unimix, as functions of log-probabilities.
+"""The options of a distribution (mask, temperature and unimix) as functions of log-probabilities.
 
-All work on all classes, O(K). A distribution without options does not come here.
+All of them compute all classes, O(K). A distribution without options does not call them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from catnat.jax._dense import log_add
 from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree
 
-# Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
+# Logarithms over the temperature are clamped to this far below the largest: probability 0 in every dtype.
 _FAR_BELOW = 1e9
 
 
 @functools.partial(jax.jit, static_argnames=("unimix", "zero"))
 def apply(logs: Array, valid: Array | None, temperature: Array | None, unimix: float, zero: float) -> Array:
-    """The log-probabilities of the distribution with these options; the smallest finite number at masked classes.
+    """Return the log-probabilities with these options applied; the smallest finite number at masked classes.
 
     Args:
-        logs: Those of the tree, (..., K).
+        logs: The log-probabilities without options, (..., K).
         valid: The valid classes, (..., K).
-        temperature: The exponent is one over it; shape (...).
+        temperature: The temperature T of the exponent 1/T, shape (...).
         unimix: The weight of the uniform distribution over the valid classes.
-        zero: What a class of probability 0 has at most: it keeps that at any temperature.
+        zero: The largest log-probability of an impossible class, which stays impossible at any temperature.
     """
     if valid is not None or temperature is not None:
         logs = jax.nn.log_softmax(_tempered(fill(logs, valid), temperature, zero), -1)
@@ -43,34 +43,34 @@ def apply(logs: Array, valid: Array | None, temperature: Array | None, unimix: f
 
 
 def fill(logs: Array, valid: Array | None) -> Array:
-    """``logs``, but the smallest finite number at masked classes."""
+    """Replace ``logs`` at masked classes by the smallest finite number."""
     return logs if valid is None else jnp.where(valid, logs, _plan.lowest(logs))
 
 
 def mix(logs: Array, unimix: float, count: Array | int) -> Array:
-    """The logarithm of (1 - u) p + u / count."""
+    """Return the logarithm of (1 - u) p + u / count, where u is ``unimix``."""
     uniform = math.log(unimix) - jnp.log(jnp.asarray(count, logs.dtype))
     return log_add(logs + math.log1p(-unimix), uniform)
 
 
 def _tempered(logs: Array, temperature: Array | None, zero: float) -> Array:
-    """Logarithms of p^(1/T), from the largest down; where p is 0 (at most ``zero``) or masked it stays so."""
+    """Return relative logarithms of p^(1/T); impossible classes (at most ``zero``) and masked ones stay so."""
     if temperature is None:
         return logs
     tempered, lowest = apply_temperature(logs, temperature[..., None]), _plan.lowest(logs)
     if zero > lowest:
         impossible = logs <= zero
-        possible = ~impossible.all(-1, keepdims=True)  # or valid classes would keep no order
+        possible = ~impossible.all(-1, keepdims=True)  # else the valid classes would lose their order
         tempered = jnp.where(impossible & possible, zero, tempered)
     return jnp.where(logs <= lowest, lowest, tempered)
 
 
 def apply_temperature(logs: Array, temperature: float | Array) -> Array:
-    """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
+    """Return ``logs / temperature`` relative to the largest entry; its softmax is p^(1/T) / Z.
 
-    Nothing overflows in either pass, however small or large the temperature is.
+    Neither pass overflows, however small or large the temperature is.
     """
-    # So its inverse is finite.
+    # The inverse of tau must be finite.
     tau = jnp.maximum(jnp.asarray(temperature, logs.dtype), float(jnp.finfo(logs.dtype).tiny) ** 0.5)
     below = logs - lax.stop_gradient(logs.max(-1, keepdims=True))
     return jnp.maximum(below, -_FAR_BELOW * lax.stop_gradient(tau)) / tau
@@ -78,13 +78,13 @@ def apply_temperature(logs: Array, temperature: float | Array) -> Array:
 
 @jax.jit
 def entropy(logs: Array, valid: Array | None) -> Array:
-    """The entropy, class by class, of log-probabilities that are not floored."""
-    # At masked classes the logarithm must be a number that any gradient may be multiplied with.
+    """Return the entropy as a sum over classes, from log-probabilities that are not floored."""
+    # At masked classes the smallest finite number is replaced: its product with a gradient would overflow.
     return (-jnp.exp(logs) * (logs if valid is None else jnp.where(valid, logs, 0))).sum(-1)
 
 
 def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None) -> Array:
-    """KL(p || q) class by class; infinite where only q masks a class. One that p never takes is ignored."""
+    """Return KL(p || q) as a sum over the classes that p can take; infinite if q masks one of them."""
     if p_logs.shape[-1] != q_logs.shape[-1]:
         raise ValueError(
             f"The distributions have {p_logs.shape[-1]} and {q_logs.shape[-1]} classes: they must have the same ones."
@@ -99,10 +99,10 @@ def divergence(probs: Array, p_logs: Array, q_logs: Array, q_valid: Array | None
 
 
 def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | Forest) -> Bool[Array, "*batch"]:
-    """Which rows of a mask can be used: those that leave at least one class of every variable.
+    """Return which rows of a mask have at least one valid class for every variable.
 
-    Where its values are known a distribution raises for a row that leaves none. While a function is traced, by ``jit``
-    or ``vmap``, it cannot, and treats the row as unmasked: this function tells which rows those are.
+    A distribution raises for the other rows if the mask's values are known. While a function is traced, by ``jit`` or
+    ``vmap``, it cannot raise, and treats such a row as unmasked: this function finds these rows.
 
     Args:
         mask: Boolean, True for valid classes.
@@ -121,7 +121,7 @@ def validate_mask(mask: Bool[Array, "*batch classes"], classes: int | Tree | For
 
 
 def given_mask(mask: Array | None, valid_classes: Array | None, num_classes: int) -> Array | None:
-    """The checked mask (..., K) that a user gives, as it is or as indices of the valid classes."""
+    """Return the checked mask (..., K), given as a mask or as indices of the valid classes; None if not given."""
     if valid_classes is None:
         return None if mask is None else _as_boolean(mask, num_classes)
     if mask is not None:
@@ -130,7 +130,7 @@ def given_mask(mask: Array | None, valid_classes: Array | None, num_classes: int
 
 
 def usable_mask(mask: Array) -> Array:
-    """A mask (..., K) with every class of an all-masked row made valid; where values are known such a row raises."""
+    """Return a mask (..., K) with all classes valid in all-masked rows; raise for such rows if values are known."""
     left = mask.any(-1, keepdims=True)
     if _plan.is_true(~left.all()):
         raise ValueError(
@@ -149,12 +149,12 @@ def _as_boolean(mask: Array, num_classes: int) -> Array:
 
 
 def checked_indices(indices: Array, num_classes: int) -> Array:
-    """Indices (..., m) of valid classes, padded with -1; checked by value where values are known."""
+    """Return indices (..., m) of valid classes, padded with -1; their values are checked if known."""
     indices = _plan.check_array(indices, "valid_classes")
     if not jnp.issubdtype(indices.dtype, jnp.integer) or indices.ndim == 0:
         _checks.not_indices(indices.dtype, indices.shape)
     if not jnp.issubdtype(indices.dtype, jnp.signedinteger) or indices.dtype.itemsize < 4:
-        indices = indices.astype(int)  # a small dtype could not hold what it is compared with
+        indices = indices.astype(int)  # a smaller dtype may not hold the number of classes
     outside = (indices < -1) | (indices >= num_classes)
     if _plan.is_true(outside.any()):
         raise ValueError(
@@ -166,7 +166,7 @@ def checked_indices(indices: Array, num_classes: int) -> Array:
 
 def _from_indices(indices: Array, num_classes: int) -> Array:
     indices = checked_indices(indices, num_classes)
-    padding = jnp.where(indices < 0, num_classes, indices)  # no such class: dropped
+    padding = jnp.where(indices < 0, num_classes, indices)  # out of bounds: dropped
     valid = jnp.zeros((*indices.shape[:-1], num_classes), bool)
     return jnp.put_along_axis(valid, padding, True, -1, inplace=False, mode="drop")
 
@@ -175,7 +175,7 @@ def _from_indices(indices: Array, num_classes: int) -> Array:
 
 
 def checked_temperature(temperature: Any, scores: Array) -> Array:
-    """Temperatures in the batch shape of ``scores`` and the dtype they compute in, checked where they are known."""
+    """Return temperatures in the batch shape and the computing dtype of ``scores``, checked if known."""
     batch, dtype = scores.shape[:-1], _plan.to_computing_dtype(scores).dtype
     limits, tau = jnp.finfo(dtype), jnp.asarray(temperature, dtype)
     if tau.shape != () and not _checks.broadcasts(tau.shape, batch):

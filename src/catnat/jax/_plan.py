@@ -1,7 +1,7 @@
-"""What is known before any score is: checked arguments, and a plan with every constant of a tree and an activation.
+"""Checks of arguments, and the plan of a tree and an activation: all constants that do not depend on the scores.
 
-All constants are NumPy arrays, built once. Inside a compiled function they become part of the program, so those of
-large trees must be few or short: balanced trees need none but runs of equal values, other trees two tables of integers.
+The constants are NumPy arrays, built once. They become part of every compiled function, so large trees must have few
+or short ones: balanced trees need only runs of equal values, other trees two tables of integers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from catnat.trees import tables
 from catnat.trees.builders import as_tree
 from catnat.trees.tree import Tree
 
-# Up to here all classes are computed even where only some are needed: a few large operations beat many small ones.
+# Up to this K all classes are computed even if few are needed: a few large operations are faster than many small ones.
 MOST_DENSE_CLASSES = 64
-# The path to a class in a deeper tree (a chain, say) is not followed: sums along all paths at once take fewer steps.
+# In a deeper tree (a chain, say) single paths are not walked: sums along all paths at once take fewer steps.
 MOST_WALKED_LEVELS = 64
-# Constants of up to this many nodes are kept as they are; longer ones as runs of equal nodes, if these are few.
+# Constants of up to _LONG nodes are stored in full, longer ones as runs of equal nodes, if there are at most _FEW_RUNS.
 _LONG = 1 << 10
 _FEW_RUNS = 1 << 8
 
@@ -37,7 +37,7 @@ cached = functools.lru_cache(512)
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A tree, an activation, and the dtype to compute in: static, and all that does not depend on the scores."""
+    """A tree, an activation and the computing dtype: the static arguments, which do not depend on the scores."""
 
     tree: Tree
     activation: Activation
@@ -45,18 +45,18 @@ class Plan:
 
     @property
     def walks(self) -> bool:
-        """Whether to walk paths, rather than compute all classes: not where K is small or the tree deep."""
+        """Whether to walk paths instead of computing all classes: False if K is small or the tree is deep."""
         return self.tree.num_classes > MOST_DENSE_CLASSES and self.tree.depth <= MOST_WALKED_LEVELS
 
     @property
     def is_natural(self) -> bool:
-        """Whether the activation is computed by its band: the exact type, as a subclass may compute something else."""
+        """Whether the activation is computed by its band: only for the exact type, as a subclass may differ."""
         return type(self.activation) is natural
 
     def constants(self, index: Array | None = None) -> tuple[Any, ...]:
-        """The activation's constants at all nodes, or at those of ``index`` in its shape; floats if nodes are alike.
+        """Return the activation's constants at all nodes, or at ``index`` in its shape; floats if all nodes are equal.
 
-        The edges of the natural activation's :class:`catnat.activations.Band`, or the offset of any other.
+        They are the edges of the natural activation's :class:`catnat.activations.Band`, or the offset of any other.
         """
         rows, starts = _constants(self)
         if starts is not None and len(starts) == 1:
@@ -68,13 +68,13 @@ class Plan:
             return tuple(rows)
         lengths = np.diff(starts, append=self.tree.num_nodes)
         runs = [jnp.broadcast_to(rows[:, [run]], (len(rows), int(size))) for run, size in enumerate(lengths)]
-        # The barrier: built once, and not again for every row of a batch.
+        # With the barrier they are built once, not again for every row of a batch.
         return tuple(lax.optimization_barrier(jnp.concatenate(runs, axis=1)))
 
 
 @cached
 def _constants(plan: Plan) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
-    """The constants of every node, (n, K-1); or those of every run of equal nodes, and where the runs start."""
+    """Return the constants of every node, (n, K-1), or of every run of equal nodes with the first node of each run."""
     tree, activation = plan.tree, plan.activation
     rows: tuple[Any, ...] = (activation.offset(tree).astype(plan.dtype),)
     if isinstance(activation, natural) and plan.is_natural:
@@ -90,24 +90,24 @@ def _constants(plan: Plan) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
 
 @cached
 def path_matrix(tree: Tree, to: str, dtype: Any) -> NDArray[Any]:
-    """Whether a no, then whether a yes, at a node lies on a path: 0/1, twice the nodes x leaves or x nodes."""
+    """Return the 0/1 matrix of the branches, all no, then all yes, on the paths: (2 (K-1), leaves or nodes)."""
     return tables.path_branches(tree, to).astype(dtype).reshape(2 * tree.num_nodes, -1)
 
 
 @cached
 def edges(tree: Tree) -> NDArray[np.int32]:
-    """The edge above every id, as twice its parent plus its bit; above the root it is twice the number of nodes."""
+    """Return the edge above every id, as twice its parent plus its bit; for the root, twice the number of nodes."""
     return np.where(tree.parents < 0, 2 * tree.num_nodes, 2 * tree.parents + tree.bits).astype(np.int32)
 
 
 @cached
 def children(tree: Tree) -> NDArray[np.int32]:
-    """The children of all nodes one after the other, that of an edge at its number: no, yes, no, yes ..."""
+    """Return the child below every edge: the no child of the first node, its yes child, and so on."""
     return tree.child_ids.astype(np.int32).reshape(-1)
 
 
 def look_up(table: Any, index: Array | NDArray[Any]) -> Array:
-    """``table[index]`` along the first axis, for indices that are known to exist."""
+    """Return ``table[index]`` along the first axis; the indices must be within bounds."""
     return jnp.asarray(table).at[index].get(mode="promise_in_bounds")
 
 
@@ -115,7 +115,7 @@ def look_up(table: Any, index: Array | NDArray[Any]) -> Array:
 
 
 def prepare(scores: Array, tree: Tree | int | None, activation: Activation | str) -> tuple[Array, Plan, Any]:
-    """Scores in the dtype to compute in, the plan for them, and the dtype of results."""
+    """Return the scores in the computing dtype, their plan, and the dtype of results."""
     scores = check_scores(scores)
     tree = as_tree(tree, scores.shape[-1] + 1)
     _checks.width_of_scores(scores.shape[-1], tree.num_classes)
@@ -124,12 +124,12 @@ def prepare(scores: Array, tree: Tree | int | None, activation: Activation | str
 
 
 def check_scores(scores: Any) -> Array:
-    """Scores of whatever number of nodes, or say what is wrong with them."""
+    """Return the scores of any number of nodes as an array; raise if they are not floating-point."""
     return check_floating(scores, "scores", "score per node", "K-1", least=0)
 
 
 def check_floating(values: Any, name: str, one: str, width: str, least: int = 1) -> Array:
-    """A floating-point array with at least so many entries on a last axis, or say what is wrong with it."""
+    """Return ``values`` as an array; raise unless it is floating-point with at least ``least`` entries per row."""
     values = check_array(values, name)
     if not jnp.issubdtype(values.dtype, jnp.floating) or values.ndim == 0 or values.shape[-1] < least:
         raise TypeError(
@@ -140,18 +140,18 @@ def check_floating(values: Any, name: str, one: str, width: str, least: int = 1)
 
 
 def check_array(value: Any, name: str) -> Array:
-    """``value`` as a JAX array; like the functions of JAX, those of catnat take no lists."""
+    """Return ``value`` as a JAX array; raise for lists, as functions of JAX do."""
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise TypeError(f"`{name}` is a {type(value).__name__}, but a jax.Array is needed: jnp.asarray({name}).")
     return jnp.asarray(value)
 
 
 def class_indices(classes: Any, name: str) -> Array:
-    """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
+    """Return classes in the dtype of indices, because a smaller dtype may not hold K or -100."""
     if isinstance(classes, np.ndarray) and classes.dtype.kind in "iu":
         limits = jnp.iinfo(jnp.asarray(0).dtype)
         outside = (classes < int(limits.min)) | (classes > int(limits.max))
-        if outside.any():  # JAX would wrap them around, to some class that exists
+        if outside.any():  # JAX would wrap them around to other classes
             raise ValueError(f"`{name}` holds {classes[outside][0]}, but indices are at most {limits.max} here.")
     classes = check_array(classes, name)
     if not jnp.issubdtype(classes.dtype, jnp.integer):
@@ -160,7 +160,7 @@ def class_indices(classes: Any, name: str) -> Array:
 
 
 def existing_classes(classes: Any, num_classes: int) -> Array:
-    """Class indices that exist, in the dtype of indices; where values are not known, the nearest that do."""
+    """Return existing class indices in the dtype of indices; raise for others, or clamp them while traced."""
     classes = class_indices(classes, "classes")
     outside = (classes < 0) | (classes >= num_classes)
     if is_true(outside.any()):
@@ -172,7 +172,7 @@ def existing_classes(classes: Any, num_classes: int) -> Array:
 
 
 def takes_key(function: _checks.Function) -> _checks.Function:
-    """For functions with a keyword ``key``: a call without it, or with what is no key, says what is needed."""
+    """Wrap a function with a keyword ``key`` to raise if the key is missing or is not a random key."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -196,7 +196,7 @@ def check_key(key: Any) -> None:
 
 
 def is_true(condition: Array) -> bool:
-    """Whether ``condition`` holds, as far as can be told: not while a function is traced."""
+    """Return whether ``condition`` is known to hold; False while it is traced."""
     return not isinstance(condition, jax.core.Tracer) and bool(condition)
 
 
@@ -204,12 +204,12 @@ def is_true(condition: Array) -> bool:
 
 
 def expand(values: Array, batch: Sequence[int]) -> Array:
-    """``values`` with the last axis they have and this batch shape."""
+    """Broadcast ``values`` to this batch shape, keeping the last axis."""
     return jnp.broadcast_to(values, (*batch, values.shape[-1]))
 
 
 def behind_batch(values: Array, batch: Sequence[int]) -> tuple[Array, Callable[[Array], Array]]:
-    """Values whose sample axes stand behind the batch, batch + (n,), and how to bring results back.
+    """Move sample axes behind the batch, batch + (n,); return the values and the function that moves results back.
 
     Repeated reads of a row are then one gather, and no row is copied.
     """
@@ -229,7 +229,7 @@ def behind_batch(values: Array, batch: Sequence[int]) -> tuple[Array, Callable[[
 
 
 def to_computing_dtype(values: Array) -> Array:
-    """``values`` to compute with: half precision computes in float32."""
+    """Return ``values`` in the computing dtype: float32 for half precision, else their own dtype."""
     if values.dtype == jnp.float16:
         return _from_float16(values)
     return values.astype(jnp.float32) if values.dtype.itemsize < 4 else values
@@ -242,7 +242,7 @@ def _from_float16(values: Array) -> Array:
 
 
 def _clamp_gradient(_: None, grad: Array) -> tuple[Array]:
-    limit = float(jnp.finfo(jnp.float16).max) / 4  # room to add a few
+    limit = float(jnp.finfo(jnp.float16).max) / 4  # leaves room to add a few
     return (jnp.clip(grad, -limit, limit).astype(jnp.float16),)
 
 
@@ -250,7 +250,7 @@ _from_float16.defvjp(lambda values: (values.astype(jnp.float32), None), _clamp_g
 
 
 def clamp_to_dtype(values: Array, dtype: Any) -> Array:
-    """``values`` in ``dtype``, with what overflows it at its largest or smallest finite number."""
+    """Convert ``values`` to ``dtype``, clamped to its finite range."""
     if values.dtype == dtype:
         return values
     limits = jnp.finfo(dtype)
@@ -258,5 +258,5 @@ def clamp_to_dtype(values: Array, dtype: Any) -> Array:
 
 
 def lowest(like: Array) -> float:
-    """The smallest finite number of an array's dtype."""
+    """Return the smallest finite number of an array's dtype."""
     return float(jnp.finfo(like.dtype).min)

@@ -1,7 +1,7 @@
-"""The most probable classes without looking at all of them.
+"""A search for the k most probable classes that does not read the whole tree.
 
-The probability of reaching a node bounds that of every class below it. So a subtree whose root is less probable than k
-classes already found is never entered.
+The probability of reaching a node bounds the probability of every class below it. So a subtree whose root is less
+probable than k classes already found is skipped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from catnat.jax import _walk
 from catnat.jax._plan import Plan
 from catnat.jax._walk import LazyScores
 
-# A step of the search reads all nodes of so many levels below a place. It ends at so many places.
+# A step of the search reads all nodes of _LEVELS levels below a place, and ends at _BLOCK places.
 _LEVELS = 5
 _BLOCK = 2**_LEVELS
-# Places that are kept before the search turns from the most probable ones to the last ones found.
+# With more open places than this, the search continues from the last ones found instead of the most probable one.
 _MOST_PLACES = 512
 
 
@@ -38,26 +38,26 @@ class TopK(NamedTuple):
     """
 
     values: Float[Array, "*batch k"]
-    """Their log-probabilities."""
+    """The log-probabilities of the classes."""
     indices: Int[Array, "*batch k"]
     """The classes."""
     proven: Bool[Array, "*batch"]
-    """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
+    """Whether it is proven that no other class is more probable; False if ``max_nodes`` ended the search first."""
     visited: Int[Array, "*batch"]
-    """How many of the K-1 nodes were read."""
+    """The number of nodes read, of K-1."""
 
 
 class _State(NamedTuple):
-    """Leaves found and nodes still open, with the log-probability of reaching each; -inf for none."""
+    """The leaves found and the nodes still open, with their log-probabilities; -inf marks empty entries."""
 
-    leaves: Array  # the k most probable ones, in their order
+    leaves: Array  # the k most probable ones, best first
     leaf_log_prob: Array
     nodes: Array
     node_log_prob: Array
     visited: Array
 
     def bounds(self) -> Array:
-        """What the classes below the nodes can reach, where that is more than the k-th leaf's; -inf elsewhere."""
+        """Return the bound of the classes below each node, or -inf if it does not exceed the k-th leaf's value."""
         return jnp.where(self.node_log_prob > self.leaf_log_prob[-1], self.node_log_prob, -jnp.inf)
 
 
@@ -68,12 +68,12 @@ class _Search(NamedTuple):
     max_nodes: int
 
     def start(self) -> _State:
-        """The root is open, and nothing is found."""
-        # Beyond _MOST_PLACES the node read is one of the last _BLOCK, and the places below it are written behind them:
-        # less than two blocks further. One way down is at most depth / _LEVELS + 1 such steps.
+        """Return the state in which the root is open and no leaf is found."""
+        # Beyond _MOST_PLACES the node read is one of the last _BLOCK, and the places below it are appended: less than
+        # two blocks more. A descent takes at most depth / _LEVELS + 1 such steps.
         size = _MOST_PLACES + 2 * _BLOCK * (2 + self.plan.tree.depth // _LEVELS)
         nothing = functools.partial(jnp.full, fill_value=-jnp.inf, dtype=self.plan.dtype)
-        # Inside shard_map, what a loop carries must differ between devices from the start: a 0 that might not be one.
+        # Inside shard_map, a loop's carry must vary over devices from the start: this 0 is computed from the scores.
         _, yes = _walk.branches_at(self.scores, jnp.zeros((), int), self.plan, floored=True)
         root = zero = (yes > 1).astype(int)
         return _State(
@@ -85,15 +85,15 @@ class _Search(NamedTuple):
         )
 
     def going(self, state: _State) -> Array:
-        """Whether something is open, and may still be read; until k leaves are found it always may."""
+        """Return whether to continue: a node is open, and fewer than k leaves are found or nodes may still be read."""
         may = (state.visited < self.max_nodes) | jnp.isneginf(state.leaf_log_prob[-1])
         return may & (state.bounds() > -jnp.inf).any()
 
     def deeper(self, state: _State) -> _State:
-        """Compute the nodes of some levels below the most probable node.
+        """Read the nodes of some levels below the most probable open node.
 
-        First, and whenever too many places are kept, it is that of the last places found. So leaves are reached soon,
-        and the number of places stays bounded.
+        At first, and whenever too many places are open, only the last places found are candidates. So leaves are
+        reached soon, and the number of places stays bounded.
         """
         place, bounds = jnp.arange(len(state.nodes)), state.bounds()
         height = (place + 1).max(initial=0, where=bounds > -jnp.inf)
@@ -114,7 +114,7 @@ class _Search(NamedTuple):
         )
 
     def below(self, node: Array, log_prob: Array, least: Array) -> tuple[Array, Array, Array]:
-        """The places some levels below a node, their log-probabilities, and how many nodes were read on the way."""
+        """Return the places some levels below a node, their log-probabilities, and the number of nodes read."""
         levels, tree = [node[None]], self.plan.tree
         for _ in range(_LEVELS):
             levels.append(jnp.concatenate([_walk.step(levels[-1], bit, tree) for bit in (0, 1)]))
@@ -124,7 +124,7 @@ class _Search(NamedTuple):
         for at in levels[:-1]:
             no, yes = (branch[start : start + len(at)] for branch in branches)
             leaf = at >= tree.num_nodes
-            # A leaf stays, and has no other side. What is less probable than k leaves is not read.
+            # A leaf stays in place and has no other side. A node less probable than k leaves is not read.
             reads = ~leaf & (reached > least)
             sides = jnp.where(leaf, 0, no), jnp.where(leaf, -jnp.inf, yes)
             reached = jnp.where(leaf | reads, reached, -jnp.inf)
@@ -135,7 +135,7 @@ class _Search(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("k", "max_nodes", "plan"))
 def topk(scores: LazyScores, k: int, max_nodes: int | None, plan: Plan) -> TopK:
-    """The k most probable classes of every input, and whether that is proven."""
+    """Return the k most probable classes of every input, and whether this is proven."""
     scores, batch = lax.stop_gradient(scores), scores.shape[:-1]
     if plan.tree.num_nodes == 0:
         zeros = jnp.zeros(batch, int)

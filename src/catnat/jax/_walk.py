@@ -1,4 +1,4 @@
-"""One path at a time, O(depth): the nodes on the way to a class, and descents from the root.
+"""Operations on single paths, O(depth): the nodes on the path to a class, and descents from the root.
 
 A place is an id: a node, or K - 1 + k for the leaf of class k. Balanced trees are walked by heap arithmetic, other
 trees by tables of edges or children.
@@ -26,9 +26,9 @@ from catnat.trees.tree import Tree, first_leaf
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LazyScores:
-    """Scores that are made where they are read: an input times the node's row of weights.
+    """Scores that are computed when they are read: an input times the node's row of weights.
 
-    Where rows are split between devices, these are the rows from ``first`` on.
+    If rows are split between devices, ``weight`` has the rows from ``first`` on.
     """
 
     input: Array
@@ -38,11 +38,11 @@ class LazyScores:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that the array of these scores would have."""
+        """The shape of these scores as an array."""
         return (*self.input.shape[:-1], len(self.weight))
 
     def read(self, index: Array) -> Array:
-        """The scores of the nodes ``index``; arbitrary if the row is not here."""
+        """Return the scores of the nodes ``index``; arbitrary for a row on another device."""
         here = jnp.clip(index - self.first, 0, len(self.weight) - 1)
         more = tuple(range(self.input.ndim - 1, index.ndim))
         scores = (_plan.look_up(self.weight, here) * jnp.expand_dims(self.input, more)).sum(-1)
@@ -51,7 +51,7 @@ class LazyScores:
         return _plan.to_computing_dtype(scores)
 
     def holds(self, index: Array) -> Array:
-        """Whether the row of a node is here; -1 is no node."""
+        """Return whether the row of a node is on this device; False for -1, which is no node."""
         return (index >= self.first) & (index < self.first + len(self.weight))
 
 
@@ -59,13 +59,13 @@ Scores = Array | LazyScores
 
 
 def branches_at(scores: Scores, index: Array, plan: Plan, *, floored: bool) -> Branches:
-    """The log-probabilities of both branches of the nodes ``index``, whose leading axes are the scores' batch."""
+    """Return the log-probabilities of both branches of the nodes ``index``, with the scores' batch as leading axes."""
     found = scores.read(index) if isinstance(scores, LazyScores) else pick(scores, index)
     return _branches.branch_log_probs(found, plan, index, floored=floored)
 
 
 def pick(values: Array, index: Array) -> Array:
-    """The entries of each row of ``values`` at its own indices, which may have further axes."""
+    """Return the entries of each row of ``values`` at its own indices, which may have further axes."""
     batch = values.shape[:-1]
     flat = index.reshape(*batch, math.prod(index.shape[len(batch) :]))  # no -1: the batch may be empty
     return jnp.take_along_axis(values, flat, -1, mode="promise_in_bounds").reshape(index.shape)
@@ -73,7 +73,7 @@ def pick(values: Array, index: Array) -> Array:
 
 @jax.jit
 def pick_samples(values: Array, classes: Array) -> Array:
-    """The entries of each row at its own classes; axes of samples may stand before the batch."""
+    """Return the entries of each row at its own classes, which may have sample axes before the batch."""
     queries, back = _plan.behind_batch(classes, values.shape[:-1])
     return back(pick(_plan.expand(values, queries.shape[:-1]), queries))
 
@@ -82,7 +82,7 @@ def pick_samples(values: Array, classes: Array) -> Array:
 
 
 def path_log_prob(scores: Scores, classes: Array, plan: Plan, *, floored: bool = True) -> Array:
-    """The log-probability of ``classes``, batch + any axes, reading their paths only."""
+    """Return the log-probability of ``classes``, batch + any axes, reading only their paths."""
     index, bits = path(classes, plan.tree)
     on_path = scores.holds(index) if isinstance(scores, LazyScores) else index >= 0
     no, yes = branches_at(scores, jnp.maximum(index, 0), plan, floored=floored)
@@ -90,7 +90,7 @@ def path_log_prob(scores: Scores, classes: Array, plan: Plan, *, floored: bool =
 
 
 def path(classes: Array, tree: Tree) -> tuple[Array, Array]:
-    """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
+    """Return the nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node."""
     if tree.kind == "balanced":
         heap = classes + first_leaf(tree)
         heap = jnp.where(heap >= 2 * tree.num_classes, heap - tree.num_classes, heap)
@@ -111,12 +111,12 @@ def path(classes: Array, tree: Tree) -> tuple[Array, Array]:
 
 
 def node(at: Array, tree: Tree) -> Array:
-    """The node to read at a place; at a leaf any will do, since its branch changes nothing."""
+    """Return the node to read at a place; for a leaf an arbitrary node, whose branch is ignored."""
     return jnp.minimum(at, tree.num_nodes - 1)
 
 
 def step(at: Array, bits: Array | int, tree: Tree) -> Array:
-    """The place below, on the side of the branch; a leaf stays where it is."""
+    """Return the place below on the side of the branch; a leaf stays in place."""
     if tree.kind == "balanced":
         heap = 2 * at + 2 + bits
         classes = heap - first_leaf(tree)
@@ -137,13 +137,13 @@ def descend(yes: Callable[[Array], Array], tree: Tree, shape: Sequence[int], key
         uniform = jax.random.uniform(jax.random.fold_in(key, level), at.shape, dtype)
         return step(at, (uniform < yes(node(at, tree))).astype(at.dtype), tree)
 
-    # The first step before the loop: inside shard_map, what a loop carries must differ between devices from the start.
+    # The first step comes before the loop: inside shard_map, a loop's carry must vary over devices from the start.
     return lax.fori_loop(1, tree.depth, down, down(0, at)) - tree.num_nodes
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "sample_shape"))
 def draw(scores: Scores, sample_shape: tuple[int, ...], key: Array, plan: Plan) -> Array:
-    """Draw classes, sample shape + batch, reading the nodes on the way only."""
+    """Draw classes, sample shape + batch, reading only the nodes on their paths."""
     scores, batch = lax.stop_gradient(scores), scores.shape[:-1]
 
     def yes(index: Array) -> Array:
@@ -155,7 +155,7 @@ def draw(scores: Scores, sample_shape: tuple[int, ...], key: Array, plan: Plan) 
 
 @functools.partial(jax.jit, static_argnames=("plan", "sample_shape"))
 def draw_among(scores: Scores, classes: Array, sample_shape: tuple[int, ...], key: Array, plan: Plan) -> Array:
-    """Draw some of ``classes``, batch + (m,), padded with -1; reads their paths only. One given twice counts once."""
+    """Draw among ``classes``, batch + (m,), padded with -1, reading only their paths; duplicates count once."""
     classes = jnp.sort(classes, -1)
     again = jnp.diff(classes, axis=-1, prepend=-1) == 0
     logs = path_log_prob(lax.stop_gradient(scores), jnp.maximum(classes, 0), plan, floored=False)
@@ -165,9 +165,9 @@ def draw_among(scores: Scores, classes: Array, sample_shape: tuple[int, ...], ke
 
 @functools.partial(jax.jit, static_argnames="sample_shape")
 def draw_by_log_probs(logs: Array, sample_shape: tuple[int, ...], key: Array) -> Array:
-    """Draw classes with probabilities ``exp(logs)``; one whose exponential is 0 is never drawn."""
+    """Draw classes with probabilities ``exp(logs)``; a class whose exponential is 0 is never drawn."""
     logs = lax.stop_gradient(logs)
-    # Any tree can carry them: a balanced one takes the fewest steps.
+    # Every tree gives the same distribution; a balanced one takes the fewest steps.
     tree, possible = balanced(logs.shape[-1]), jnp.exp(logs) > 0
     no, yes = _dense.log_masses(jnp.where(possible, logs, -math.inf), tree)
     probs = jax.nn.sigmoid(yes - jnp.where(jnp.isneginf(yes), 0, no))  # exactly 0 or 1 where one side is -inf
@@ -176,7 +176,7 @@ def draw_by_log_probs(logs: Array, sample_shape: tuple[int, ...], key: Array) ->
 
 
 def before_batch(drawn: Array, sample_shape: tuple[int, ...]) -> Array:
-    """Draws with their axis in front of the batch, as the sample shape."""
+    """Move the last axis of draws before the batch, in the sample shape."""
     drawn = jnp.moveaxis(drawn, -1, 0)
     return drawn.reshape((*sample_shape, *drawn.shape[1:]))
 
@@ -185,8 +185,8 @@ def descend_without_replacement(scores: Array, count: int, key: Array, plan: Pla
     """Draw ``count`` distinct classes in Plackett-Luce order, batch + (count,), splitting Gumbel maxima downwards.
 
     The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
-    as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
-    The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
+    as its location. It is on the yes side with probability a; the other side's maximum is a Gumbel truncated at it. The
+    ``count`` best subtrees of a level contain the ``count`` best leaves, so only they are followed.
     """
     tree, dtype, shape = plan.tree, plan.dtype, (*scores.shape[:-1], 1)
     at, log_prob = jnp.zeros(shape, int), jnp.zeros(shape, dtype)
@@ -214,13 +214,13 @@ def descend_without_replacement(scores: Array, count: int, key: Array, plan: Pla
 
 
 def log_exponential(key: Array, shape: Sequence[int], dtype: Any) -> Array:
-    """Logarithms of exponential variables, finite: Gumbel variables with their sign turned."""
-    # Uniform numbers are multiples of the dtype's eps: one that came out as 0 lies, on average, half of that above.
+    """Draw finite logarithms of exponential variables, that is negated Gumbel variables."""
+    # Uniform numbers are multiples of the dtype's eps: a 0 stands for a number that is eps / 2 on average.
     uniform = jax.random.uniform(key, tuple(shape), dtype)
     return jnp.log(jnp.maximum(-jnp.log1p(-uniform), float(jnp.finfo(dtype).eps) / 2))
 
 
 def add_gumbel_noise(log_probs: Array, possible: Array | None, sample_shape: tuple[int, ...], key: Array) -> Array:
-    """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
+    """Add Gumbel noise to log-probabilities, for every sample; impossible classes get the smallest finite number."""
     noisy = log_probs - log_exponential(key, (*sample_shape, *log_probs.shape), log_probs.dtype)
     return noisy if possible is None else jnp.where(possible, noisy, _plan.lowest(noisy))

@@ -1,8 +1,8 @@
-"""Distributions: the categorical family, parameterized by scores on a tree, as pytrees.
+"""Categorical distributions, parameterized by scores on a tree, as pytrees.
 
-The arrays of a distribution are its leaves; the tree, the activation and unimix are static. So it goes in and out of
+The arrays of a distribution are its leaves; the tree, the activation and unimix are static. So it can pass through
 ``jit``, ``vmap`` and ``scan``. Names are those of the PyTorch counterpart; draws take ``sample_shape`` and a ``key``.
-``probs``, ``logits`` and ``mode`` compute all classes whenever they are needed; a compiler does so once.
+``probs``, ``logits`` and ``mode`` compute all classes at every access; a compiled function does so once.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = ["Catnat", "OneHotCatnat", "OneHotCatnatStraightThrough", "RelaxedOneH
 
 _Self = TypeVar("_Self", bound="Parameterized")
 
-# Frozen, with a constructor that checks. It is not run when a transformation takes a pytree apart and rebuilds it.
+# Frozen, with a constructor that checks. It does not run when a transformation flattens and rebuilds the pytree.
 as_data = functools.partial(dataclasses.dataclass, frozen=True, eq=False, init=False)
 takes_scores = _checks.explains(**_checks.NOT_SCORES)
-"""For constructors: whoever passes logits or probabilities by name is told what there is instead."""
+"""Decorator of constructors: an argument ``logits`` or ``probs`` raises and names the alternative."""
 
 
 class Parameterized:
-    """What all distributions have in common: frozen data with scores, and pytrees."""
+    """Base class of all distributions: frozen data with scores, registered as a pytree."""
 
     scores: Array
 
-    # The leaves of the pytree, each with its number of axes behind the batch.
+    # The leaves of the pytree, each with the number of its axes behind the batch.
     _arrays: ClassVar[dict[str, int]] = {"scores": 1, "mask": 1, "temperature": 0}
 
     def __init_subclass__(cls) -> None:
@@ -53,7 +53,7 @@ class Parameterized:
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """The shape of independent variables."""
+        """The shape of the batch of independent variables."""
         return self.scores.shape[:-1]
 
     @property
@@ -62,7 +62,7 @@ class Parameterized:
         return ()
 
     def expand(self: _Self, batch_shape: Sequence[int]) -> _Self:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         arrays, static = _flatten(self)
 
         def widen(values: Array, axes: int) -> Array:
@@ -73,12 +73,12 @@ class Parameterized:
         return _unflatten(type(self), static, wide)
 
     def _returned(self, values: Array) -> Array:
-        """Results in the dtype of the scores."""
+        """Convert results to the dtype of the scores."""
         return clamp_to_dtype(values, self.scores.dtype)
 
 
 def _flatten(distribution: Parameterized) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The arrays, and what is static."""
+    """Return the arrays and the static fields."""
     kind = type(distribution)
     arrays, static = ([getattr(distribution, name) for name in names] for names in (kind._arrays, _static(kind)))
     return tuple(arrays), tuple(static)
@@ -103,7 +103,7 @@ def _static(kind: type[Parameterized]) -> list[str]:
 def checked_options(
     scores: Array, mask: Array | None, temperature: float | Array | None, unimix: float
 ) -> dict[str, Any]:
-    """The scores, a mask with usable rows, a temperature, all in one batch shape, and unimix; None for no option."""
+    """Return scores, mask and temperature in one batch shape, and unimix; mask and temperature are None if not used."""
     _checks.unimix(unimix)
     scores = jnp.asarray(scores)
     if mask is not None:
@@ -117,7 +117,7 @@ def checked_options(
 
 @as_data
 class TreeDistribution(Parameterized):
-    """What distributions on one tree are made from, and the log-probabilities of their classes."""
+    """Base class of distributions on one tree: their parameters, and the log-probabilities of their classes."""
 
     scores: Float[Array, "*batch nodes"]
     tree: Tree
@@ -160,24 +160,24 @@ class TreeDistribution(Parameterized):
 
     @property
     def _computed(self) -> tuple[Array, Plan]:
-        """The scores in the dtype to compute in, and the plan for them."""
+        """The scores in the computing dtype, and their plan."""
         scores = _plan.to_computing_dtype(self.scores)
         return scores, Plan(self.tree, self.activation, scores.dtype)
 
     @property
     def _exponent(self) -> Array | None:
-        """The temperature of the classes."""
+        """The temperature of the class probabilities; None if there is none."""
         return self.temperature
 
     @property
     def _normalizes(self) -> bool:
-        """Whether the probability of a class takes those of all classes."""
+        """Whether the probability of one class depends on the scores of all nodes, through a normalization."""
         return self.mask is not None or self._exponent is not None
 
     def _log_probs(self, *, floored: bool = True, without_nan: bool = False) -> Array:
-        """The log-probability of every class, in the dtype to compute in.
+        """Return the log-probability of every class, in the computing dtype.
 
-        ``without_nan`` reads NaN scores as 0 if there is a mask, so that whatever is chosen is a class it allows.
+        With ``without_nan`` and a mask, NaN scores are read as 0, so that only valid classes are chosen.
         """
         scores, plan = self._computed
         if without_nan and self.mask is not None:
@@ -190,7 +190,7 @@ class TreeDistribution(Parameterized):
 
 
 class CategoricalDistribution(TreeDistribution):
-    """What the distributions of classes, as opposed to points between them, have in common."""
+    """Base class of distributions whose values are classes, not points between them."""
 
     @property
     def mode(self) -> Shaped[Array, "..."]:
@@ -201,8 +201,8 @@ class CategoricalDistribution(TreeDistribution):
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Shaped[Array, "..."]:
         """Draw values, sample shape + batch shape + event shape; see :func:`catnat.jax.sample`.
 
-        Scores are not checked: one that is NaN takes the branch no, or, where there is a mask, read as 0, so that no
-        masked class is drawn.
+        Scores are not checked: a node whose score is NaN takes the branch no. With a mask, NaN scores are read as 0, so
+        that no masked class is drawn.
         """
         shape = _checks.shape_of_samples(sample_shape)
         if self._normalizes:
@@ -216,11 +216,11 @@ class CategoricalDistribution(TreeDistribution):
         return jnp.where(jax.random.uniform(coin, drawn.shape, plan.dtype) < self.unimix, other, drawn)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
-        """Classes have no derivative: this raises, and names the alternatives."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Shaped[Array, "..."]) -> Float[Array, "*samples_and_batch"]:
-        """The log-probability of ``value``; axes of samples may stand before the batch."""
+        """Return the log-probability of ``value``, which may have sample axes before the batch."""
         classes = self._classes(value)
         if self._normalizes:
             return self._returned(_walk.pick_samples(self._log_probs(), classes))
@@ -228,26 +228,26 @@ class CategoricalDistribution(TreeDistribution):
         return self._returned(_options.mix(found, self.unimix, self.num_classes) if self.unimix else found)
 
     def _classes(self, value: Array) -> Array:
-        """The classes that a value stands for, which exist."""
+        """Return the checked classes of ``value``."""
         return _plan.existing_classes(value, self.num_classes)
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """The entropy in nats."""
+        """Return the entropy in nats."""
         if self._normalizes or self.unimix:
             return self._returned(_options.entropy(self._log_probs(floored=False), self.mask))
         return self._returned(_dense.entropy(*self._computed))
 
     def kl_divergence(self, other: CategoricalDistribution) -> Float[Array, "*batch"]:
-        """The divergence KL(self || other) from another distribution of the same values.
+        """Return the divergence KL(self || other) from another distribution of the same values.
 
-        By the chain rule on a common tree, otherwise over all classes. It is infinite where only the other's mask
-        forbids what this one can take, and finite everywhere else.
+        It uses the chain rule on a common tree, and otherwise the sum over all classes. It is infinite if the other's
+        mask excludes a class that this distribution can take, and otherwise finite.
         """
         if not isinstance(other, CategoricalDistribution):
             raise TypeError(f"`other` is a {type(other).__name__}, but a distribution of catnat.jax is needed.")
         mine, others = ((each.num_classes, each.event_shape) for each in (self, other))
         if mine != others:
-            raise ValueError(f"`other` has classes and an event shape of {others}, but {mine} is needed: the same.")
+            raise ValueError(f"`other` has classes and an event shape of {others}, but {mine} are needed.")
         (p, plan), (q, other_plan) = self._computed, other._computed
         dtype = jnp.promote_types(self.scores.dtype, other.scores.dtype)
         changed = any(each._normalizes or each.unimix for each in (self, other))
@@ -259,9 +259,9 @@ class CategoricalDistribution(TreeDistribution):
         return clamp_to_dtype(_dense.kl_divergence(p.astype(plan.dtype), q.astype(plan.dtype), plan), dtype)
 
     def fisher_diagonal(self) -> Float[Array, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.geometry.fisher_diagonal`.
+        """Return the diagonal of the Fisher matrix of the scores; see :func:`catnat.jax.geometry.fisher_diagonal`.
 
-        With a mask, a temperature or unimix the Fisher matrix is full, and this raises.
+        With a mask, a temperature or unimix it raises, because the Fisher matrix is not diagonal.
         """
         if self._normalizes or self.unimix:
             _checks.not_diagonal()
@@ -269,7 +269,7 @@ class CategoricalDistribution(TreeDistribution):
 
 
 def keep_infinite(divergence: Array, dtype: Any) -> Array:
-    """A divergence in ``dtype``, infinite where a mask makes it so."""
+    """Convert a divergence to ``dtype``; finite values are clamped, infinite ones are kept."""
     return jnp.where(jnp.isinf(divergence), divergence.astype(dtype), clamp_to_dtype(divergence, dtype))
 
 
@@ -278,17 +278,17 @@ class Catnat(CategoricalDistribution):
 
     ``log_prob`` and ``sample`` read only the paths they need. ``logits`` are the leaf log-probabilities, which
     ``log_softmax`` leaves unchanged, so any code that takes logits works with them. A distribution is a pytree of its
-    arrays: it can be passed to compiled functions, mapped over its batch, and carried through a scan.
+    arrays: it can be an argument of compiled functions, mapped over its batch, and the carry of a scan.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. The
-            distribution is the conditional one given these classes, O(K), as masked logits give it. A masked class has
-            probability 0, the smallest finite number as its log-probability, no gradient, and is never drawn. A row
-            that leaves no class raises; where values are not known, under ``jit`` and ``vmap``, it counts as unmasked:
-            see :func:`validate_mask`.
+            distribution is conditioned on these classes, O(K), as with masked logits. A masked class has probability 0,
+            the smallest finite number as its log-probability, no gradient, and is never drawn. A row without a valid
+            class raises; under ``jit`` and ``vmap``, where values are not known, it is treated as unmasked: see
+            :func:`validate_mask`.
         valid_classes: The mask as indices (..., m) of the valid classes, padded with -1.
         temperature: The distribution is p^(1/T) / Z, O(K); a number, or an array of the batch shape. None is 1.
         unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, after the
@@ -311,12 +311,12 @@ class OneHotCatnat(CategoricalDistribution):
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
-        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
+        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; draws stay one-hot.
+        unimix: The weight of the uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -337,7 +337,7 @@ class OneHotCatnat(CategoricalDistribution):
 
     @property
     def variance(self) -> Float[Array, "*batch classes"]:
-        """That of every entry, p (1 - p)."""
+        """The variance of every entry, p (1 - p)."""
         probs = self.probs
         return probs * (1 - probs)
 
@@ -365,7 +365,7 @@ class OneHotCatnat(CategoricalDistribution):
 
 
 def _check_width(value: Array, num_classes: int) -> Array:
-    """Values with an entry per class on the last axis."""
+    """Return ``value`` as an array; raise unless it has one entry per class on the last axis."""
     value = _plan.check_array(value, "value")
     if value.shape[-1:] != (num_classes,):
         raise ValueError(
@@ -375,7 +375,7 @@ def _check_width(value: Array, num_classes: int) -> Array:
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat):
-    """One-hot samples whose gradient is that of the probabilities (the straight-through estimator).
+    """A one-hot distribution whose samples have the gradient of the probabilities (straight-through estimator).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -403,11 +403,11 @@ class RelaxedOneHotCatnat(TreeDistribution):
     Args:
         temperature: The relaxation's temperature, positive; a number, or an array of the batch shape.
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
-        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
+        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at masked classes.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
+        unimix: The weight of the uniform distribution, as for :class:`Catnat`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -416,7 +416,7 @@ class RelaxedOneHotCatnat(TreeDistribution):
         (6, 4)
     """
 
-    temperature: Float[Array, "*batch"]  # not the distribution's
+    temperature: Float[Array, "*batch"]  # of the relaxation, not of the distribution
 
     @takes_scores
     def __init__(
@@ -436,7 +436,7 @@ class RelaxedOneHotCatnat(TreeDistribution):
 
     @property
     def _exponent(self) -> None:
-        """The temperature is that of the relaxation, of points between the classes."""
+        """None: the temperature belongs to the relaxation, not to the class probabilities."""
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -454,12 +454,12 @@ class RelaxedOneHotCatnat(TreeDistribution):
     def rsample(
         self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Float[Array, "*samples_and_batch classes"]:
-        """Draw points of the simplex that pass gradients to the scores and the temperature."""
+        """Draw points of the simplex that are differentiable in the scores and the temperature."""
         shape = _checks.shape_of_samples(sample_shape)
         return _relaxed_draw(self._log_probs(), self.mask, self.temperature, shape, key).astype(self.scores.dtype)
 
     def log_prob(self, value: Float[Array, "*samples_and_batch classes"]) -> Float[Array, "*samples_and_batch"]:
-        """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
+        """Return the log-density on the simplex of the valid classes; entries are clamped to the dtype's ``tiny``."""
         value = _check_width(value, self.num_classes)
         return self._returned(_relaxed_density(self._log_probs(), self.mask, self.temperature, value))
 

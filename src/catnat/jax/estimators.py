@@ -1,7 +1,7 @@
-"""Gradient estimators: how a loss on discrete draws reaches the parameters of their distribution.
+"""Estimators of the gradient of a loss on discrete draws in the parameters of their distribution.
 
-They take any categorical distribution with the members that :class:`Categorical` names, ours or one's own. A class of
-probability 0 is never drawn, and contributes nothing.
+They take any categorical distribution with the members of :class:`Categorical`, of this library or another one. A class
+of probability 0 is never drawn, and contributes nothing.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ __all__ = [
 
 Costs = Callable[[Array], Array]
 
-# Counts are split by binomial draws, as floats. Above these, the draws of single precision no longer have the
-# distribution, and double precision does not hold every integer.
+# Counts are split by binomial draws of floats. Above these limits, draws in single precision do not have the right
+# distribution, and double precision cannot represent every integer.
 MOST_COUNTED = {np.dtype(np.float32): 2**20, np.dtype(np.float64): 2**53}
 
 
 class Distribution(Protocol):
-    """What :func:`score_function` needs of a distribution."""
+    """The protocol of a distribution for :func:`score_function`."""
 
     def sample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Array:
         """Draw values."""
 
     def log_prob(self, value: Array) -> Array:
-        """The log-probability of values."""
+        """Return the log-probability of values."""
 
 
 class Categorical(Distribution, Protocol):
-    """What the other estimators need: the event shape is () if values are classes, (K,) if they are one-hot."""
+    """The protocol for the other estimators: the event shape is () if values are classes, (K,) if they are one-hot."""
 
     @property
     def probs(self) -> Array:
@@ -66,7 +66,7 @@ class Categorical(Distribution, Protocol):
         """The shape of one value."""
 
 
-# ---- samples that pass gradients ----
+# ---- differentiable samples ----
 
 
 @_plan.takes_key
@@ -78,18 +78,18 @@ def gumbel_softmax(
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Float[Array, "*samples_and_batch classes"]:
-    r"""A relaxed one-hot draw: a point of the simplex that passes gradients to the parameters.
+    r"""Draw a relaxed one-hot vector, a point of the simplex that is differentiable in the parameters.
 
     .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
 
-    The largest entry is at a class with the distribution :math:`p`. The gradient is exact for the relaxed loss
-    :math:`E f(y)`, which is not the loss :math:`E f(k)`: it is biased, less so and with more variance as T falls.
+    The index of the largest entry has the distribution :math:`p`. The gradient is exact for the relaxed loss
+    :math:`E f(y)`, but biased for the loss :math:`E f(k)`. A lower T decreases the bias and increases the variance.
 
     Args:
         distribution: A categorical distribution, with classes or one-hot vectors as values.
-        temperature: Positive; a number, or an array that broadcasts against the result, (..., 1) for one per row.
+        temperature: A positive number, or an array that broadcasts against the result, (..., 1) for one per row.
         hard: Return the one-hot vector of the largest entry, with the gradient of the relaxed draw.
-        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         key: The random key.
 
     Returns:
@@ -122,7 +122,7 @@ def gumbel_softmax(
 def straight_through(
     distribution: Categorical, *, sample_shape: Sequence[int] = (), key: PRNGKeyArray
 ) -> Float[Array, "*samples_and_batch classes"]:
-    r"""A one-hot draw whose gradient is that of the probabilities.
+    r"""Draw a one-hot vector whose gradient is that of the probabilities.
 
     .. math:: y = \mathrm{onehot}(k) + p - \mathrm{stopgrad}(p), \qquad k \sim p
 
@@ -130,7 +130,7 @@ def straight_through(
 
     Args:
         distribution: A categorical distribution, with classes or one-hot vectors as values.
-        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         key: The random key.
 
     Example:
@@ -157,18 +157,18 @@ def straight_through(
 
 @dataclasses.dataclass(frozen=True)
 class MovingAverage:
-    r"""A baseline for :func:`score_function`: the exponential moving average of all costs before the present ones.
+    r"""A baseline for :func:`score_function`: the exponential moving average of all costs before the current ones.
 
     .. math:: b = \frac{\sum_{j \ge 1} d^{j-1} \bar c_{t-j}}{\sum_{j \ge 1} d^{j-1}}
 
-    Here :math:`\bar c_{t-j}` is the mean cost of the j-th update before this one and d the decay. Before the first it
-    is 0. The average is one number, a pytree: carry it along like the state of an optimizer, and after every step
+    Here :math:`\bar c_{t-j}` is the mean cost of the j-th update before this one and d the decay. Before the first
+    update b is 0. The average is one number, a pytree: carry it like the state of an optimizer, and after every step
     :meth:`update` it with the costs, or with their mean, which :func:`score_function` returns.
 
     Args:
-        decay: What is kept of the average at each update, from 0 (the last costs only) to below 1.
-        total: The weighted sum of past costs; leave it out to start.
-        weight: The sum of their weights; leave it out to start.
+        decay: The weight of the old average at each update, from 0 (the last costs only) to below 1.
+        total: The weighted sum of past costs; omit it to start.
+        weight: The sum of their weights; omit it to start.
 
     Example:
         >>> import jax.numpy as jnp
@@ -190,11 +190,11 @@ class MovingAverage:
 
     @property
     def value(self) -> Float[Array, ""]:
-        """The average of all costs taken in so far; 0 if there are none."""
+        """The average of all costs so far; 0 before the first update."""
         return self.total / jnp.where(self.weight > 0, self.weight, 1)
 
     def update(self, costs: Float[Array, "..."]) -> MovingAverage:
-        """The average with ``costs`` taken in; no gradient goes into it."""
+        """Return the average updated with ``costs``; gradients do not flow through it."""
         costs = _plan.check_array(costs, "costs")
         if not costs.size:  # no costs have no mean
             return self
@@ -215,18 +215,18 @@ def score_function(
     baseline: float | Array | MovingAverage | str | None = None,
     key: PRNGKeyArray,
 ) -> Float[Array, "*batch"]:
-    r"""The mean cost of draws, with the score-function (REINFORCE) estimate as its gradient; unbiased.
+    r"""Return the mean cost of draws, whose gradient is the unbiased score-function (REINFORCE) estimate.
 
     .. math:: \nabla E f(k) \approx \frac1n \sum_{j=1}^n (f(k_j) - b_j)\, \nabla \log p(k_j) + \nabla f(k_j)
 
-    The last term is the gradient of f's own parameters, if it has any. f need not be differentiable in the draws.
+    The last term is the gradient of the parameters of f, if any. f need not be differentiable in the draws.
 
     Args:
         f: Takes draws, ``(num_samples, *batch)`` or with one-hot values ``(num_samples, *batch, K)``, and returns one
             cost for each, ``(num_samples, *batch)``.
         distribution: Any distribution with ``sample(sample_shape, key=...)`` and ``log_prob(value)``.
         num_samples: The number n of draws for every row.
-        baseline: What is subtracted from the costs, to lower the variance: nothing (None); a number, or an array that
+        baseline: The value b subtracted from the costs to reduce the variance: None for 0; a number, or an array that
             broadcasts against the costs and must not depend on the draws; a :class:`MovingAverage`, to be updated with
             the result; or "leave-one-out", the mean cost of the other n - 1 draws.
         key: The random key.
@@ -255,12 +255,12 @@ def score_function(
     log_prob = _plan.to_computing_dtype(log_prob)
     constant = lax.stop_gradient(costs)
     advantage = constant - lax.stop_gradient(_baseline(baseline, constant))
-    # The second term is 0; its gradient is that of the score function.
+    # The second term is 0; its gradient is the score-function estimate.
     return _plan.clamp_to_dtype((costs + advantage * (log_prob - lax.stop_gradient(log_prob))).mean(0), dtype)
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
-    """Before anything is drawn: is this a baseline, and are there draws enough for it?"""
+    """Raise unless ``baseline`` is valid and ``num_samples`` is large enough for it."""
     _checks.draws_for_baseline(num_samples, baseline)
     if not (
         baseline is None or isinstance(baseline, (str, int, float, jax.Array, np.ndarray, np.generic, MovingAverage))
@@ -272,12 +272,12 @@ def _check_baseline(baseline: object, num_samples: int) -> None:
 
 
 def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array) -> float | Array:
-    """What to subtract from the costs, (n, *batch): something that broadcasts against them."""
+    """Return the value to subtract from the costs (n, *batch), which broadcasts against them."""
     if baseline is None:
         return 0.0
     if isinstance(baseline, MovingAverage):
         return baseline.value.astype(costs.dtype)
-    if isinstance(baseline, str):  # the mean of the others
+    if isinstance(baseline, str):  # the mean of the other draws
         mean = costs.mean(0, keepdims=True)
         return mean - (costs - mean) / (costs.shape[0] - 1)
     if not _checks.broadcasts(np.shape(baseline), costs.shape):
@@ -288,33 +288,33 @@ def _baseline(baseline: float | Array | MovingAverage | str | None, costs: Array
     return jnp.asarray(baseline, costs.dtype)
 
 
-# ---- without replacement, and without randomness ----
+# ---- draws without replacement, and the exact sum ----
 
 
 @_plan.takes_key
 def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyArray) -> Float[Array, "*batch"]:
-    r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
+    r"""Return an unbiased estimate of the mean cost from a set S of ``k`` distinct draws (Kool et al., 2020).
 
     .. math::
         E f \approx \sum_{s \in S} p_s R_s\, f(s), \qquad
         \nabla E f \approx \sum_{s \in S} \nabla p_s R_s
         \Bigl(f(s) - \sum_{s' \in S} p_{s'} R_{s s'}\, f(s')\Bigr)
 
-    :math:`R_s = P(S \mid s \text{ first}) / P(S)`, and :math:`R_{s s'}` is the same ratio for :math:`s'` once s has
-    been taken out, 1 for :math:`s' = s`. No class is evaluated twice, and the estimate is the mean over all orders in
-    which the set can be drawn. At k = K it is exact. The inner sum, a baseline, is there from k = 2 on.
+    :math:`R_s = P(S \mid s \text{ first}) / P(S)`, and :math:`R_{s s'}` is the same ratio for :math:`s'` after s has
+    been removed, 1 for :math:`s' = s`. No class is evaluated twice, and the estimate is the mean over all orders in
+    which the set can be drawn. At k = K it is exact. The inner sum, a baseline, is used for k of at least 2.
 
     Args:
         f: Takes classes, ``(k, *batch)`` or with one-hot values ``(k, *batch, K)``, and returns one cost for each,
-            ``(k, *batch)``. If fewer than k classes are possible it is evaluated at the first one again, and that
-            value is ignored.
+            ``(k, *batch)``. If fewer than k classes are possible, f gets the first one again, and that value is
+            ignored.
         distribution: A categorical distribution, with classes or one-hot vectors as values.
-        k: How many distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
+        k: The number of distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
         key: The random key.
 
     Returns:
-        The estimate, in the distribution's batch shape. It is unbiased, but not a mean: with costs far from 0 and
-        k < K it can lie outside their range.
+        The estimate, in the distribution's batch shape. It is unbiased but not a mean of costs: for k < K and costs far
+        from 0 it can lie outside their range.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -330,12 +330,12 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(lax.stop_gradient(every), k, key)
     probs = jnp.take_along_axis(every, classes, -1)
-    possible = ~(probs <= 0)  # NaN must not pass for 0
+    possible = ~(probs <= 0)  # NaN must not be treated as 0
     evaluated = jnp.moveaxis(jnp.where(possible, classes, classes[..., :1]), -1, 0)  # the first draw is always possible
     costs, dtype = _costs(f, _values(distribution, given, evaluated), evaluated.shape, given.dtype)
     costs, probs = jnp.moveaxis(costs, 0, -1), jnp.where(possible, probs, 0)
     constant, probabilities = lax.stop_gradient(costs), lax.stop_gradient(probs)
-    # What is not in the set, summed: 1 - p(S) would lose the digits of a small rest.
+    # The probabilities outside the set are summed, because 1 - p(S) would lose the digits of a small rest.
     drawn = (classes[..., None] == jnp.arange(every.shape[-1])).any(-2)
     first, second = _ratios(probabilities, jnp.where(drawn, 0, lax.stop_gradient(every)).sum(-1, keepdims=True))
     baseline = (second * (probabilities * constant)[..., None, :]).sum(-1) if k > 1 else 0
@@ -344,19 +344,19 @@ def unordered_set(f: Costs, distribution: Categorical, k: int, *, key: PRNGKeyAr
 
 
 def _draw_distinct(probs: Array, k: int, key: Array) -> Array:
-    """Draw k distinct classes one after the other, (*batch, k); impossible ones come last."""
+    """Draw k distinct classes without replacement, (*batch, k), in order; impossible classes come last."""
     logs = jnp.where(probs > 0, jnp.log(jnp.where(probs > 0, probs, 1)), -math.inf)
     return lax.top_k(_walk.add_gumbel_noise(logs, None, (), key), k)[1].astype(int)
 
 
 def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
-    """R_s, (*batch, k), and R_ss', (*batch, k, k), of a set with ``probs`` where all other classes weigh ``rest``.
+    """Return R_s (*batch, k) and R_ss' (*batch, k, k) for a set S with ``probs``; the other classes sum to ``rest``.
 
-    W(U) is the probability that draws without replacement from all classes but U give the rest of the set, S - U. The
-    first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
-    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s). Only ratios count, so
-    the W of the larger sets are divided by their largest before the next level is made of them: eight of a million
-    equally probable classes would underflow.
+    W(U) is the probability that draws without replacement from the classes outside U give the rest of the set, S - U.
+    By the first draw s, W(U) = sum_s p_s / (1 - p(U)) W(U + s), starting from W(S) = 1. Impossible classes contribute
+    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s). Only ratios matter, so
+    the W of larger sets are divided by their maximum before the next level is computed: without this, a set of eight
+    among a million equally probable classes would underflow.
     """
     levels, pairs = tables.subsets(probs.shape[-1])
     single = larger_sets = inner = sets = jnp.ones_like(rest)
@@ -372,19 +372,19 @@ def _ratios(probs: Array, rest: Array) -> tuple[Array, Array]:
 
 
 def _quotient(above: Array, below: Array) -> Array:
-    """A ratio of probabilities. Only underflow makes one 0: such a set is never drawn."""
+    """Return a ratio of probabilities. A denominator is 0 only by underflow, for a set that is never drawn."""
     return above / jnp.where(below > 0, below, 1)
 
 
 def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*batch"]:
-    r"""The expected cost, summed over all classes: exact, and so is its gradient.
+    r"""Return the expected cost as a sum over all classes; the cost and its gradient are exact.
 
     .. math:: E f = \sum_k p_k f(k)
 
     Args:
         f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
-            returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
-            probable one: it is never evaluated at an impossible class. Its value there is ignored.
+            returns one cost for each, ``(K, *batch)``. A class of probability 0 is replaced by the most probable one,
+            and the cost there is ignored, so f is never evaluated at an impossible class.
         distribution: A categorical distribution, with classes or one-hot vectors as values.
 
     Example:
@@ -396,7 +396,7 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     """
     given = _probs(distribution, "enumerate_exactly")
     probs = jnp.moveaxis(given, -1, 0)
-    possible = ~(probs <= 0)  # NaN must not pass for 0
+    possible = ~(probs <= 0)  # NaN must not be treated as 0
     every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
     classes = jnp.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
@@ -415,16 +415,16 @@ def sample_counts(
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Int[Array, "*samples_and_batch classes"]:
-    r"""How often each class comes up in ``total_count`` independent draws: a multinomial vector, at a cost of O(K).
+    r"""Draw how often each class occurs in ``total_count`` independent draws, a multinomial vector, in O(K).
 
-    The count is split in two by a binomial draw, for the two halves of the classes, and again within each half,
-    :math:`\lceil \log_2 K \rceil` times. No draw is made one by one, so the cost does not grow with their number.
+    A binomial draw splits the count between the two halves of the classes, and again within each half,
+    :math:`\lceil \log_2 K \rceil` times. So the cost does not grow with the number of draws.
 
     Args:
         distribution: A categorical distribution, with classes or one-hot vectors as values.
         total_count: The number of draws: an integer, or an integer array that broadcasts against the batch shape.
-            At most 2^53 if ``jax_enable_x64`` is on, and otherwise 2^20, which is what float32 can split.
-        sample_shape: The shape of independent results, which stands before the batch shape.
+            At most 2^53 if ``jax_enable_x64`` is on, and otherwise 2^20, the limit of binomial draws in float32.
+        sample_shape: The shape of independent results, which precedes the batch shape.
         key: The random key.
 
     Returns:
@@ -449,7 +449,7 @@ def sample_counts(
 
 @jax.jit
 def _split(count: Array, probs: Array, key: Array) -> Array:
-    """:func:`sample_counts` of prepared arguments."""
+    """Return :func:`sample_counts` of prepared arguments."""
     num_classes = probs.shape[-1]
     levels = (num_classes - 1).bit_length()
     masses = [jnp.pad(probs, [(0, 0)] * (probs.ndim - 1) + [(0, 2**levels - num_classes)])]
@@ -457,7 +457,7 @@ def _split(count: Array, probs: Array, key: Array) -> Array:
         masses.append(masses[-1].reshape(*probs.shape[:-1], masses[-1].shape[-1] // 2, 2).sum(-1))
     counts = count[..., None]
     for level, (below, mass) in enumerate(zip(reversed(masses[:-1]), reversed(masses), strict=False)):
-        # A side without mass has a fraction of exactly 0, and the side across from it of exactly 1.
+        # A side without mass gets a fraction of exactly 0, and the other side of exactly 1.
         fraction = below[..., 1::2] / jnp.where(mass > 0, mass, 1)
         right = jax.random.binomial(
             jax.random.fold_in(key, level), counts.astype(probs.dtype), fraction, shape=counts.shape, dtype=probs.dtype
@@ -484,11 +484,11 @@ def _total_count(total_count: int | Array, probs: Array) -> Array:
     return jnp.asarray(total_count, int)
 
 
-# ---- what they share ----
+# ---- helpers ----
 
 
 def _probs(distribution: Categorical, name: str) -> Array:
-    """The probabilities of the distribution, which must be categorical."""
+    """Return the probabilities of the distribution; raise unless it is categorical."""
     try:
         probs, event = distribution.probs, distribution.event_shape
     except AttributeError:
@@ -503,14 +503,14 @@ def _probs(distribution: Categorical, name: str) -> Array:
 
 
 def _values(distribution: Categorical, probs: Array, classes: Array) -> Array:
-    """Classes as values of the distribution: themselves, or one-hot vectors."""
+    """Return classes as values of the distribution: unchanged, or as one-hot vectors."""
     if distribution.event_shape == ():
         return classes
     return jax.nn.one_hot(classes, probs.shape[-1], dtype=probs.dtype)
 
 
 def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tuple[Array, np.dtype]:
-    """The values of f at the draws, and the dtype of a result: ``dtype``, or f's if that is wider."""
+    """Return the costs f(draws), and the dtype of a result: ``dtype`` promoted with that of the costs."""
     costs = _plan.check_array(f(draws), "f(draws)")
     if costs.shape != tuple(needed):
         raise ValueError(

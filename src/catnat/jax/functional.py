@@ -1,4 +1,4 @@
-"""The functions: what softmax, log_softmax and cross-entropy are for logits, on a tree of yes/no decisions."""
+"""Functions of scores on a tree, the counterparts of softmax, log_softmax and cross-entropy for logits."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def catnat(
     *,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
-    r"""The probability of every class, the counterpart of ``jax.nn.softmax``.
+    r"""Return the probability of every class, the counterpart of ``jax.nn.softmax``.
 
     .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
 
-    Probabilities are exactly 0 where a node of the natural activation is saturated.
+    With the natural activation, classes on the impossible side of a saturated node have probability exactly 0.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
@@ -71,16 +71,16 @@ def log_catnat(
     *,
     axis: int = -1,
 ) -> Float[Array, "*batch classes"]:
-    r"""The log-probability of every class, the counterpart of ``jax.nn.log_softmax``; always finite.
+    r"""Return the log-probability of every class, the counterpart of ``jax.nn.log_softmax``; always finite.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
-    A node of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
-    probability 0 keeps a finite log-probability; the sigmoid has no floor.
+    With the natural activation, a branch counts at least the machine epsilon of the computing dtype, so that a class of
+    probability 0 has a finite log-probability. The sigmoid has no floor.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``axis``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         axis: The axis of the nodes, which becomes the axis of the classes.
 
@@ -96,7 +96,7 @@ def log_catnat(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def probs(scores: Array, plan: Plan) -> Array:
-    """:func:`catnat` of prepared arguments."""
+    """Return :func:`catnat` of prepared arguments."""
     return jnp.exp(log_probs(scores, plan, floored=False))
 
 
@@ -106,17 +106,17 @@ def log_prob(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*samples_and_batch"]:
-    r"""The log-probability of given classes, reading only the nodes on their paths.
+    r"""Return the log-probability of given classes, reading only the nodes on their paths.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
-    The forward cost grows with the depth of the tree, not with K (a tree deeper than 64 levels is summed densely).
-    Under ``jit`` a class that does not exist cannot raise; it counts as the nearest one that does.
+    The forward cost grows with the depth of the tree, not with K (trees deeper than 64 levels compute all classes).
+    Under ``jit`` a class that does not exist cannot raise; it is clamped to the nearest one.
 
     Args:
         scores: One score per inner node on the last axis.
-        classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        classes: Class indices, broadcast against the batch shape of ``scores``, with optional leading sample axes.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -132,7 +132,7 @@ def log_prob(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def log_prob_of(scores: Array, classes: Array, plan: Plan) -> Array:
-    """:func:`log_prob` of prepared arguments."""
+    """Return :func:`log_prob` of prepared arguments."""
     if not plan.walks:
         return _walk.pick_samples(log_probs(scores, plan), classes)
     classes, back = _plan.behind_batch(classes, scores.shape[:-1])
@@ -148,16 +148,16 @@ def sample(
     sample_shape: Sequence[int] = (),
     key: PRNGKeyArray,
 ) -> Int[Array, "*samples_and_batch"]:
-    """Draw classes by walking down from the root, one uniform number a level.
+    """Draw classes by walking down from the root, with one uniform number per level.
 
-    The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
-    probability 0 is never drawn. Scores are not checked: one that is NaN takes the branch no.
+    The cost grows with the depth of the tree, not with K; the number of classes is not limited. A class of probability
+    0 is never drawn. Scores are not checked: a node whose score is NaN takes the branch no.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
-        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         key: The random key.
 
     Example:
@@ -179,15 +179,15 @@ def sample_without_replacement(
     *,
     key: PRNGKeyArray,
 ) -> Int[Array, "*batch k"]:
-    r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
+    r"""Draw ``k`` distinct classes without replacement, in the order in which they are drawn.
 
     The order has the Plackett-Luce distribution, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel
     maxima are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
 
     Args:
         scores: One score per inner node on the last axis.
-        k: How many classes, at most K.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        k: The number of classes to draw, at most K.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         key: The random key.
 
@@ -215,11 +215,11 @@ def mode(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Int[Array, "*batch"]:
-    """The most probable class: the argmax over all K. A greedy walk down the tree can end at another class.
+    """Return the most probable class, the argmax over all K. A greedy walk down the tree can end at another class.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -238,13 +238,13 @@ def entropy(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch"]:
-    r"""The entropy in nats, by the chain rule over the tree.
+    r"""Return the entropy in nats, by the chain rule over the tree.
 
     .. math:: H(p) = -\sum_k p_k \log p_k = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -263,16 +263,16 @@ def kl_divergence(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch"]:
-    r"""The Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
+    r"""Return the Kullback-Leibler divergence between two score vectors on one tree, by the chain rule.
 
     .. math:: KL(p \| q) = \sum_k p_k \log \frac{p_k}{q_k} = \sum_i P_p(i)\, kl(a_i \| b_i)
 
-    Finite: where q gives a class probability 0, its floored log-probability counts.
+    The result is finite: if q gives a class probability 0, its floored log-probability is used.
 
     Args:
-        p_scores: Scores of the distribution the expectation is under.
-        q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        p_scores: Scores of the distribution p, under which the expectation is taken.
+        q_scores: Scores of the distribution q, broadcast against ``p_scores``.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -288,7 +288,7 @@ def kl_divergence(
 def prepare_two(
     p_scores: Array, q_scores: Array, tree: Tree | int | None, activation: Activation | str
 ) -> tuple[Array, Array, Plan, Any]:
-    """Two arrays of scores on one tree, their plan in the wider of the two dtypes, and the dtype of results."""
+    """Return two arrays of scores on one tree, their plan in the wider of the two dtypes, and the dtype of results."""
     p, plan, p_dtype = prepare(p_scores, tree, activation)
     q, other, q_dtype = prepare(q_scores, plan.tree, activation)
     dtype = jnp.promote_types(plan.dtype, other.dtype)
@@ -307,7 +307,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Float[Array, "..."]:
-    r"""The cross-entropy loss :math:`-\log p_{target}`, with K-1 scores where softmax has K logits.
+    r"""Return the cross-entropy loss :math:`-\log p_{target}`, from K-1 scores instead of the K logits of softmax.
 
     **With the natural activation the loss depends on the dtype.** A branch counts at least the machine epsilon, so a
     target of probability exactly 0, whose true loss is infinite, costs 16 nats in float32 and 36 in float64. Report the
@@ -315,19 +315,19 @@ def cross_entropy(
     0).mean()``. The sigmoid has no floor.
 
     With class indices and no label smoothing only the targets' paths are read. The options are those of PyTorch, but
-    the nodes, and the classes of a target of probabilities, are on the last axis, as everywhere in JAX. The mean over
-    nothing (every target ignored) is 0. Give the number of classes as ``tree=K``: it is checked against the scores.
+    nodes, and the classes of probability targets, are on the last axis, as everywhere in JAX. If every target is
+    ignored, the mean is 0. Give the number of classes as ``tree=K``: it is checked against the scores.
 
     Args:
         scores: One score per inner node on the last axis.
         target: Class indices, in the shape of ``scores`` without its last axis; or class probabilities, in the shape of
             ``scores`` with K for K-1.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         weight: A factor per class.
         ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (of class indices: weighted by the weights of the targets) or "sum".
-        label_smoothing: The fraction of the target spread evenly over all classes.
+        label_smoothing: The fraction of the target that is spread evenly over all classes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -362,13 +362,13 @@ def cross_entropy(
 def _losses_of_probs(
     scores: Array, target: Array, plan: Plan, weight: Array | None, smoothing: float
 ) -> tuple[Array, Array]:
-    """The loss of every element, and what the mean divides by: their number."""
+    """Return the loss of every element, and the divisor of the mean: the number of elements."""
     num_classes = plan.tree.num_classes
     needed = (*scores.shape[:-1], num_classes)
     if target.shape != needed:
         raise ValueError(
-            f"`target` holds probabilities and has shape {target.shape}, but {needed} is needed: that of `scores` with "
-            "K in place of K-1. (Class indices must be integers.)"
+            f"`target` holds probabilities and has shape {target.shape}, but {needed} is needed: the shape of `scores` "
+            "with K in place of K-1. (Class indices must be integers.)"
         )
     target = target.astype(plan.dtype) * (1 - smoothing) + smoothing / num_classes
     losses = -(log_probs(scores, plan) * target * (1 if weight is None else weight)).sum(-1)
@@ -378,10 +378,10 @@ def _losses_of_probs(
 def _losses_of_classes(
     scores: Array, target: Array, plan: Plan, weight: Array | None, smoothing: float, ignore_index: int
 ) -> tuple[Array, Array]:
-    """The loss of every element, and what the mean divides by: the weight of the targets that count."""
+    """Return the loss of every element, and the divisor of the mean: the total weight of targets not ignored."""
     if target.shape != scores.shape[:-1]:
         raise ValueError(
-            f"`target` has shape {target.shape}, but class indices of shape {scores.shape[:-1]} are needed: that "
+            f"`target` has shape {target.shape}, but class indices of shape {scores.shape[:-1]} are needed: the shape "
             "of `scores` without its last axis."
         )
     counts, num_classes = target != ignore_index, plan.tree.num_classes
@@ -393,5 +393,5 @@ def _losses_of_classes(
         every = log_probs(scores, plan)
         spread = (every * (1 if weight is None else weight)).sum(-1) / num_classes
         found = (1 - smoothing) * _walk.pick(every, classes[..., None])[..., 0] * weights + smoothing * spread
-    # A choice, not a product with 0, which NaN scores of an ignored row would survive.
+    # `where`, because a product with 0 would keep the NaN scores of an ignored row.
     return -jnp.where(counts, found, 0), weights.sum()

@@ -1,4 +1,4 @@
-"""The geometry of the scores: Fisher information, natural gradients, steps of a given KL divergence, distances."""
+"""The geometry of scores: Fisher information, natural gradients, steps of a given KL divergence and distances."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "softmax_natural_gradient",
 ]
 
-# How often kl_step compares its step with the given divergence.
+# The number of iterations in which kl_step corrects the length of its step.
 _ROUNDS = 8
 
 # ---- Fisher information ----
@@ -41,11 +41,11 @@ def reach(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch nodes"]:
-    r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+    r"""Return the probability :math:`P(i)` of reaching each node, the sum of the probabilities of the leaves below it.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -63,11 +63,11 @@ def saturated(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Bool[Array, "*batch nodes"]:
-    """Which nodes are saturated: one branch has probability 0, and the score gets no gradient.
+    """Return which nodes are saturated: one branch has probability 0, and the score gets no gradient.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -85,7 +85,7 @@ def fisher_diagonal(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch nodes"]:
-    r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
+    r"""Return the diagonal of the Fisher information matrix of the scores; every other entry is zero.
 
     .. math:: G_{ii} = P(i)\,\frac{a'(s_i)^2}{a(s_i)(1 - a(s_i))}
 
@@ -94,7 +94,7 @@ def fisher_diagonal(
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -110,7 +110,7 @@ def fisher_diagonal(
 def log_abs_det_jacobian(
     scores: Float[Array, "*batch nodes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Array, "*batch"]:
-    r"""The log-determinant of the Jacobian matrix of the first K-1 probabilities in the scores; finite.
+    r"""Return log |det J|, with J the Jacobian of the first K-1 probabilities with respect to the scores; finite.
 
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
 
@@ -127,7 +127,7 @@ def log_abs_det_jacobian(
 @functools.partial(jax.jit, static_argnames="plan")
 def _log_det(scores: Array, plan: Plan) -> Array:
     (no, yes), (no_slope, yes_slope) = _branches.slopes(scores, plan)
-    # a' = a (1 - a) times the slope of the log-odds; that is 0 at a saturated node, whose branches are far enough down.
+    # a' = a (1 - a) times the slope of the log-odds. At a saturated node the slope is 0, and a (1 - a) is small enough.
     slope = yes_slope - no_slope
     moves = slope > 0
     log_slope = jnp.where(moves, jnp.log(jnp.where(moves, slope, 1)), 0)
@@ -144,23 +144,23 @@ def natural_gradient(
     *,
     damping: float = 0.0,
 ) -> Float[Array, "*batch nodes"]:
-    r"""The scores themselves; their gradient is replaced by the natural gradient in the backward pass.
+    r"""Return the scores unchanged; the backward pass replaces their gradient by the natural gradient.
 
     .. math:: g_i \;\mapsto\; \frac{g_i}{G_{ii} + \text{damping}}
 
     with :math:`G_{ii}` of :func:`fisher_diagonal`. Because the Fisher matrix is diagonal, this is its full inverse.
     Where :math:`G_{ii} = 0`, at a saturated node, the gradient is 0 for every damping, also the gradient of other parts
-    of the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
+    of the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and constant in second
     derivatives.
 
-    This is the natural gradient of the *scores*. The weights of a network behind them see it through their own chain
-    rule, and that is not the natural gradient of the weights.
+    This is the natural gradient of the *scores*. The weights of a network get it through the chain rule, which does not
+    give the natural gradient of the weights.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
-        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every entry of the Fisher diagonal. It bounds the factor by 1 / damping.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -186,7 +186,7 @@ def natural_factor(
     *,
     damping: float = 0.0,
 ) -> Float[Array, "*batch nodes"]:
-    """What :func:`natural_gradient` multiplies the gradient of every score with, in the dtype it computes in."""
+    """Return the factor of every score's gradient in :func:`natural_gradient`, in the computing dtype."""
     scores, plan, _ = prepare(scores, tree, activation)
     return _natural_factor(scores, damping, plan)
 
@@ -199,18 +199,18 @@ def _natural_factor(scores: Array, damping: float | Array, plan: Plan) -> Array:
 def softmax_natural_gradient(
     logits: Float[Array, "*batch classes"], *, damping: float = 0.0
 ) -> Float[Array, "*batch classes"]:
-    r"""The logits themselves; their gradient is replaced by softmax's natural gradient in the backward pass.
+    r"""Return the logits unchanged; the backward pass replaces their gradient by softmax's natural gradient.
 
-    The control for :func:`natural_gradient`: softmax has a natural gradient at O(K) cost too. Its Fisher matrix is
-    :math:`F = \mathrm{diag}(p) - p p^T`, and for a gradient that sums to zero, which that of every function of the
-    probabilities does,
+    This is the baseline for :func:`natural_gradient`: softmax has a natural gradient at O(K) cost too. Its Fisher
+    matrix is :math:`F = \mathrm{diag}(p) - p p^T`. For a gradient that sums to zero, such as the gradient of any
+    function of the probabilities,
 
     .. math:: (F + \text{damping}\, I)^{+} g = \frac{g - p\, c}{p + \text{damping}}, \qquad
         c = \frac{\sum_k g_k / (p_k + \text{damping})}{\sum_k p_k / (p_k + \text{damping})}
 
-    Without damping that is :math:`g/p` less its mean. Where other parts of a loss see the sum of the logits,
-    :math:`g - p \sum_k g_k` takes the place of :math:`g`: the gradient of that loss at normalized logits. Classes whose
-    probability is 0 do not count and get gradient 0.
+    Without damping this is :math:`g/p` minus its mean. If other parts of a loss depend on the sum of the logits,
+    :math:`g - p \sum_k g_k` replaces :math:`g`: the gradient of that loss at normalized logits. Classes of probability
+    0 are ignored and get gradient 0.
 
     Args:
         logits: One logit per class on the last axis; -inf is a class of probability 0.
@@ -235,7 +235,7 @@ def softmax_natural_gradient(
 def _with_softmax_natural_gradient(logits: Array, damping: float | Array) -> Array:
     constant = lax.stop_gradient(logits)
     p = jax.nn.softmax(constant)
-    # What stands in the forward pass is transposed in the backward one, so here stands the transpose of the formula.
+    # The backward pass applies the transpose of this linear map, so the map is the transpose of the formula.
     possible = p > 0
     change = jnp.where(possible, logits, 0) - jnp.where(possible, constant, 0)
     inverse = _inverse(p, damping)
@@ -245,13 +245,13 @@ def _with_softmax_natural_gradient(logits: Array, damping: float | Array) -> Arr
 
 
 def _inverse(fisher: Array, damping: float | Array) -> Array:
-    """``1 / (fisher + damping)``, bounded, and 0 where ``fisher`` is."""
+    """Return ``1 / (fisher + damping)``, bounded, and 0 where ``fisher`` is 0."""
     smallest = math.sqrt(jnp.finfo(fisher.dtype).tiny)
     return jnp.where(fisher > 0, 1 / jnp.maximum(fisher + damping, smallest), 0)
 
 
 def check_damping(damping: float | Array) -> None:
-    """Raise unless it is a number to add to a Fisher entry, as far as can be told."""
+    """Raise unless ``damping`` is finite and not negative; a traced value is not checked."""
     if not isinstance(damping, jax.core.Tracer) and not 0 <= float(damping) < math.inf:
         raise ValueError(f"`damping` is {damping}, but a finite number of at least 0 is needed.")
 
@@ -266,24 +266,24 @@ def kl_step(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch nodes"]:
-    r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
+    r"""Return the step along the negative natural gradient that changes the distribution by a KL divergence of ``kl``.
 
     .. math:: \Delta_i = -t\, g_i / G_{ii}, \qquad KL(p_{s} \| p_{s + \Delta}) = \text{kl}
 
     Add it to the scores: it is the step of a trust region, row by row. The length :math:`t` starts at its second-order
     value :math:`\sqrt{2\,\text{kl} / \sum_i g_i^2 / G_{ii}}` and is corrected in a few rounds, up to four times that
-    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 wherever nodes are not saturated gets
-    a zero step. No gradient flows through this function.
+    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all unsaturated nodes gets a zero
+    step. No gradient flows through this function.
 
-    Up to kl = 0.001 the divergence is met within 0.002%. Larger steps of the natural activation come to the edges of
-    its bands: before an edge the divergence grows ever faster, behind a clamped one not at all, and at kl = 0.1 one row
-    in twenty may miss it by much. In float32 the rounding of the divergence, about 1e-7, is the limit.
+    Up to kl = 0.001 the error of the divergence is at most 0.002%. Larger steps of the natural activation reach the
+    edges of its bands. The divergence grows ever faster before an edge, and not at all beyond a clamped one: at kl =
+    0.1 one row in twenty may miss it by much. In float32 its rounding error, about 1e-7, is the limit.
 
     Args:
         scores: One score per inner node on the last axis.
-        gradient: The gradient of a loss in the scores, in their shape; the plain one, not the natural one.
+        gradient: The gradient of a loss in the scores, in their shape; not the natural gradient.
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -298,7 +298,7 @@ def kl_step(
     gradient = _plan.check_array(gradient, "gradient")
     if gradient.shape != scores.shape:
         raise ValueError(
-            f"`gradient` has shape {gradient.shape}, but that of `scores` is needed, {scores.shape}: the "
+            f"`gradient` has shape {gradient.shape}, but the shape of `scores` is needed, {scores.shape}: the "
             "gradient of a loss in the scores."
         )
     inputs = scores, gradient.astype(plan.dtype), _checked_kl(kl, scores)
@@ -307,7 +307,7 @@ def kl_step(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
-    """:func:`kl_step` of prepared arguments, with one divergence per row."""
+    """Return :func:`kl_step` of prepared arguments, with one divergence per row."""
     if plan.tree.num_nodes == 0:
         return gradient
     limit = math.sqrt(jnp.finfo(gradient.dtype).max)
@@ -315,11 +315,11 @@ def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
     inverse = _natural_factor(scores, 0.0, plan)
     unsaturated = jnp.where(inverse == 0, 0, gradient)
     largest = jnp.abs(unsaturated).max(-1, keepdims=True)
-    gradient = unsaturated / jnp.where(largest == 0, 1, largest)  # so that no square overflows or vanishes
+    gradient = unsaturated / jnp.where(largest == 0, 1, largest)  # so that no square overflows or underflows
     natural = gradient * inverse
     square = (gradient * natural).sum(-1)
     first = jnp.minimum(jnp.sqrt(2 * wanted / jnp.where(square == 0, math.inf, square)), limit / 8)
-    # Below this a divergence is mostly rounding error, and the length stays as it is.
+    # A smaller divergence is mostly rounding error, and the length is then not changed.
     noise = 512 * float(jnp.finfo(gradient.dtype).eps)
 
     def correct(_: int, lengths: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -328,7 +328,7 @@ def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
         too_far = found > wanted
         shortest, longest = jnp.where(too_far, shortest, length), jnp.where(too_far, length, longest)
         guess = length * jnp.sqrt((wanted + noise) / (jnp.maximum(found, 0) + noise))
-        # At most half of the way to a length known as too short or too long: near an edge the guesses jump.
+        # Go at most half of the way to a length that is too short or too long, because guesses jump near a band edge.
         return jnp.clip(guess, (length + shortest) / 2, (length + longest) / 2), shortest, longest
 
     length, _, _ = lax.fori_loop(0, _ROUNDS, correct, (first, jnp.zeros_like(first), 4 * first))
@@ -336,7 +336,7 @@ def _step(scores: Array, gradient: Array, wanted: Array, plan: Plan) -> Array:
 
 
 def _checked_kl(kl: float | Array, scores: Array) -> Array:
-    """``kl`` with one entry per row of ``scores``."""
+    """Return ``kl``, checked, with one entry per row of ``scores``."""
     batch = scores.shape[:-1]
     if not isinstance(kl, (jax.Array, np.ndarray)):
         if not 0 < kl < math.inf:
@@ -362,19 +362,19 @@ def fisher_rao_distance(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Array, "*batch"]:
-    r"""The length of the shortest way between two distributions, measured by the Fisher information.
+    r"""Return the Fisher-Rao distance of two distributions: the length of the shortest path in the Fisher metric.
 
     .. math:: d(p, q) = 2 \arccos \sum_k \sqrt{p_k q_k} = 4 \arcsin \tfrac12 \lVert \sqrt p - \sqrt q \rVert
 
     Square roots of probabilities lie on a sphere, and this is twice the angle between them: 0 if p = q, and
     :math:`\pi` if no class is possible under both. For near distributions :math:`d^2 \approx \sum_i G_{ii} \Delta_i^2
-    \approx 2\, KL`. It is the distance in the space of all distributions: the tree does not matter. The second form is
-    computed, which keeps its digits where p and q are close. The gradient at p = q is 0.
+    \approx 2\, KL`. It is the distance in the space of all distributions and does not depend on the tree. It is
+    computed by the second form, which keeps its digits if p and q are close. The gradient at p = q is 0.
 
     Args:
         p_scores: Scores of one distribution.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
 
     Example:
@@ -393,8 +393,8 @@ def fisher_rao_distance(
 def _distance(p: Array, q: Array, plan: Plan) -> Array:
     p_root, q_root = (jnp.exp(log_probs(scores, plan, floored=False) / 2) for scores in (p, q))
     square = jnp.square(p_root - q_root).sum(-1)
-    # The second derivatives of a smaller distance would overflow: so near, p and q count as the same.
+    # The second derivatives of a smaller distance would overflow: p and q are treated as equal.
     same = square <= float(jnp.finfo(square.dtype).tiny)
     distance = 4 * jnp.asin(jnp.sqrt(jnp.where(same, 1, square)) / 2)
-    distance = distance + lax.stop_gradient(jnp.minimum(distance, math.pi) - distance)  # a rounding error beyond
+    distance = distance + lax.stop_gradient(jnp.minimum(distance, math.pi) - distance)  # rounding may exceed pi
     return jnp.where(same, 0, distance)

@@ -1,4 +1,4 @@
-"""The last layer for very many classes: a loss, a draw and a search that read a path's rows and no others."""
+"""Last layers for very many classes: a loss, draws and a search that read only the rows of the paths they need."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class HeadOutput(NamedTuple):
     output: Float[Array, "*batch"]
     """The log-probability of every target."""
     loss: Float[Array, ""]
-    """Their mean, negative."""
+    """The negative mean of ``output``, weighted by class and without ignored targets."""
 
 
 _NEEDS_TARGET = (
     "A head is called with features and their targets, and returns log-probabilities and the loss. Without targets "
-    "there are distribution(input), log_probs(input), predict(input) and topk(input, k)."
+    "call distribution(input), log_probs(input), predict(input) or topk(input, k)."
 )
 
 
 class FixedArray:
-    """An array that is not to be trained: static in a pytree, and so equal by content."""
+    """An array that is not trained: static in a pytree, and compared by its content."""
 
     def __init__(self, values: Any) -> None:
         self.values = np.array(values)
@@ -68,18 +68,18 @@ class FixedArray:
 
 
 class CatnatHead(RowPerNode):
-    r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
+    r"""A last layer for very many classes, with the interface of ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
 
-    The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a
-    forward pass costs O(d log K) an example, where a softmax costs O(d K); and so do draws. Gradients are arrays as
+    The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs only the scores on its path. So a
+    forward pass costs O(d log K) per example, as does a draw, where softmax costs O(d K). Gradients are arrays as
     large as the parameters.
 
     It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; all else is static. It starts
     near the tree's prior: for inputs of unit variance, scores have standard deviation 0.5.
 
-    **Many devices** can share the rows. Inside ``jax.shard_map``, with the rows split over an axis of the mesh and the
-    input on all of its devices, give the axis to the loss as ``axis_name``. Every device computes the nodes whose
-    rows it holds, and one sum of B numbers over the axis gives the log-probabilities; in the backward pass, one of B x
+    **Many devices** can share the rows. Inside ``jax.shard_map``, split the rows over an axis of the mesh, put the
+    input on all of its devices, and give the axis to the loss as ``axis_name``. Every device computes the nodes whose
+    rows it has, and one sum of B numbers over the axis gives the log-probabilities. In the backward pass one sum of B x
     d gives the gradient of the input. The other methods need all rows; under ``jit`` alone the compiler fetches them.
 
     Args:
@@ -145,10 +145,10 @@ class CatnatHead(RowPerNode):
         self.ignore_index = ignore_index
 
     def padded(self, multiple: int) -> CatnatHead:
-        """The same head with rows of zeros behind its own, so that as many devices hold equally many.
+        """Return the same head padded with rows of zeros, so that all devices hold equally many rows.
 
         Args:
-            multiple: What the number of rows is to be a multiple of: the number of devices that share them.
+            multiple: The number of devices that share the rows; the number of rows becomes a multiple of it.
         """
         if multiple < 1:
             raise ValueError(f"`multiple` is {multiple}, but a number of devices is needed, at least 1.")
@@ -163,19 +163,19 @@ class CatnatHead(RowPerNode):
         *,
         axis_name: str | None = None,
     ) -> HeadOutput:
-        """The log-probability of every target, 0 for ignored ones, and the loss.
+        """Return the log-probability of every target, 0 for ignored ones, and the loss.
 
         Args:
             input: Features.
             target: The classes.
-            axis_name: Inside ``shard_map``, the axis of devices that share the rows.
+            axis_name: The axis of devices that share the rows, inside ``shard_map``.
         """
         scores, plan, dtype = self._prepare(input, axis_name)
         target = _plan.class_indices(target, "target")
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = _plan.existing_classes(jnp.where(counts, target, jnp.zeros_like(target)), self.tree.num_classes)
-        found = jnp.where(counts, _path_log_prob(scores, classes, axis_name, plan), 0)  # whatever the features are
+        found = jnp.where(counts, _path_log_prob(scores, classes, axis_name, plan), 0)  # also if features are NaN
         weights = counts.astype(found.dtype)
         if self.class_weights is not None:
             weights = weights * _plan.look_up(np.asarray(self.class_weights, found.dtype), classes)
@@ -184,11 +184,11 @@ class CatnatHead(RowPerNode):
         return HeadOutput(_plan.clamp_to_dtype(found, dtype), _plan.clamp_to_dtype(loss, dtype))
 
     def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
+        """Call :meth:`log_probs`; ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has this name for it."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> Float[Array, ""]:
-        """The loss of targets alone: the mean of their negative log-probabilities."""
+        """Return only the loss, the mean negative log-probability of the targets."""
         loss: Array = self(input, target).loss
         return loss
 
@@ -199,12 +199,12 @@ class CatnatHead(RowPerNode):
         *,
         axis_name: str | None = None,
     ) -> Float[Array, "*batch_and_more"]:
-        """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone.
+        """Return the log-probability of classes, with the input's batch as leading axes; read only their paths.
 
         Args:
             input: Features.
             classes: The classes.
-            axis_name: Inside ``shard_map``, the axis of devices that share the rows.
+            axis_name: The axis of devices that share the rows, inside ``shard_map``.
         """
         scores, plan, dtype = self._prepare(input, axis_name)
         classes = _plan.existing_classes(classes, self.tree.num_classes)
@@ -220,14 +220,14 @@ class CatnatHead(RowPerNode):
         valid_classes: Int[Array, "*#batch some"] | None = None,
         key: PRNGKeyArray,
     ) -> Int[Array, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; reads the rows on the way alone.
+        """Draw classes by walking down from the root, reading only the rows on their paths.
 
         Args:
             input: Features.
-            sample_shape: The shape of independent draws, which stands before the batch shape in the result.
-            valid_classes: Draw among these alone, conditioned on them, as with the mask of :class:`Catnat`: indices
-                (..., m) for all rows or for each, padded with -1. Their m paths are read, whatever K is. What was drawn
-                has the log-probability ``jax.nn.log_softmax(head.log_prob_of(input, valid_classes))`` at its place.
+            sample_shape: The shape of independent draws, which precedes the batch shape in the result.
+            valid_classes: Draw only among these classes, conditioned on them, as with the mask of :class:`Catnat`:
+                indices (..., m) for all rows or for each, padded with -1. Only their m paths are read. A draw's
+                log-probability is its entry of ``jax.nn.log_softmax(head.log_prob_of(input, valid_classes))``.
             key: The random key.
 
         Example:
@@ -251,17 +251,17 @@ class CatnatHead(RowPerNode):
         return _walk.draw_among(scores, _plan.expand(among, input.shape[:-1]), sample_shape, key, plan)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
-        """The ``k`` most probable classes, found by their paths.
+        """Find the ``k`` most probable classes without computing all of them.
 
-        The probability of reaching a node bounds that of every class below it, so most of the tree need not be
-        entered, the less the more certain the head is. Near the prior nearly all of it must. The rows of a batch are
-        searched side by side, until the longest search ends.
+        The probability of reaching a node bounds the probability of every class below it, so subtrees can be skipped. A
+        confident head reads few nodes; near the prior nearly all are read. The rows of a batch are searched in
+        parallel, until the longest search ends.
 
         Args:
             input: Features.
-            k: How many classes.
-            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read. The first way
-                down, to k classes, is always gone.
+            k: The number of classes.
+            max_nodes: Stop the search, with the best classes found, when this many nodes of a row have been read. It
+                always continues until k classes are found.
         """
         _checks.how_many(k, self.tree.num_classes)
         scores, plan, dtype = self._prepare(input)
@@ -269,11 +269,11 @@ class CatnatHead(RowPerNode):
         return found._replace(values=_plan.clamp_to_dtype(found.values, dtype))
 
     def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
-        """The most probable class; see :meth:`topk`."""
+        """Return the most probable class; see :meth:`topk`."""
         return self.topk(input, 1).indices[..., 0]
 
     def _prepare(self, input: Array, axis_name: str | None = None) -> tuple[LazyScores, Plan, Any]:
-        """The scores, made where they are read; the plan for them; the dtype of results."""
+        """Return the scores, which are computed when read; their plan; the dtype of results."""
         input = self.checked(input, 1 if axis_name is None else lax.axis_size(axis_name))
         dtype = jnp.promote_types(input.dtype, self.weight.dtype)
         plan = Plan(self.tree, self.activation, jnp.promote_types(dtype, jnp.float32))
@@ -283,6 +283,6 @@ class CatnatHead(RowPerNode):
 
 @functools.partial(jax.jit, static_argnames=("axis_name", "plan"))
 def _path_log_prob(scores: LazyScores, classes: Array, axis_name: str | None, plan: Plan) -> Array:
-    """The log-probability of classes, batch or batch + any axes."""
+    """Return the log-probability of classes, batch or batch + any axes."""
     found = _walk.path_log_prob(scores, classes, plan)
     return found if axis_name is None else lax.psum(found, axis_name)

@@ -1,4 +1,4 @@
-"""Last layers as pytrees: the drop-in for a linear layer whose outputs are logits."""
+"""Last layers as pytrees: replacements of a linear layer whose outputs are logits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["CatnatLinear", "RowPerNode", "explains", "needs"]
 
 _Self = TypeVar("_Self", bound="RowPerNode")
 
-# Scores of this size lie well inside the natural activation's band.
+# The standard deviation of initial scores, well inside the natural activation's band.
 INITIAL_SCORE = 0.5
 
 
 class RowPerNode:
-    """What layers with a row of weights per node have in common: pytrees of their parameters, with all else static."""
+    """Base class of layers with a row of weights per node: pytrees of their parameters, with all else static."""
 
     weight: Float[Array, "nodes features"]
     bias: Float[Array, "nodes"] | None
@@ -60,21 +60,21 @@ class RowPerNode:
         self.bias = jnp.zeros(self.tree.num_nodes, dtype) if bias else None
 
     def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """The scores of all nodes, O(d K)."""
+        """Return the scores of all nodes, O(d K)."""
         input = self.checked(input)
         scores = input @ self.weight.T
         return (scores if self.bias is None else scores + self.bias)[..., : self.tree.num_nodes]
 
     def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class, O(d K); see :func:`log_catnat`."""
+        """Return the log-probability of every class, O(d K); see :func:`log_catnat`."""
         return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
     def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> Catnat:
-        """The distribution over all classes, O(d K); ``options`` are those of :class:`Catnat`, such as ``mask``."""
+        """Return the distribution over all classes, O(d K), with ``options`` of :class:`Catnat` such as ``mask``."""
         return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     def checked(self, input: Array, devices: int = 1) -> Array:
-        """The input, or what is wrong with it, or with the rows that each of some devices holds."""
+        """Return the input; raise if it does not fit, or if ``devices`` times the rows here are too few."""
         input = _plan.check_array(input, "input")
         held, in_features = self.weight.shape
         _checks.features(input.shape, input.dtype, jnp.issubdtype(input.dtype, jnp.floating), in_features)
@@ -91,7 +91,7 @@ class RowPerNode:
         return f"{type(self).__name__}({has})"
 
     def state_dict(self) -> dict[str, Any]:
-        """The parameters by name and, as ``_extra_state``, a fingerprint of tree and activation.
+        """Return the parameters by name and, as ``_extra_state``, a fingerprint of tree and activation.
 
         These are the names of the PyTorch counterpart, so that one framework's weights can be loaded in the other.
         """
@@ -99,7 +99,7 @@ class RowPerNode:
         return {**parameters, "_extra_state": saving.fingerprint(self.tree, self.activation)}
 
     def load_state_dict(self: _Self, state: Mapping[str, Any]) -> _Self:
-        """The same layer with the parameters of a :meth:`state_dict`, which must be of the same tree and activation."""
+        """Return the layer with the parameters of a :meth:`state_dict`, whose tree and activation must be the same."""
         wanted = self.state_dict()
         saving.check_state(state, wanted, self.tree, self.activation)
         parameters = [
@@ -108,13 +108,13 @@ class RowPerNode:
         return type(self).tree_unflatten(self.tree_flatten_with_keys()[1], parameters)
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
-        """The parameters, by name, and what is static."""
+        """Return the parameters by name, and the static attributes."""
         parameters = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self._parameters)
         return parameters, tuple(getattr(self, name) for name in self._static)
 
     @classmethod
     def tree_unflatten(cls: type[_Self], static: Sequence[Any], parameters: Sequence[Any]) -> _Self:
-        """The inverse; nothing is drawn or checked."""
+        """Rebuild the layer from its parameters and static attributes, without checks."""
         layer = cls.__new__(cls)
         for name, value in zip((*cls._parameters, *cls._static), (*parameters, *static), strict=True):
             setattr(layer, name, value)
@@ -122,11 +122,11 @@ class RowPerNode:
 
 
 class CatnatLinear(RowPerNode):
-    """The last layer of a model, in the place of a linear layer with K outputs that are logits.
+    """The last layer of a model, instead of a linear layer whose K outputs are logits.
 
-    Called with features, it returns the K leaf log-probabilities. ``log_softmax`` leaves those unchanged, so they are
-    logits to whatever takes logits: cross-entropies, ``argmax``, ``jax.random.categorical``. ``loss`` and
-    ``distribution`` give the same and compute less.
+    Called with features, it returns the K leaf log-probabilities. ``log_softmax`` leaves them unchanged, so they can be
+    used wherever logits are: in cross-entropies, ``argmax``, ``jax.random.categorical``. ``loss`` and ``distribution``
+    give the same results and compute less.
 
     It is a pytree of its ``weight``, (K-1, in_features), and ``bias``, (K-1,), or None; the tree and the activation are
     static. It starts near the tree's prior: for inputs of unit variance, scores have standard deviation 0.5.
@@ -167,11 +167,11 @@ class CatnatLinear(RowPerNode):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
-        """The layer whose state this is, built with the tree and the activation that the state holds.
+        """Build the layer from its state, with the tree and the activation that the state contains.
 
         Args:
-            state: The ``state_dict()`` of a layer, or of a model that has one.
-            prefix: Where the layer's entries stand in it, such as ``"head."``.
+            state: The ``state_dict()`` of a layer, or of a model that contains one.
+            prefix: The prefix of the layer's entries in the state, such as ``"head."``.
         """
         part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         if "_extra_state" not in part or "weight" not in part:
@@ -183,15 +183,15 @@ class CatnatLinear(RowPerNode):
         return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)
 
     def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class, which are logits too."""
+        """Return the log-probability of every class, which can be used as logits."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
-        """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
+        """Return the cross-entropy of targets; ``options`` are arguments of :func:`cross_entropy`.
 
         Args:
             input: Features.
-            target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
+            target: Class indices in the batch shape of the input, or class probabilities with a further axis of size K.
             **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
         """
         return functional.cross_entropy(self.scores(input), target, self.tree, self.activation, **options)

@@ -1,6 +1,6 @@
-"""Tools for labels in a taxonomy, for the probabilities of any model: NumPy only.
+"""Tools for labels in a taxonomy and the probabilities of any model; they need only NumPy.
 
-Every function takes class probabilities in the order of ``taxonomy.classes``, which are sorted as scikit-learn's
+Every function takes class probabilities in the order of ``taxonomy.classes``, which are sorted like scikit-learn's
 ``classes_``, or a frame whose columns are the classes. ``taxonomy.align`` puts a model's columns in that order.
 """
 

@@ -1,4 +1,4 @@
-"""Answers at the level where a model is sure enough: a class, the group above it, or none."""
+"""Back-off: the answer for a row is the most specific label that is probable enough, a class, a group, or None."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from catnat.taxonomy.taxonomy import Taxonomy
 
 
 def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_level: int = 0) -> NDArray[np.object_]:
-    """The most specific label of every row whose probability is at least ``threshold``.
+    """Return for every row the most specific label with a probability of at least ``threshold``.
 
-    Specific means few classes. Of equally specific labels it is the most probable one.
+    A label with fewer classes is more specific. Of equally specific labels the most probable one is returned.
 
     Args:
         taxonomy: The taxonomy of the classes.
         probs: Class probabilities in the order of ``taxonomy.classes``, shape (n, K), or a frame with named columns.
-        threshold: The least probability. Above 0.5 the labels that reach it are on one path.
-        least_level: Where no label reaches the threshold, the answer is the most probable label of this level. With 0
-            it is None.
+        threshold: The smallest probability of an answer. Above 0.5 the labels that reach it are on one path.
+        least_level: If no label reaches the threshold, the answer is the most probable label of this level, or None
+            for level 0.
 
     Example:
         >>> import catnat
@@ -77,10 +77,10 @@ class BackOffCurve:
 def back_off_curve(
     taxonomy: Taxonomy, probs: Any, y: Any, *, least_level: int = 0, sample_weight: Any = None
 ) -> BackOffCurve:
-    """Accuracy, answered rows and information of :func:`back_off` at all thresholds.
+    """Return accuracy, answered rows and information of :func:`back_off` at all thresholds.
 
-    An answer is right if it is the row's label or a group above it. A row that is labelled with a group is left out of
-    the accuracy where the answer is inside that group, because its class is unknown.
+    An answer is right if it is the row's label or a group above it. If a row is labelled with a group and the answer is
+    inside that group, the row is left out of the accuracy, because its class is unknown.
 
     Args:
         taxonomy: The taxonomy of the classes.
@@ -118,33 +118,33 @@ def back_off_curve(
         measured = measured[row, column]
         is_first = column == 0
         start += measured[is_first].sum(axis=0)
-        steps.append((measured[1:] - measured[:-1])[~is_first[1:]])  # once the threshold exceeds the value before
+        steps.append((measured[1:] - measured[:-1])[~is_first[1:]])  # for thresholds above the previous value
         values.append(best[row, column][:-1][~is_first[1:]])
     return _accumulated(start, np.concatenate(steps), np.concatenate(values), weights.sum())
 
 
 def _accumulated(start: Floats, steps: Floats, values: Floats, total: float) -> BackOffCurve:
-    """The measures at every threshold, from those at 0 and what changes behind each value."""
+    """Return the measures at every threshold, from the measures at 0 and their changes above each value."""
     threshold, index = np.unique(values, return_inverse=True)
     changes = np.zeros((len(threshold) + 1, 4))
     np.add.at(changes, index + 1, steps)
     right, judged, answered, information = (start + np.cumsum(changes, axis=0)).T
     accuracy = np.divide(right, judged, out=np.full_like(right, np.nan), where=judged > 1e-9 * total)
-    reachable = slice(len(threshold) + (threshold[-1] < 1))  # a threshold above 1 is not
+    reachable = slice(len(threshold) + (threshold[-1] < 1))  # no threshold exceeds 1
     columns = (np.append(threshold, 1.0), accuracy, answered / total, information / total)
     return BackOffCurve(*(column[reachable] for column in columns))
 
 
 class BackOff:
-    """Answers of a wanted accuracy: :func:`back_off` with its threshold chosen on held-out rows.
+    """Back-off with a given accuracy: :func:`back_off` with its threshold chosen on held-out rows.
 
-    The threshold is the smallest whose answers to these rows reach the accuracy. That is an estimate: for a guarantee
-    in finite samples see :class:`ConformalSets` with ``max_labels=1``.
+    It is the smallest threshold at which the answers for these rows reach the accuracy. This is an estimate: for a
+    guarantee in finite samples see :class:`ConformalSets` with ``max_labels=1``.
 
     Args:
         taxonomy: The taxonomy of the classes.
-        accuracy: The wanted fraction of right answers among those given.
-        least_level: As for :func:`back_off`: 1 for an answer on the top level at least.
+        accuracy: The required fraction of right answers among the answers given.
+        least_level: As for :func:`back_off`; with 1 every row gets at least a label of the top level.
 
     Example:
         >>> import catnat
@@ -160,7 +160,7 @@ class BackOff:
     """
 
     threshold_: float
-    """The least probability of an answer, chosen by :meth:`fit`."""
+    """The smallest probability of an answer, chosen by :meth:`fit`."""
 
     def __init__(self, taxonomy: Taxonomy, accuracy: float = 0.95, *, least_level: int = 0) -> None:
         _check_threshold(accuracy, "accuracy")
@@ -169,33 +169,33 @@ class BackOff:
         self.least_level = least_level
 
     def fit(self, probs: Any, y: Any, sample_weight: Any = None) -> BackOff:
-        """Choose the threshold.
+        """Choose the threshold on held-out rows.
 
         Args:
             probs: Probabilities of rows that the model was not trained on.
-            y: Their labels.
-            sample_weight: Their weights.
+            y: The labels of these rows.
+            sample_weight: The weights of these rows.
         """
         curve = back_off_curve(self.taxonomy, probs, y, least_level=self.least_level, sample_weight=sample_weight)
         enough = np.flatnonzero(curve.accuracy >= self.accuracy)
         if not enough.size:
             raise ValueError(
                 f"No threshold reaches an `accuracy` of {self.accuracy}: the best of these rows is "
-                f"{np.nanmax(curve.accuracy, initial=0.0):.3f}. Ask for less, allow None with least_level=0, or "
+                f"{np.nanmax(curve.accuracy, initial=0.0):.3f}. Lower `accuracy`, allow None with least_level=0, or "
                 "calibrate the model."
             )
         self.threshold_ = float(curve.threshold[enough[0]])
         return self
 
     def predict(self, probs: Any) -> NDArray[np.object_]:
-        """The answer for every row: a class, a group, or None."""
+        """Return the answer for every row: a class, a group, or None."""
         if not hasattr(self, "threshold_"):
             raise ValueError("This BackOff has no threshold yet: call fit(probs, y) with held-out rows first.")
         return back_off(self.taxonomy, probs, self.threshold_, least_level=self.least_level)
 
 
 class _Candidates:
-    """The labels that can be a row's answer, the most specific first: one for every number of classes."""
+    """The candidate answers of rows, the most specific first: the most probable label of each size and depth."""
 
     def __init__(self, taxonomy: Taxonomy, least_level: int) -> None:
         if not 0 <= least_level <= taxonomy.num_levels:
@@ -205,7 +205,7 @@ class _Candidates:
         self._lineage = lineage = taxonomy.lineage
         groups = np.arange(taxonomy.num_classes, lineage.top)
         groups = groups[lineage.depth[groups] >= least_level]
-        # Of groups with the same classes the deeper one comes first.
+        # If groups have the same classes, the deeper group comes first.
         self._groups = groups[np.lexsort((-lineage.depth[groups], lineage.size[groups]))]
         kinds = np.stack([lineage.size[self._groups], lineage.depth[self._groups]])
         self._starts = np.flatnonzero(np.any(kinds[:, 1:] != kinds[:, :-1], axis=0)) + 1
@@ -215,7 +215,7 @@ class _Candidates:
             self._last = np.unique(lineage.at_depth(np.arange(taxonomy.num_classes), least_level))
 
     def find(self, rows: NDArray[Any]) -> tuple[Floats, Ints]:
-        """Probabilities and labels, (n, kinds); those of the last, which is always possible, are infinite."""
+        """Return probabilities and labels, (n, kinds); the last label is always allowed, with the value infinity."""
         sums = self._lineage.sums(np.asarray(rows, dtype=np.float64))
         columns = [np.arange(self._lineage.num_classes), *np.split(self._groups, self._starts[1:]), self._last]
         labels = np.stack([each[sums[:, each].argmax(axis=1)] for each in columns if len(each)], axis=1)
@@ -225,7 +225,7 @@ class _Candidates:
 
 
 def one_label_per_row(taxonomy: Taxonomy, y: Any, rows: int) -> Ints:
-    """The numbers of labels, one for every row of probabilities."""
+    """Return the numbers of the labels ``y``; raise unless there is one for every row of probabilities."""
     truth = taxonomy.index(y)
     if len(truth) != rows:
         raise ValueError(f"`y` has {len(truth)} labels, but `probs` has {rows} rows: give one label per row.")
@@ -233,7 +233,7 @@ def one_label_per_row(taxonomy: Taxonomy, y: Any, rows: int) -> Ints:
 
 
 def row_weights(sample_weight: Any, rows: int) -> Floats:
-    """Checked weights of rows; 1 if not given."""
+    """Return the checked weights of rows; 1 if not given."""
     weights = np.ones(rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
     if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
         raise ValueError(

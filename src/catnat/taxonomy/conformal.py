@@ -1,12 +1,12 @@
-r"""Sets that contain the true class with a stated probability: split conformal prediction.
+r"""Split conformal prediction: sets that contain the true class with a given probability.
 
 Every row has a sequence of growing sets :math:`C_t`, from the most probable class to all classes. The *score* of a row
-is the least t whose set contains its label. Let q be the :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of n
-rows that the model was not trained on. If these rows and a new one are exchangeable, then
+is the smallest t whose set contains its label. Let q be the :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest score of
+n rows that the model was not trained on. If these rows and a new one are exchangeable, then
 
 .. math:: 1 - \alpha \le P(Y \in C_q(X)) \le 1 - \alpha + \frac{1}{n + 1},
 
-the upper bound if scores have no ties. The probability is over all n + 1 rows, not for one row or one group.
+where the upper bound holds if scores have no ties. The probability is over all n + 1 rows, not for one row or group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from catnat.taxonomy.taxonomy import Taxonomy
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabelSets:
-    """A set of labels for every row, which stands for all their classes.
+    """A set of labels for every row, which contains all classes of these labels.
 
     Example:
         >>> import catnat
@@ -41,13 +41,13 @@ class LabelSets:
 
     taxonomy: Taxonomy
     labels: Ints
-    """The numbers of the labels of all rows, one row after the other; ``len(taxonomy.labels)`` is the top."""
+    """The numbers of the labels of all rows, concatenated; ``len(taxonomy.labels)`` is the top."""
     bounds: Ints
-    """Where every row starts in :attr:`labels`, and the end, (n + 1,)."""
+    """The start of every row in :attr:`labels`, and the end, shape (n + 1,)."""
 
     @classmethod
     def from_names(cls, taxonomy: Taxonomy, names: Any) -> LabelSets:
-        """The sets with these labels, a list for every row; None is the set of all classes."""
+        """Build the sets with these labels, a list for every row; None is the set of all classes."""
         sizes = [len(each) for each in names]
         labels = taxonomy.index([name for each in names for name in each], allow_none=True)
         return cls(taxonomy, labels, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
@@ -56,7 +56,7 @@ class LabelSets:
         return len(self.bounds) - 1
 
     def __getitem__(self, row: int) -> tuple[Any, ...]:
-        """The labels of a row; None for the top."""
+        """Return the labels of a row; None for the top."""
         row = range(len(self))[row]
         return tuple(self.taxonomy.names(self.labels[self.bounds[row] : self.bounds[row + 1]]))
 
@@ -74,7 +74,7 @@ class LabelSets:
         return self._sum_by_row(self.taxonomy.lineage.size[self.labels])
 
     def contains(self, y: Any) -> Bools:
-        """Whether the set of every row contains its label: with a group, whether it contains all of the group."""
+        """Return whether the set of every row contains its label; for a group, whether it contains the whole group."""
         truth = one_label_per_row(self.taxonomy, y, len(self))
         within = self.taxonomy.lineage.contains(self.labels, np.repeat(truth, self.num_labels))
         return self._sum_by_row(within) > 0
@@ -85,12 +85,12 @@ class LabelSets:
 
 
 class ConformalSets:
-    r"""Sets of labels that contain the true class with probability ``coverage``, whatever the model.
+    r"""Sets of labels that contain the true class with probability ``coverage``, for any model.
 
-    Split conformal prediction: fit it on rows that the model was not trained on. If these rows and the new ones are
+    This is split conformal prediction: fit it on rows that the model was not trained on. If these rows and new ones are
     exchangeable, a new row's set contains its class with probability at least ``coverage``, on average over rows. For
     single groups the rate may be lower: see :func:`coverage_report`. Every set contains the most probable class, so
-    the rate of a model with an accuracy above ``coverage`` is higher.
+    the rate is higher if the accuracy of the model exceeds ``coverage``.
 
     Args:
         taxonomy: The taxonomy of the classes.
@@ -98,13 +98,13 @@ class ConformalSets:
         max_labels: None for sets of classes. 1 for an answer that is one label: a class, a group, or None for all
             classes. Otherwise sets of at most this many labels, as in Mortier et al., "Conformal Prediction in
             Hierarchical Classification with Constrained Representation Complexity".
-        method: How sets of classes grow. ``"lac"``: by probability, the smallest sets on average. ``"aps"``: until the
-            classes before have a given total probability, which adapts sizes to hard rows. ``"raps"``: as ``"aps"``,
-            with ``penalty`` for every class beyond the first ``free`` ones.
-        penalty: Of ``"raps"``.
-        free: Of ``"raps"``.
+        method: How sets of classes grow. ``"lac"``: by class probability, which gives the smallest sets on average.
+            ``"aps"``: until the classes before have a given total probability, which gives larger sets for hard rows.
+            ``"raps"``: as ``"aps"``, with ``penalty`` for every class beyond the first ``free`` ones.
+        penalty: The penalty per class of ``"raps"``.
+        free: The number of classes without a penalty in ``"raps"``.
 
-    A row labelled with a group counts as covered if all of the group is, which makes sets larger, never too small.
+    A row labelled with a group is covered if the whole group is. This makes sets larger, never too small.
 
     Example:
         >>> import catnat, numpy as np
@@ -122,7 +122,7 @@ class ConformalSets:
     """
 
     quantile_: float
-    """The score q up to which a set grows; infinite if there were too few rows for this coverage."""
+    """The score q up to which a set grows; infinite if there are too few rows for this coverage."""
 
     def __init__(
         self,
@@ -150,24 +150,24 @@ class ConformalSets:
         self.free = free
 
     def fit(self, probs: Any, y: Any) -> ConformalSets:
-        """Find the quantile.
+        """Compute the quantile on held-out rows.
 
         Args:
-            probs: Probabilities of rows that the model was not trained on, exchangeable with those to come.
-            y: Their labels.
+            probs: Probabilities of rows that the model was not trained on, exchangeable with new rows.
+            y: The labels of these rows.
         """
         self.quantile_ = conformal_quantile(self.scores(probs, y), self.coverage)
         return self
 
     def scores(self, probs: Any, y: Any) -> Floats:
-        """The score of every row: a set with the quantile q contains the label if the score is at most q."""
+        """Return the score of every row: a set with the quantile q contains the label if the score is at most q."""
         rows = probabilities.checked(self.taxonomy, probs)
         truth = one_label_per_row(self.taxonomy, y, len(rows))
         family, blocks = self._family(), self.taxonomy.lineage.blocks(len(rows))
         return np.concatenate([np.zeros(0), *(family.scores(_float64(rows[some]), truth[some]) for some in blocks)])
 
     def predict(self, probs: Any) -> LabelSets:
-        """The set of every row."""
+        """Return the set of every row."""
         if not hasattr(self, "quantile_"):
             raise ValueError("These sets have no quantile yet: call fit(probs, y) with held-out rows first.")
         rows = probabilities.checked(self.taxonomy, probs)
@@ -190,19 +190,19 @@ class ConformalSets:
 
 
 def conformal_quantile(scores: Floats, coverage: float) -> float:
-    r"""The :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest of n scores, infinite if there is none."""
-    rank = int(np.ceil((len(scores) + 1) * coverage - 1e-9))  # 10 * 0.9 is 9, whatever floats say
+    r"""Return the :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest of n scores, infinite if there is none."""
+    rank = int(np.ceil((len(scores) + 1) * coverage - 1e-9))  # 10 * 0.9 has rank 9 despite rounding
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else np.inf
 
 
 # ---- the families of growing sets ----
 #
-# Each has `scores`, the least t whose set contains the label of each row, and `sets` for one t.
+# Each has `scores`, the smallest t whose set contains the label of each row, and `sets` for one t.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Classes:
-    """Sets of the most probable classes. The score is a function of the probability that falls within a row."""
+    """Sets of the most probable classes. Within a row, the score of a class decreases with its probability."""
 
     lineage: Lineage
     is_cumulative: bool
@@ -218,7 +218,7 @@ class _Classes:
         return mass + self._penalties(before.sum(axis=1))
 
     def _least_probable(self, rows: Floats, truth: Ints) -> Ints:
-        """The label of each row; of a group the least probable class."""
+        """Return the label of each row; for a group, its least probable class."""
         found = truth.copy()
         for i in np.flatnonzero(truth >= self.lineage.num_classes):
             start = self.lineage.start[truth[i]]
@@ -234,7 +234,7 @@ class _Classes:
         if self.is_cumulative:
             values = -np.sort(-rows, axis=1)
             before = np.cumsum(values, axis=1) - values + self._penalties(np.arange(rows.shape[1]))
-            # The first of equal probabilities stands for all of them; it is the last whose score is small enough.
+            # Of equal probabilities, the first has the smallest score and decides for all of them.
             count = np.maximum(1, (before <= quantile * (1 + 1e-12) + 1e-12).sum(axis=1))
             inside = rows >= np.take_along_axis(values, count[:, None] - 1, axis=1)
         else:
@@ -245,7 +245,7 @@ class _Classes:
 
 @dataclasses.dataclass(frozen=True)
 class _OneLabel:
-    """The most probable class and the groups above it. The score is the probability of the largest set that fails."""
+    """The most probable class and the groups above it. The score is the mass of the largest set without the label."""
 
     lineage: Lineage
 
@@ -266,9 +266,9 @@ class _OneLabel:
 
 @dataclasses.dataclass(frozen=True)
 class _FewLabels:
-    """Classes by probability, in at most r labels: one too many, and the two whose group adds fewest classes merge.
+    """At most r labels: classes join by probability, and of r + 1 labels the two whose group adds fewest classes merge.
 
-    So a set contains all earlier ones. The score is the probability of the largest set that fails.
+    So a set contains all earlier ones. The score is the mass of the largest set without the label.
     """
 
     lineage: Lineage
@@ -292,7 +292,7 @@ class _FewLabels:
         return labels[labels >= 0], (labels >= 0).sum(axis=1)
 
     def _grow(self, rows: Floats, done: Callable[[Ints, Ints, Floats], Bools]) -> Ints:
-        """The labels of every row, -1 for none, at the first of its sets for which ``done(rows, labels, mass)``."""
+        """Return the labels of every row, padded with -1, in its first set with ``done(rows, labels, mass)``."""
         sums, order = self.lineage.sums(rows), np.argsort(-rows, axis=1, kind="stable")
         found = np.full((len(rows), self.most + 1), -1)
         active = np.arange(len(rows))
@@ -314,7 +314,7 @@ class _FewLabels:
         return np.asarray(within.any(axis=1))
 
     def _merged(self, labels: Ints) -> Ints:
-        """Two of r + 1 labels replaced by the smallest group that contains them, and all that it contains left out."""
+        """Replace two of r + 1 labels by the smallest group that contains them; remove other labels inside it."""
         one, other = np.triu_indices(self.most + 1, 1)
         groups = self.lineage.lowest_common(labels[:, one], labels[:, other])
         inside = self.lineage.contains(groups[:, :, None], labels[:, None, :])
@@ -326,7 +326,7 @@ class _FewLabels:
         return kept
 
 
-# ---- how it went ----
+# ---- coverage ----
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,7 +356,7 @@ class GroupCoverage:
 
 
 def coverage_report(sets: LabelSets, y: Any, *, level: int = 1) -> list[GroupCoverage]:
-    """The coverage and size of sets, for all rows and for those of every group of a level.
+    """Return the coverage and size of sets, for all rows and for the rows of every group of a level.
 
     The guarantee of :class:`ConformalSets` is for all rows: groups for which the model is poor have a lower coverage.
 

@@ -1,7 +1,7 @@
-"""Which label is above which: the arrays behind a taxonomy.
+"""The relations between the labels of a taxonomy, as arrays.
 
 A *label* is a class or a group. Labels are numbered: classes 0 .. K-1, then groups, each after the group that contains
-it, and last the *top*, the group of everything, whose name is None.
+it, and last the *top*, the group of all classes, whose name is None.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# Numbers in the arrays of a block of rows: large for NumPy's loops, small beside the memory.
+# Entries of the arrays for a block of rows: many enough for fast NumPy loops, few enough for the memory.
 _NUMBERS = 1 << 22
 
 
 class Lineage:
-    """The parent, depth, size and place of every label.
+    """The parent, depth and size of every label, and the position of its classes.
 
     Args:
-        parent: The number of every label's parent; the top, which is the last, is its own.
+        parent: The number of every label's parent; the top, the last label, is its own parent.
         num_classes: The number of classes K.
     """
 
@@ -34,9 +34,9 @@ class Lineage:
     size: Ints
     """The number of classes in each label: 1 for a class, K for the top."""
     start: Ints
-    """Where the classes of each label start in :attr:`order`, in which they are neighbours."""
+    """The start of each label's classes in :attr:`order`, where they are consecutive."""
     order: Ints
-    """The classes, depth first."""
+    """The classes in depth-first order."""
 
     def __init__(self, parent: ArrayLike, num_classes: int) -> None:
         self.parent = np.asarray(parent, dtype=np.int64)
@@ -66,7 +66,7 @@ class Lineage:
             siblings = level[np.argsort(self.parent[level], kind="stable")]
             above = self.parent[siblings]
             before = np.cumsum(self.size[siblings]) - self.size[siblings]
-            first = np.searchsorted(above, above)  # where each one's eldest sibling stands
+            first = np.searchsorted(above, above)  # the position of each one's first sibling
             start[siblings] = start[above] + before - before[first]
         return start
 
@@ -78,7 +78,7 @@ class Lineage:
 
     @functools.cached_property
     def _sums(self) -> list[tuple[Ints, Ints, Ints]]:
-        """What to add, deepest first: the labels of a level, where each group's members start, and these groups."""
+        """The steps of :meth:`sums`, deepest first: a level's labels, where each group's members start, the groups."""
         steps = []
         for level in reversed(self.levels):
             members = level[np.argsort(self.start[level])]
@@ -89,13 +89,13 @@ class Lineage:
     # ---- relations ----
 
     def contains(self, upper: Ints, lower: Ints) -> Bools:
-        """Whether all classes of ``lower`` are in ``upper``."""
+        """Return whether all classes of ``lower`` are in ``upper``."""
         begins = self.start[upper] <= self.start[lower]
         ends = self.start[lower] + self.size[lower] <= self.start[upper] + self.size[upper]
         return np.asarray(begins & ends)
 
     def lowest_common(self, one: Ints, other: Ints) -> Ints:
-        """The deepest label that contains both: one of the two, a group above them, or the top."""
+        """Return the deepest label that contains both: one of the two, a group above them, or the top."""
         one, other = map(np.array, np.broadcast_arrays(one, other))
         while (different := one != other).any():
             deeper, shallower = self.depth[one] > self.depth[other], self.depth[one] < self.depth[other]
@@ -104,7 +104,7 @@ class Lineage:
         return one
 
     def at_depth(self, labels: Ints, depth: int) -> Ints:
-        """The labels at this depth above ``labels``, or these themselves where they end above it."""
+        """Return the labels at this depth above ``labels``; labels of a smaller depth stay the same."""
         labels = np.array(labels)
         while (below := self.depth[labels] > depth).any():
             labels = np.where(below, self.parent[labels], labels)
@@ -113,7 +113,7 @@ class Lineage:
     # ---- sums ----
 
     def sums(self, leaves: Floats) -> Floats:
-        """The sum over the classes of every label and of the top, (n, labels + 1), from (n, K): O(K) each row."""
+        """Return the sum over the classes of every label and the top, (n, labels + 1), from (n, K); O(K) per row."""
         found = np.empty((len(leaves), self.top + 1))
         found[:, : self.num_classes] = leaves
         for members, starts, groups in self._sums:
@@ -121,6 +121,6 @@ class Lineage:
         return found
 
     def blocks(self, rows: int) -> Iterator[slice]:
-        """Slices of rows whose sums fit into bounded memory."""
+        """Return slices of rows whose sums fit into bounded memory."""
         step = max(1, _NUMBERS // (self.top + 1))
         return (slice(start, start + step) for start in range(0, rows, step))

@@ -1,4 +1,4 @@
-"""Metrics that tell a near miss from a far one, and measures of every level."""
+"""Metrics that depend on how far a wrong answer is from the label, and metrics of every level."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class HierarchicalScores(NamedTuple):
 def hierarchical_scores(
     taxonomy: Taxonomy, y_true: Any, y_pred: Any, *, average: str = "micro", sample_weight: Any = None
 ) -> HierarchicalScores:
-    r"""Hierarchical precision, recall and F1 of Kiritchenko et al.
+    r"""Return the hierarchical precision, recall and F1 of Kiritchenko et al.
 
     .. math:: hP = \frac{\sum_i |A(\hat y_i) \cap A(y_i)|}{\sum_i |A(\hat y_i)|}, \qquad
         hR = \frac{\sum_i |A(\hat y_i) \cap A(y_i)|}{\sum_i |A(y_i)|},
 
-    where :math:`A` are a label and all groups above it, without the top.
+    where :math:`A(y)` is the set of the label y and all groups above it, without the top.
 
     Args:
         taxonomy: The taxonomy of the labels.
         y_true: The labels of the rows: classes or groups.
-        y_pred: The answers: classes, groups, or None for none.
-        average: ``"micro"`` for the ratios of sums above, ``"macro"`` for means of each row's ratio, where None has
-            the precision 1.
+        y_pred: The answers: classes, groups, or None.
+        average: ``"micro"`` for the ratios of sums above, ``"macro"`` for the means of each row's ratios, where None
+            has precision 1.
         sample_weight: The weight of every row.
 
     Example:
@@ -66,7 +66,7 @@ def hierarchical_scores(
     if average == "micro":
         common, of_answers, of_truth = (np.array([weights @ each]) for each in (common, of_answers, of_truth))
         weights = np.ones(1)
-    # Where nothing is answered nothing is wrong.
+    # Without an answer the precision is 1.
     precision = np.divide(common, of_answers, out=np.ones(len(common)), where=of_answers > 0)
     recall = common / of_truth
     f1 = 2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny)
@@ -74,15 +74,15 @@ def hierarchical_scores(
 
 
 def lca_distance(taxonomy: Taxonomy, y_true: Any, y_pred: Any, *, sample_weight: Any = None) -> float:
-    """The mean number of steps from the true label up to the lowest group that contains the answer as well.
+    """Return the mean number of steps from the true label up to the lowest group that also contains the answer.
 
-    0 for an answer that is the label or inside it; for a wrong class of the right group 1. An answer that is the group
-    above the label counts as 1 too: what it does not tell.
+    It is 0 for an answer that is the label or inside it, and 1 for a wrong class of the right group. It is also 1 for
+    the group directly above the label, because this answer lacks one level.
 
     Args:
         taxonomy: The taxonomy of the labels.
         y_true: The labels of the rows.
-        y_pred: The answers; None for none, at the distance of the top.
+        y_pred: The answers; None has the distance of the top.
         sample_weight: The weight of every row.
 
     Example:
@@ -100,7 +100,7 @@ def lca_distance(taxonomy: Taxonomy, y_true: Any, y_pred: Any, *, sample_weight:
 
 
 def log_loss(taxonomy: Taxonomy, y_true: Any, probs: Any, *, sample_weight: Any = None) -> float:
-    """Minus the mean log-probability of the labels, where a group counts with its own probability.
+    """Return the negative mean log-probability of the labels; a group has the summed probability of its classes.
 
     Args:
         taxonomy: The taxonomy of the labels.
@@ -126,7 +126,7 @@ def log_loss(taxonomy: Taxonomy, y_true: Any, probs: Any, *, sample_weight: Any 
 
 
 def _logs(probs: Floats) -> Floats:
-    """Logarithms, of what is less than rounding as if it were that."""
+    """Return the logarithms of probabilities, which are clamped to at least the machine epsilon."""
     return np.log(np.maximum(probs, np.finfo(np.float64).eps))
 
 
@@ -144,7 +144,7 @@ class LevelMetrics(NamedTuple):
 
     level: int
     rows: int
-    """The rows whose label on this level is known."""
+    """The number of rows whose label on this level is known."""
     accuracy: float
     """The fraction of rows whose label is the most probable one of the level."""
     top_k_accuracy: float
@@ -153,9 +153,9 @@ class LevelMetrics(NamedTuple):
     calibration_error: float
     r"""The expected calibration error :math:`\sum_b w_b |\text{accuracy}_b - \text{confidence}_b|` over bins."""
     confidence: Floats
-    """The mean probability of the most probable label in every bin; NaN in an empty one."""
+    """The mean probability of the most probable label in every bin; NaN in an empty bin."""
     bin_accuracy: Floats
-    """The fraction of right ones in every bin; NaN in an empty one."""
+    """The accuracy of the most probable label in every bin; NaN in an empty bin."""
     bin_weight: Floats
     """The fraction of rows in every bin."""
 
@@ -163,16 +163,16 @@ class LevelMetrics(NamedTuple):
 def level_metrics(
     taxonomy: Taxonomy, y_true: Any, probs: Any, *, k: int = 5, bins: int = 10, sample_weight: Any = None
 ) -> list[LevelMetrics]:
-    """Accuracy, top-k accuracy, log loss and calibration on every level, from the top down.
+    """Return accuracy, top-k accuracy, log loss and calibration on every level, from the top down.
 
-    On level n every class counts as the group above it at depth n, or as itself if it ends above. A row that is
+    On level n every class is replaced by the group above it at depth n, unless the class itself is less deep. A row
     labelled with a group is left out of the levels below it.
 
     Args:
         taxonomy: The taxonomy of the labels.
         y_true: The labels of the rows: classes or groups.
         probs: Class probabilities in the order of ``taxonomy.classes``, shape (n, K), or a frame with named columns.
-        k: For the top-k accuracy.
+        k: The k of the top-k accuracy.
         bins: The number of bins of equal width for the probability of the most probable label.
         sample_weight: The weight of every row.
 
@@ -213,7 +213,7 @@ def _labels_of_levels(taxonomy: Taxonomy) -> Iterator[Ints]:
 
 
 def _of_rows(sums: Floats, columns: Ints, target: Ints, k: int) -> Floats:
-    """Of the labels in ``columns``: the largest probability, whether it is the target's, whether it is in the top k."""
+    """Return the confidence, whether it is right, whether the target is in the top k, and its log-probability."""
     probs = sums[:, columns]
     of_target = np.take_along_axis(sums, target[:, None], axis=1)
     rank = (probs > of_target).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Pictures of answers and probabilities in a taxonomy: matplotlib is imported here only."""
+"""Plots of answers and probabilities in a taxonomy; the only module here that imports matplotlib."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from catnat.taxonomy.taxonomy import Name, Taxonomy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Beyond this the names would cover each other.
+# With more classes the names would overlap.
 _MOST_CLASSES = 64
-# The accuracy of a smaller fraction of rows is noise, and is left out.
+# The accuracy of a smaller fraction of rows is noise, and is not drawn.
 _LEAST = 0.01
 
 
 def plot_back_off(curves: BackOffCurve | Mapping[str, BackOffCurve], *, ax: Axes | None = None) -> Axes:
-    """The accuracy of answers over the information in them, as the threshold rises from right to left.
+    """Plot the accuracy of answers over their information; the threshold increases from right to left.
 
     Args:
-        curves: What :func:`back_off_curve` returns; several with their names.
-        ax: Where to draw; a new figure if not given.
+        curves: The result of :func:`back_off_curve`, or several results by name.
+        ax: The axes to draw on; a new figure if not given.
 
     Example:
         >>> import catnat
@@ -47,11 +47,11 @@ def plot_back_off(curves: BackOffCurve | Mapping[str, BackOffCurve], *, ax: Axes
 
 
 def plot_calibration(levels: Sequence[LevelMetrics], *, ax: Axes | None = None) -> Axes:
-    """Accuracy over stated probability on every level: below the diagonal a model is overconfident.
+    """Plot accuracy over predicted probability on every level: below the diagonal a model is overconfident.
 
     Args:
-        levels: What :func:`level_metrics` returns.
-        ax: Where to draw; a new figure if not given.
+        levels: The result of :func:`level_metrics`.
+        ax: The axes to draw on; a new figure if not given.
 
     Example:
         >>> import catnat
@@ -75,13 +75,13 @@ def plot_calibration(levels: Sequence[LevelMetrics], *, ax: Axes | None = None) 
 
 
 def plot_probs(taxonomy: Taxonomy, probs: Any, *, marked: Sequence[Any] = (), ax: Axes | None = None) -> Axes:
-    """One row's probabilities of all classes and groups, as nested bars: levels from left to right.
+    """Plot one row's probabilities of all classes and groups as nested bars, with levels from left to right.
 
     Args:
         taxonomy: The taxonomy of the classes, at most 64.
         probs: Class probabilities of one row, (K,).
         marked: Labels with a red frame, such as an answer or a set.
-        ax: Where to draw; a new figure if not given.
+        ax: The axes to draw on; a new figure if not given.
 
     Example:
         >>> import catnat

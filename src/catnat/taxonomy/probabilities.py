@@ -1,4 +1,4 @@
-"""Probabilities that users pass: what they must be, and in which order."""
+"""Checks of class probabilities, and the order of their columns."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from catnat.taxonomy.lineage import Floats
 if TYPE_CHECKING:
     from catnat.taxonomy.taxonomy import Taxonomy
 
-# A sum this far from 1 is not rounding: half precision stays within it.
+# A sum further from 1 is not due to rounding, even in half precision.
 _TOLERANCE = 5e-3
 
 
 def aligned(taxonomy: Taxonomy, probs: Any, classes: Any) -> Floats:
-    """The columns of ``probs``, which are ``classes``, in the order of the taxonomy's classes."""
+    """Return the columns of ``probs``, whose names are ``classes``, in the order of the taxonomy's classes."""
     columns = taxonomy.index(classes)
     groups = [taxonomy.labels[i] for i in columns if i >= taxonomy.num_classes]
     if groups:
         raise ValueError(
-            f"`classes` has {groups[0]!r}, which is a group of this taxonomy: the model took it for a class besides "
-            "its own members. Train it on rows that are labelled with a class, or take catnat.sklearn.TreeClassifier."
+            f"`classes` has {groups[0]!r}, which is a group of this taxonomy: the model was trained on it as a class. "
+            "Train it only on rows that are labelled with a class, or use catnat.sklearn.TreeClassifier."
         )
     if len(np.unique(columns)) < len(columns):
         raise ValueError("`classes` names a class twice: give the name of every column once.")
@@ -39,7 +39,7 @@ def aligned(taxonomy: Taxonomy, probs: Any, classes: Any) -> Floats:
 
 
 def checked(taxonomy: Taxonomy, probs: Any) -> NDArray[np.floating[Any]]:
-    """Rows of probabilities of all classes, (n, K), or an error that says what to do."""
+    """Return rows of probabilities of all classes, (n, K); raise unless ``probs`` has them."""
     if hasattr(probs, "columns"):  # a frame: its columns have names
         rows: NDArray[Any] = aligned(taxonomy, probs, probs.columns)
     else:
@@ -57,7 +57,7 @@ def checked(taxonomy: Taxonomy, probs: Any) -> NDArray[np.floating[Any]]:
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """A floating-point array of what NumPy, a frame, PyTorch or JAX holds on the CPU."""
+    """Return values of NumPy, a frame, PyTorch or JAX on the CPU as a floating-point array."""
     array = np.asarray(values) if hasattr(values, "__array__") or not hasattr(values, "__dlpack__") else None
     array = np.from_dlpack(values) if array is None else array
     return array if array.dtype.kind == "f" else array.astype(np.float64)
@@ -71,11 +71,11 @@ def _check_values(rows: NDArray[Any], first: int) -> None:
     row = rows[bad[0]]
     if not np.isfinite(row).all():
         raise ValueError(
-            f"Row {first + bad[0]} of `probs` has NaN or infinite entries: look for missing features or a model that "
-            "diverged, or leave such rows out."
+            f"Row {first + bad[0]} of `probs` has NaN or infinite entries: check for missing features or a model that "
+            "diverged, or remove such rows."
         )
     raise ValueError(
-        f"Row {first + bad[0]} of `probs` has the sum {sums[bad[0]]:.4g} and the least entry {row.min():.4g}, but "
+        f"Row {first + bad[0]} of `probs` has the sum {sums[bad[0]]:.4g} and the smallest entry {row.min():.4g}, but "
         "probabilities are at least 0 and sum to 1: pass softmax(logits) for logits, exp for log-probabilities, and "
         "the columns of all classes."
     )

