@@ -122,7 +122,7 @@ def test_sets_grow_with_the_quantile_and_contain_what_scores_say(table, kind, se
             assert (one_more == (scores <= quantile + 1e-9)).all()
         else:
             assert (one_more[scores <= quantile]).all()
-            assert (found.contains(y) == (scores <= quantile)).all()
+        assert (found.contains(y) == one_more).all()
         classes = now
 
 
@@ -180,6 +180,14 @@ def test_label_sets_are_sequences():
     assert sets.contains(["lynx", "ant", "mammal"]).tolist() == [True, False, True]
     with pytest.raises(IndexError):
         sets[3]
+
+
+def test_label_sets_contain_a_group_of_which_they_have_all_classes():
+    taxonomy = catnat.Taxonomy.from_nested({"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]})
+    sets = LabelSets.from_names(taxonomy, [["lynx", "fox", "lion"], ["lion", "cat", "lion"], ["lion", "wolf"], []])
+    assert list(sets) == [("lynx", "fox", "lion"), ("cat",), ("lion", "wolf"), ()]
+    assert sets.num_classes.tolist() == [3, 2, 2, 0]
+    assert sets.contains(["cat"] * 4).tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -41,16 +41,24 @@ class LabelSets:
 
     taxonomy: Taxonomy
     labels: Ints
-    """The numbers of the labels of all rows, concatenated; ``len(taxonomy.labels)`` is the top."""
+    """The numbers of the labels of all rows, concatenated; ``len(taxonomy.labels)`` is the top.
+
+    Those of one row have no class in common.
+    """
     bounds: Ints
     """The start of every row in :attr:`labels`, and the end, shape (n + 1,)."""
 
     @classmethod
     def from_names(cls, taxonomy: Taxonomy, names: Any) -> LabelSets:
-        """Build the sets with these labels, a list for every row; None is the set of all classes."""
-        sizes = [len(each) for each in names]
+        """Build the sets with these labels, a list for every row; None is the set of all classes.
+
+        A label inside another label of its row is left out.
+        """
         labels = taxonomy.index([name for each in names for name in each], allow_none=True)
-        return cls(taxonomy, labels, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
+        row = np.repeat(np.arange(len(names)), [len(each) for each in names])
+        outer = _outermost(taxonomy.lineage, row, labels)
+        sizes = np.bincount(row[outer], minlength=len(names))
+        return cls(taxonomy, labels[outer], np.concatenate([[0], np.cumsum(sizes)]))
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
@@ -76,12 +84,22 @@ class LabelSets:
     def contains(self, y: Any) -> Bools:
         """Return whether the set of every row contains its label; for a group, whether it contains the whole group."""
         truth = one_label_per_row(self.taxonomy, y, len(self))
-        within = self.taxonomy.lineage.contains(self.labels, np.repeat(truth, self.num_labels))
-        return self._sum_by_row(within) > 0
+        lineage, known = self.taxonomy.lineage, np.repeat(truth, self.num_labels)
+        whole = lineage.contains(self.labels, known)
+        part = np.where(lineage.contains(known, self.labels), lineage.size[self.labels], 0)
+        return np.asarray((self._sum_by_row(whole) > 0) | (self._sum_by_row(part) == lineage.size[truth]))
 
     def _sum_by_row(self, values: NDArray[Any]) -> Ints:
         sums = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
         return np.asarray(sums[self.bounds[1:]] - sums[self.bounds[:-1]])
+
+
+def _outermost(lineage: Lineage, row: Ints, labels: Ints) -> Ints:
+    """Return the positions of the labels that are not inside another label of the same row, nor a second time there."""
+    end = row * (lineage.num_classes + 1) + lineage.start[labels] + lineage.size[labels]
+    order = np.lexsort((-lineage.size[labels], lineage.start[labels], row))
+    furthest = np.maximum.accumulate(end[order])
+    return np.sort(order[np.diff(furthest, prepend=-1) > 0])
 
 
 class ConformalSets:
