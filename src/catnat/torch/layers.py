@@ -136,7 +136,7 @@ class RowLayer(TreeLayer):
         self._took_classes(np.append(np.arange(count), np.full(self.tree.num_classes - count, -1)))
 
     def remove(self, classes: ArrayLike, *, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Remove classes; their probability goes to their siblings. See :func:`catnat.remove`."""
+        """Remove classes, whose probability goes to siblings, and renumber the rest; see :func:`catnat.remove`."""
         left = np.delete(np.arange(self.tree.num_classes), np.asarray(classes))
         _changes.change_tree(self, remove(self.tree, classes), None, None, optimizer, left)
         self._took_classes(left)
