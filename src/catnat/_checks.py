@@ -123,8 +123,8 @@ def not_a_mask(dtype: object, shape: Sequence[int], classes: int, to_boolean: st
     """Raise an error for a mask that is not boolean: integers 0 and 1 could also be class indices."""
     raise TypeError(
         f"`mask` has dtype {dtype} and shape {tuple(shape)}, but a boolean mask (..., {classes}), True for valid "
-        f"classes, is needed: {to_boolean} converts a mask of 0 and 1. Pass indices of the valid classes, padded with "
-        "-1, as `valid_classes`."
+        f"classes, is needed: {to_boolean} makes one of 0 and 1. Indices of the valid classes, padded with -1, are "
+        "passed as `valid_classes`."
     )
 
 
@@ -132,13 +132,13 @@ def not_indices(dtype: object, shape: Sequence[int]) -> NoReturn:
     """Raise an error for ``valid_classes`` that are not integer indices."""
     raise TypeError(
         f"`valid_classes` has dtype {dtype} and shape {tuple(shape)}, but integer indices of the valid classes "
-        "(..., m), padded with -1, are needed. Pass a boolean mask over all classes as `mask`."
+        "(..., m), padded with -1, are needed. A boolean mask over all classes is passed as `mask`."
     )
 
 
 def mask_or_indices() -> NoReturn:
     """Raise an error for a call that passes both forms of a mask."""
-    raise ValueError("Both `mask` and `valid_classes` are given, but they mean the same: pass only one of them.")
+    raise ValueError("Both `mask` and `valid_classes` are given, but they mean the same: leave one of them out.")
 
 
 def width_of_mask(got: int, classes: int) -> None:
@@ -281,8 +281,8 @@ def rows_of_indices(indices: Sequence[int], input: Sequence[int]) -> None:
     """Raise unless the shape (..., m) of indices broadcasts to the rows of the shape ``input``."""
     if not broadcasts(indices[:-1], input[:-1]):
         raise ValueError(
-            f"`valid_classes` has shape {tuple(indices)} and `input` {tuple(input)}, but one list for all rows, (m,), "
-            f"or one per row, {(*input[:-1], 'm')}, is needed."
+            f"`valid_classes` has shape {tuple(indices)} and `input` {tuple(input)}, but a list for all rows, (m,), or "
+            f"one per row, {(*input[:-1], 'm')}, is needed."
         )
 
 

@@ -167,8 +167,8 @@ def checked_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor
     outside = (indices < -1) | (indices >= num_classes)
     if check and not torch.compiler.is_compiling() and _inputs.known_true(outside.any()):
         raise ValueError(
-            f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; pad rows "
-            "that have fewer valid classes with -1."
+            f"`valid_classes` holds {int(indices[outside][0])}, but the classes are 0 .. {num_classes - 1}; -1 "
+            "fills up rows with fewer valid classes."
         )
     return indices.masked_fill(outside, -1)
 

@@ -248,7 +248,7 @@ def _baseline(baseline: float | Tensor | MovingAverage | str | None, costs: Tens
     if not _checks.broadcasts(baseline.shape, costs.shape):
         raise ValueError(
             f"`baseline` has shape {tuple(baseline.shape)}, but the costs have {tuple(costs.shape)}: it must broadcast "
-            "against them, as one number for all or one per row of the batch."
+            "against them, one number for all, or one per row of the batch."
         )
     return baseline.detach()
 
