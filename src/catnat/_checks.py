@@ -180,7 +180,7 @@ def listed(values: object, name: str) -> tuple[Any, ...]:
 
 
 NAN_PROBS = "`distribution` has probabilities that are NaN, and nothing can be drawn: look at what made its parameters."
-"""The error for NaN probabilities where a draw would return an arbitrary number."""
+"""The error message for NaN probabilities, from which a draw would be an arbitrary number."""
 
 
 def shape_of_samples(value: Any) -> tuple[int, ...]:
@@ -330,7 +330,7 @@ def nan_targets() -> NoReturn:
 
 
 def number(value: Any, name: str) -> None:
-    """Raise unless ``value`` is a number, with the argument's name, which a failing comparison would not mention."""
+    """Raise an error with the argument's name unless ``value`` is a number."""
     if isinstance(value, (float, int)):
         return
     sizes = tuple(getattr(value, "shape", ()))

@@ -186,7 +186,7 @@ class BinnedCatnat(td.Distribution):
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*samples_and_batch"]:
-        """Draw numbers: each from a bin, which is drawn by walking down from the root."""
+        """Draw numbers: a bin by walking down from the root, then a number from the density in the bin."""
         with torch.no_grad():
             index = self._categorical.sample(sample_shape, generator=generator)
             below = _walk.rand(index.shape, self._computed, generator)

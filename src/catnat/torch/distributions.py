@@ -396,7 +396,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
     has_rsample = True
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one-hot vectors that pass gradients to the probabilities."""
+        """Draw one-hot vectors that have the gradient of the probabilities."""
         return estimators.straight_through(self, sample_shape=sample_shape, generator=generator)
 
 

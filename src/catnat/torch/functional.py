@@ -246,7 +246,7 @@ def mode(
     Example:
         >>> import torch
         >>> from catnat.torch import mode
-        >>> # most go right at the root, and split evenly there
+        >>> # yes is more probable at the root, but it has two equal classes
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))
         tensor(1)
     """
