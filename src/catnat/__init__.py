@@ -1,7 +1,7 @@
-"""A natural parameterization for categorical random variables: a tree of yes/no decisions in place of softmax.
+"""A natural parameterization of categorical variables: a binary tree in place of softmax.
 
-This top level holds what needs no framework: trees and activations. ``catnat.torch`` and ``catnat.jax`` have the
-functions, distributions and layers; importing ``catnat`` alone loads NumPy only.
+This top level contains trees and activations and imports only NumPy. ``catnat.torch`` and ``catnat.jax`` contain the
+functions, distributions and layers.
 """
 
 from catnat.activations import Activation as Activation

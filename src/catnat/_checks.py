@@ -1,4 +1,4 @@
-"""Checks of what users pass in, and the error texts that all backends share."""
+"""Argument checks and error messages that all backends share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def explains(**texts: str) -> Callable[[Function], Function]:
-    """For keywords that people bring along from another function: a call with one of them says what to write instead.
+    """Make a decorator that raises a TypeError for the given keywords, with a text that names the replacement.
 
-    The function's own signature stays as it is, without arguments that it does not take.
+    The keywords do not appear in the signature of the decorated function.
     """
 
     def decorate(function: Function) -> Function:
@@ -35,7 +35,7 @@ def explains(**texts: str) -> Callable[[Function], Function]:
 
 
 def needs(**texts: str) -> Callable[[Function], Function]:
-    """For arguments that people leave out: a call without one of them says what it is for."""
+    """Make a decorator that raises a TypeError for a missing argument, with a text that explains the argument."""
 
     def decorate(function: Function) -> Function:
         parameters = inspect.signature(function).parameters
@@ -63,7 +63,7 @@ NOT_SCORES = {
 
 
 def num_classes(value: int) -> int:
-    """Return ``value`` as an int of at least 1, or say what is wrong with it."""
+    """Return ``value`` as an int, or raise unless it is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`num_classes` is {value!r} of type {type(value).__name__}, but an integer is needed.")
     if value < 1:
@@ -72,7 +72,7 @@ def num_classes(value: int) -> int:
 
 
 def weights(values: ArrayLike, name: str, size: int | None = None) -> NDArray[np.float64]:
-    """Return ``values`` as a float64 vector of positive, finite weights, or say what is wrong with them."""
+    """Return ``values`` as a float64 vector (K,), or raise unless all entries are positive and finite."""
     array = np.array(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"`{name}` has shape {array.shape}, but one weight per class is needed: a vector (K,).")
@@ -89,7 +89,7 @@ def weights(values: ArrayLike, name: str, size: int | None = None) -> NDArray[np
 
 
 def not_a_tree(value: object, classes: int = 10) -> NoReturn:
-    """Say that a tree is needed, for example one over ``classes`` classes."""
+    """Raise an error for a value that is not a tree; the text suggests a tree over ``classes`` classes."""
     raise TypeError(
         f"`tree` is {value!r}, but a catnat.Tree or the number of classes is needed, such as {classes} or "
         f"catnat.balanced({classes})."
@@ -102,7 +102,7 @@ def width_of_scores(got: int, classes: int) -> None:
         return
     likely = ""
     if got == classes:
-        likely = f" It looks as if one score per class ({classes}) was passed, as softmax takes."
+        likely = f" It looks as if one score per class ({classes}) was passed, as for softmax."
     raise ValueError(
         f"`scores` has {got} entries on its last axis, but a tree over {classes} classes has {classes - 1} nodes."
         f"{likely} catnat takes one score per node (K - 1), not one per class (K): make the last layer {classes - 1} "
@@ -111,7 +111,7 @@ def width_of_scores(got: int, classes: int) -> None:
 
 
 def width_of_classes(got: int, name: str, classes: int) -> None:
-    """Raise unless the last axis of what is not scores has one entry per class."""
+    """Raise unless the last axis of the argument ``name`` has one entry per class."""
     if got != classes:
         raise ValueError(
             f"`{name}` has {got} entries on its last axis, but the tree has {classes} classes. One value "
@@ -120,7 +120,7 @@ def width_of_classes(got: int, name: str, classes: int) -> None:
 
 
 def not_a_mask(dtype: object, shape: Sequence[int], classes: int, to_boolean: str) -> NoReturn:
-    """Say what is needed of a mask; 0 and 1 cannot be told from class indices, so neither is guessed."""
+    """Raise an error for a mask that is not boolean: integers 0 and 1 could also be class indices."""
     raise TypeError(
         f"`mask` has dtype {dtype} and shape {tuple(shape)}, but a boolean mask (..., {classes}), True for valid "
         f"classes, is needed: {to_boolean} makes one of 0 and 1. Indices of the valid classes, padded with -1, are "
@@ -129,7 +129,7 @@ def not_a_mask(dtype: object, shape: Sequence[int], classes: int, to_boolean: st
 
 
 def not_indices(dtype: object, shape: Sequence[int]) -> NoReturn:
-    """Say what is needed of a mask that is given as indices."""
+    """Raise an error for ``valid_classes`` that are not integer indices."""
     raise TypeError(
         f"`valid_classes` has dtype {dtype} and shape {tuple(shape)}, but integer indices of the valid classes "
         "(..., m), padded with -1, are needed. A boolean mask over all classes is passed as `mask`."
@@ -137,12 +137,12 @@ def not_indices(dtype: object, shape: Sequence[int]) -> NoReturn:
 
 
 def mask_or_indices() -> NoReturn:
-    """Say that a mask was given twice."""
-    raise ValueError("Both `mask` and `valid_classes` are given, but they say the same thing: leave one of them out.")
+    """Raise an error for a call that passes both forms of a mask."""
+    raise ValueError("Both `mask` and `valid_classes` are given, but they mean the same: leave one of them out.")
 
 
 def width_of_mask(got: int, classes: int) -> None:
-    """Raise unless the last axis has one entry per class."""
+    """Raise unless the last axis of a mask has one entry per class."""
     if got != classes:
         raise ValueError(
             f"`mask` has {got} entries on its last axis, but one per class is needed: {classes}. "
@@ -151,40 +151,40 @@ def width_of_mask(got: int, classes: int) -> None:
 
 
 def mask_beside_scores(mask: Sequence[int], scores: Sequence[int]) -> None:
-    """Raise unless the leading axes of a mask and the batch of the scores broadcast."""
+    """Raise unless the leading axes of a mask and the batch shape of the scores broadcast."""
     sizes = zip(reversed(mask), reversed(scores), strict=False)
     if any(size != other and 1 not in (size, other) for size, other in sizes):
         raise ValueError(
             f"`mask` has the leading axes {tuple(mask)} and `scores` the batch shape {tuple(scores)}, but these must "
-            "be equal or broadcast; a mask (K,) serves all rows."
+            "be equal or broadcast; a mask (K,) applies to all rows."
         )
 
 
 def broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
-    """Whether ``shape`` broadcasts against ``to`` and leaves it as it is."""
+    """Return whether ``shape`` broadcasts to the shape ``to``."""
     fits = zip(reversed(shape), reversed(to), strict=False)
     return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in fits)
 
 
 def shown(sizes: Sequence[int]) -> str:
-    """Numbers of classes for an error's text, the first few of many."""
+    """Format numbers of classes for an error message, at most the first eight."""
     first = ", ".join(map(str, sizes[:8]))
     return first if len(sizes) <= 8 else f"{first}, ... ({len(sizes)} variables)"
 
 
 def listed(values: object, name: str) -> tuple[Any, ...]:
-    """Return the entries of ``values``, or say that several are needed."""
+    """Return the entries of ``values`` as a tuple, or raise unless it is iterable."""
     if not isinstance(values, Iterable):
         raise TypeError(f"`{name}` is {values!r}, but a list is needed, with one entry for every variable.")
     return tuple(values)
 
 
 NAN_PROBS = "`distribution` has probabilities that are NaN, and nothing can be drawn: look at what made its parameters."
-"""Where NaN would become a number."""
+"""The error message for NaN probabilities, from which a draw would be an arbitrary number."""
 
 
 def shape_of_samples(value: Any) -> tuple[int, ...]:
-    """Return a shape of draws as a tuple, or say that one is needed."""
+    """Return a sample shape as a tuple, or raise unless it is iterable."""
     if not isinstance(value, Iterable):
         raise TypeError(f"`sample_shape` is {value!r}, but a shape is needed: ({value},) for {value} draws.")
     return tuple(value)
@@ -197,7 +197,7 @@ def one_of(value: str, name: str, choices: Sequence[str]) -> None:
 
 
 def no_rsample(distribution: object) -> NoReturn:
-    """Say that classes cannot be drawn with a gradient, and what can."""
+    """Raise an error for ``rsample`` of a distribution over classes; the text names the alternatives."""
     raise NotImplementedError(
         f"{type(distribution).__name__} draws classes, through which no gradient passes. For gradients through draws "
         "take OneHotCatnatStraightThrough, RelaxedOneHotCatnat or MultiCatnat.rsample_one_hot; for gradients of an "
@@ -206,7 +206,7 @@ def no_rsample(distribution: object) -> NoReturn:
 
 
 def not_diagonal() -> NoReturn:
-    """Say why a distribution has no Fisher diagonal."""
+    """Raise an error for the Fisher diagonal of a distribution whose Fisher matrix is not diagonal."""
     raise ValueError(
         "The Fisher matrix of this distribution is not diagonal: it has a `mask`, a `temperature` or a `unimix`. "
         "Leave them out."
@@ -217,7 +217,7 @@ def not_diagonal() -> NoReturn:
 
 
 def in_features(value: object) -> None:
-    """Raise unless it is the size of an input."""
+    """Raise unless ``value`` is a nonnegative integer."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
         raise TypeError(
             f"`in_features` is {value!r} of type {type(value).__name__}, but the size of the input's last axis is "
@@ -226,17 +226,17 @@ def in_features(value: object) -> None:
 
 
 def width_of_features(shape: Sequence[int], in_features: int) -> None:
-    """Raise unless the last axis holds the features of a layer."""
+    """Raise unless the last axis has the size ``in_features`` of a layer."""
     if len(shape) == 0 or shape[-1] != in_features:
         raise ValueError(
             f"`features` has shape {tuple(shape)}, but this layer takes {in_features} features on the last axis: build "
-            f"it with in_features={shape[-1] if len(shape) else 1}, or hand it the output of a layer that is "
+            f"it with in_features={shape[-1] if len(shape) else 1}, or pass it the output of a layer that is "
             f"{in_features} wide."
         )
 
 
 def features(shape: Sequence[int], dtype: object, is_floating: bool, in_features: int) -> None:
-    """Raise unless the last axis of an input holds the features of a head."""
+    """Raise unless an input of a head is floating-point and its last axis has the size ``in_features``."""
     if len(shape) == 0 or shape[-1] != in_features or not is_floating:
         raise ValueError(
             f"`input` has shape {tuple(shape)} and dtype {dtype}, but {in_features} floating-point features on the "
@@ -245,7 +245,7 @@ def features(shape: Sequence[int], dtype: object, is_floating: bool, in_features
 
 
 def one_class_per_row(target: Sequence[int], input: Sequence[int]) -> None:
-    """Raise unless a target of this shape has one class for every row of an input of that shape."""
+    """Raise unless the shape ``target`` has one class for every row of the shape ``input``."""
     if tuple(target) != tuple(input[:-1]):
         raise ValueError(
             f"`target` has shape {tuple(target)} and `input` {tuple(input)}, but one class per row of the input is "
@@ -254,7 +254,7 @@ def one_class_per_row(target: Sequence[int], input: Sequence[int]) -> None:
 
 
 def classes_of_rows(classes: Sequence[int], input: Sequence[int]) -> None:
-    """Raise unless the leading axes of the classes are the batch of an input of that shape."""
+    """Raise unless the leading axes of the shape ``classes`` are the batch axes of the shape ``input``."""
     batch = tuple(input[:-1])
     if tuple(classes[: len(batch)]) != batch:
         raise ValueError(
@@ -264,38 +264,38 @@ def classes_of_rows(classes: Sequence[int], input: Sequence[int]) -> None:
 
 
 def class_weights(shape: Sequence[int], name: str, classes: int) -> None:
-    """Raise unless there is one factor per class."""
+    """Raise unless ``shape`` is that of one factor per class, (K,)."""
     if tuple(shape) != (classes,):
         raise ValueError(f"`{name}` has shape {tuple(shape)}, but one factor per class is needed: ({classes},).")
 
 
 def how_many(k: int, classes: int, least: int = 1) -> None:
-    """Raise unless ``k`` different classes can be found or drawn."""
+    """Raise unless ``k`` is an integer from ``least`` to the number of classes."""
     if not isinstance(k, (int, np.integer)):
         raise TypeError(f"`k` is {k!r} of type {type(k).__name__}, but an integer is needed.")
     if not least <= k <= classes:
-        raise ValueError(f"`k` is {k}, but {least} .. {classes} classes can be had from this tree.")
+        raise ValueError(f"`k` is {k}, but {least} .. {classes} classes are possible with this tree.")
 
 
 def rows_of_indices(indices: Sequence[int], input: Sequence[int]) -> None:
-    """Raise unless indices (..., m) serve the rows of an input of that shape."""
+    """Raise unless the shape (..., m) of indices broadcasts to the rows of the shape ``input``."""
     if not broadcasts(indices[:-1], input[:-1]):
         raise ValueError(
             f"`valid_classes` has shape {tuple(indices)} and `input` {tuple(input)}, but a list for all rows, (m,), or "
-            f"one for each is needed: {(*input[:-1], 'm')}."
+            f"one per row, {(*input[:-1], 'm')}, is needed."
         )
 
 
 def no_valid_class(rows: int) -> NoReturn:
-    """Say that indices leave nothing to draw."""
-    raise ValueError(f"`valid_classes` leaves no valid class in {rows} rows, but something must be left to draw.")
+    """Raise an error for rows of indices without a valid class."""
+    raise ValueError(f"`valid_classes` leaves no valid class in {rows} rows, but each row needs at least one to draw.")
 
 
 # ---- numbers with bins ----
 
 
 def beside_batch(shape: Sequence[int], batch: Sequence[int], name: str) -> None:
-    """Raise unless values broadcast against the batch shape of a distribution, with axes of samples before it."""
+    """Raise unless ``shape``, which may have leading sample axes, broadcasts against a distribution's batch shape."""
     sizes = zip(reversed(shape), reversed(batch), strict=False)
     if any(size != other and 1 not in (size, other) for size, other in sizes):
         raise ValueError(
@@ -305,23 +305,23 @@ def beside_batch(shape: Sequence[int], batch: Sequence[int], name: str) -> None:
 
 
 def not_a_fraction(value: float) -> NoReturn:
-    """Say that a quantile is asked for beyond all."""
+    """Raise an error for a quantile at a probability outside [0, 1]."""
     raise ValueError(
         f"`value` holds {value}, but quantiles are at probabilities from 0 to 1: divide percentages by 100, or clamp."
     )
 
 
 def not_in_order(low: float, high: float) -> NoReturn:
-    """Say that an interval is empty."""
+    """Raise an error for an interval whose ends are in the wrong order."""
     raise ValueError(
-        f"`low` is {low} where `high` is {high}, but an interval goes up: exchange them, or clamp `high` to `low`."
+        f"`low` is {low} where `high` is {high}, but `low` must not exceed `high`: swap them, or clamp `high` to `low`."
     )
 
 
 def nan_targets() -> NoReturn:
-    """Say that a number without a bin is no target."""
+    """Raise an error for a target that is NaN."""
     raise ValueError(
-        "`value` holds NaN, which lies in no bin: leave such rows out, or, for class indices, set them to the "
+        "`value` holds NaN, which lies in no bin: remove such rows, or, for class indices, set them to the "
         "`ignore_index` of the loss."
     )
 
@@ -330,7 +330,7 @@ def nan_targets() -> NoReturn:
 
 
 def number(value: Any, name: str) -> None:
-    """Raise unless it is one number; to compare anything else ends in an error that does not name the argument."""
+    """Raise an error with the argument's name unless ``value`` is a number."""
     if isinstance(value, (float, int)):
         return
     sizes = tuple(getattr(value, "shape", ()))
@@ -340,28 +340,28 @@ def number(value: Any, name: str) -> None:
 
 
 def decay(value: float) -> None:
-    """Raise unless it is a fraction of an average to keep."""
+    """Raise unless ``value`` is in [0, 1)."""
     number(value, "decay")
     if not 0 <= value < 1:
         raise ValueError(f"`decay` is {value}, but a number from 0 to below 1 is needed, such as 0.99.")
 
 
 def unimix(value: float) -> None:
-    """Raise unless it is a fraction that leaves something of the other distribution."""
+    """Raise unless ``value`` is in [0, 1)."""
     number(value, "unimix")
     if not 0 <= value < 1:
         raise ValueError(f"`unimix` is {value}, but a fraction from 0 up to but not including 1 is needed.")
 
 
 def label_smoothing(value: float) -> None:
-    """Raise unless it is a fraction."""
+    """Raise unless ``value`` is in [0, 1]."""
     number(value, "label_smoothing")
     if not 0 <= value <= 1:
         raise ValueError(f"`label_smoothing` is {value}, but a fraction between 0 and 1 is needed.")
 
 
 def draws_for_baseline(num_samples: int, baseline: object) -> None:
-    """Raise unless there are draws, and enough for a baseline that has a name."""
+    """Raise unless ``num_samples`` is at least 1, and at least 2 for the baseline "leave-one-out"."""
     if num_samples < 1:
         raise ValueError(f"`num_samples` is {num_samples}, but at least 1 draw is needed.")
     if isinstance(baseline, str):
@@ -374,12 +374,12 @@ def draws_for_baseline(num_samples: int, baseline: object) -> None:
             )
 
 
-# The ratios of unordered_set are sums over all 2^k subsets of the classes drawn.
+# unordered_set sums over all 2^k subsets of the drawn classes.
 MOST_DISTINCT = 8
 
 
 def distinct(k: int, classes: int) -> None:
-    """Raise unless a set of ``k`` classes can be drawn and its subsets listed."""
+    """Raise unless ``k`` distinct classes can be drawn and their 2^k subsets enumerated."""
     if not 1 <= operator.index(k) <= min(MOST_DISTINCT, classes):
         raise ValueError(
             f"`k` is {k}, but 1 to {min(MOST_DISTINCT, classes)} distinct classes of {classes} can be drawn: "
@@ -389,7 +389,7 @@ def distinct(k: int, classes: int) -> None:
 
 
 def positive(value: float, name: str) -> None:
-    """Raise unless it is a positive, finite number."""
+    """Raise unless ``value`` is a positive, finite number."""
     number(value, name)
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"`{name}` is {value}, but a positive, finite number is needed.")

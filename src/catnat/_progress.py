@@ -1,4 +1,4 @@
-"""A progress bar for what takes minutes."""
+"""A progress bar for computations that take minutes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 Done = Callable[[float], object]
-"""What to call with the amount of work just done."""
+"""A callback that takes the amount of work just completed."""
 
 
 def not_shown(amount: float) -> None:
-    """Where nobody wants to see the progress."""
+    """Ignore the progress."""
 
 
 @contextlib.contextmanager
 def progress_bar(show: bool, total: float, what: str) -> Iterator[Done]:
-    """A bar that moves when it is told what was done, if ``show``, which needs ``tqdm``."""
+    """Yield a callback that advances a ``tqdm`` progress bar, or one that does nothing if ``show`` is False."""
     if not show:
         yield not_shown
         return

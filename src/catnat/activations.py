@@ -1,8 +1,8 @@
-"""Activations: how the score of a node becomes the probability of *yes*.
+"""Activations, which map the score of a node to the probability of *yes*.
 
-An activation is data, as a tree is: frozen, equal by content, and the same object for PyTorch and JAX. It says what is
-computed, in float64 NumPy: its inverse, its centring at the nodes of a tree, and its log-odds for any array library.
-How a framework computes it, fast and to full precision, is in ``catnat.torch`` and ``catnat.jax``.
+An activation is a frozen dataclass, compared by content, and the same object for PyTorch and JAX. It defines in float64
+NumPy the inverse and the offsets at the nodes of a tree, and the log-odds for any array library. ``catnat.torch`` and
+``catnat.jax`` contain the fast and accurate computations.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["Activation", "EdgeWarning", "isotropic_scale", "natural", "sigmoid"]
 
 Floats = NDArray[np.float64]
 
-# `isotropic_scale` makes the Fisher matrix at zero scores this number times the identity: the paper's root node.
+# `isotropic_scale` makes the Fisher matrix at zero scores this number times the identity, as at the paper's root node.
 REFERENCE_INFORMATION = 0.25
-# A node reached with probability below 1e-24 keeps this scale: it keeps every table finite in float32.
+# The scale of a node that is reached with probability below 1e-24, so that tables are finite in float32.
 LARGEST_SCALE = 1e12
-# 2 pi as an unevaluated sum, because the band's edge must be exact to well below the last bit of a float64.
+# 2 pi as an unevaluated sum, because band edges need more precision than one float64 has.
 TWO_PI = (2 * math.pi, 2.4492935982947064e-16)
-# The log-odds of a node whose probability is exactly 0 or 1: their exponential is 0 in every dtype.
+# The size of the log-odds of a node whose probability is exactly 0 or 1; exp(-SATURATED_LOGIT) is 0 in every dtype.
 SATURATED_LOGIT = 1e4
 
 
 class TreeWithPrior(Protocol):
-    """What an activation reads of a :class:`catnat.Tree`."""
+    """The attributes of a :class:`catnat.Tree` that activations use."""
 
     @property
     def num_nodes(self) -> int: ...
@@ -44,13 +44,13 @@ class TreeWithPrior(Protocol):
 
 
 class Band(NamedTuple):
-    """Where the bands of nodes with the natural activation begin and end.
+    """The edges of the natural activation's band at each node, each as a number and its rounding error.
 
     Attributes:
         lower: The lower edge, where yes has probability 0.
-        lower_rest: What the rounding of it has left: distances from an edge decide the accuracy of small probabilities.
+        lower_rest: Its rounding error. Small probabilities are accurate only if distances from an edge are.
         upper: The upper edge, where yes has probability 1.
-        upper_rest: What the rounding of that has left.
+        upper_rest: Its rounding error.
     """
 
     lower: Any
@@ -60,7 +60,7 @@ class Band(NamedTuple):
 
 
 class EdgeWarning(UserWarning):
-    """Nodes of the natural activation start close to an edge of their band, beyond which they are saturated.
+    """A warning that nodes of the natural activation start near a band edge, beyond which they are saturated.
 
     Example:
         >>> import warnings
@@ -76,14 +76,14 @@ class EdgeWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation(abc.ABC):
-    r"""Base class of activations; subclass it for your own.
+    r"""Base class of activations; subclass it to define your own.
 
-    A node with score :math:`s` has the probability :math:`a(s + x_0)` of yes, where :math:`x_0` makes zero scores mean
-    the tree's prior. A subclass is a frozen dataclass with two methods, and works in PyTorch and JAX:
+    A node with score :math:`s` takes the yes branch with probability :math:`a(s + x_0)`. The offset :math:`x_0` makes
+    zero scores give the tree's prior. A subclass is a frozen dataclass with two methods. It works in PyTorch and JAX:
 
     * ``logit(x, xp)``: :math:`\log a(x) - \log(1 - a(x))`, with functions of ``xp``, which is ``torch``, ``jax.numpy``
       or ``numpy``. Differentiable, and finite for every finite x.
-    * ``inverse(p)``, in NumPy: the x at which :math:`a(x) = p`, for the centring.
+    * ``inverse(p)``, in NumPy: the x at which :math:`a(x) = p`, for the offset.
 
     Example:
         >>> import dataclasses, numpy as np, torch
@@ -101,21 +101,21 @@ class Activation(abc.ABC):
 
     @abc.abstractmethod
     def logit(self, x: Any, xp: Any) -> Any:
-        """The log-odds of yes at ``x``, an array of the library ``xp``: ``torch``, ``jax.numpy`` or ``numpy``."""
+        """Return the log-odds of yes at ``x``, an array of ``xp``: ``torch``, ``jax.numpy`` or ``numpy``."""
 
     @abc.abstractmethod
     def inverse(self, p: Floats) -> Floats:
-        """The x at which yes has probability ``p``, in NumPy."""
+        """Return the x at which yes has probability ``p``, in NumPy."""
 
     def probability(self, x: Floats) -> Floats:
-        """The probability of yes at ``x``, in NumPy."""
+        """Return the probability of yes at ``x``, in NumPy."""
         return np.asarray(np.exp(-np.logaddexp(0, -self.logit(np.asarray(x, np.float64), np))))
 
     def information(self, p: Floats) -> Floats:
-        r"""The Fisher information :math:`a'^2 / (a (1 - a))` of x where ``a(x)`` is ``p``.
+        r"""Return the Fisher information :math:`a'^2 / (a (1 - a))` of x where ``a(x)`` is ``p``.
 
-        Only :func:`isotropic_scale` needs it. By default the slope is a central difference of :meth:`inverse`, good to
-        about nine digits; override it where a formula is known.
+        Only :func:`isotropic_scale` needs it. By default the slope is a central difference of :meth:`inverse`, accurate
+        to about nine digits. Override it if you know a formula.
         """
         step = 1e-4
         logit = np.log(p) - np.log1p(-p)
@@ -124,25 +124,25 @@ class Activation(abc.ABC):
         return np.asarray(p * (1 - p) * slope**2)
 
     def offset(self, tree: TreeWithPrior) -> Floats:
-        """What is added to every score, the x at which a node's probability of yes is the tree's prior.
+        """Return the offset added to every score: the x at which a node's probability of yes is the tree's prior.
 
-        Shape (K-1,), or (1,) if all nodes are alike.
+        Shape (K-1,), or (1,) if all nodes have the same offset.
         """
         return self._prior_inverse(*_prior_branches(tree))
 
-    # The prior of both branches comes as a pair: where one of them is tiny, the other alone does not tell it.
+    # The prior is a pair (no, yes), because a tiny probability cannot be recovered from the other one.
 
     def _prior_inverse(self, no: Floats, yes: Floats) -> Floats:
         return self.inverse(clip_to_open_unit(yes))
 
     def prior_information(self, no: Floats, yes: Floats) -> Floats:
-        """The Fisher information of a node whose branches have these probabilities."""
+        """Return the Fisher information of a node whose branches have the probabilities ``no`` and ``yes``."""
         return self.information(clip_to_open_unit(yes))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class sigmoid(Activation):  # noqa: N801 - used as a function, like torch.no_grad
-    r"""The logistic activation :math:`a(x) = 1 / (1 + e^{-x})`. Its logit is the score itself.
+    r"""The logistic activation :math:`a(x) = 1 / (1 + e^{-x})`, whose log-odds are x itself.
 
     Example:
         >>> import catnat
@@ -151,22 +151,22 @@ class sigmoid(Activation):  # noqa: N801 - used as a function, like torch.no_gra
     """
 
     def logit(self, x: Any, xp: Any) -> Any:
-        """The score itself."""
+        """Return ``x``."""
         return x
 
     def inverse(self, p: Floats) -> Floats:
-        """The logit."""
+        """Return the logit of ``p``."""
         return np.asarray(np.log(p) - np.log1p(-p))
 
     def information(self, p: Floats) -> Floats:
-        """The variance of the branch."""
+        """Return the variance of the branch, p (1 - p)."""
         return p * (1 - p)
 
     def _prior_inverse(self, no: Floats, yes: Floats) -> Floats:
         return np.asarray(np.log(yes) - np.log(no))
 
     def prior_information(self, no: Floats, yes: Floats) -> Floats:
-        """The variance of the branch, to full precision where one probability is tiny."""
+        """Return the variance of the branch, to full precision if one probability is tiny."""
         return no * yes
 
 
@@ -176,8 +176,8 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
 
     .. math:: \nu(x) = \tfrac12 \bigl(1 + \sin(\pi x / A)\bigr) \quad\text{for } |x| \le A / 2
 
-    Its Fisher information is :math:`(\pi / A)^2` at every :math:`x` inside the band. Outside the band it is exactly
-    0 or 1, with zero gradient: the node is saturated.
+    Its Fisher information is :math:`(\pi / A)^2` at every :math:`x` inside the band. Outside the band the probability
+    is exactly 0 or 1 and the gradient is zero: the node is saturated.
 
     Args:
         width: The band's width :math:`A`. The default, :math:`2\pi`, gives the sigmoid's slope 1/4 at the centre.
@@ -193,14 +193,14 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
     def __post_init__(self) -> None:
         if not (math.isfinite(self.width) and self.width > 0):
             raise ValueError(f"`width` is {self.width}, but the band needs a positive, finite width (default 2 pi).")
-        object.__setattr__(self, "width", float(self.width))  # equal widths look alike: checkpoints compare by repr
+        object.__setattr__(self, "width", float(self.width))  # equal widths have equal reprs, which checkpoints compare
 
     def logit(self, x: Any, xp: Any) -> Any:
-        r"""The log-odds of yes at ``x``; 10,000 in size where yes or no has probability exactly 0.
+        r"""Return the log-odds of yes at ``x``; their absolute value is 10,000 where yes or no has probability 0.
 
         .. math:: \log\frac{\nu}{1 - \nu} = \mp 2 \log \tan r
 
-        where :math:`r` is the angle to the nearer edge, as which the band is a right angle.
+        where :math:`r` is the distance to the nearer edge as an angle; the whole band is a right angle.
         """
         angle = (self.width / 2 - xp.abs(x)) * (math.pi / (2 * self.width))
         inside = angle > 0
@@ -208,20 +208,20 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         return xp.sign(x) * xp.where(inside, logit, SATURATED_LOGIT)
 
     def inverse(self, p: Floats) -> Floats:
-        """The inverse inside the band, edges included."""
+        """Return the x in the band, edges included, at which yes has probability ``p``."""
         return np.asarray(self.width * (self._fraction_below(p) - 0.5))
 
     def probability(self, x: Floats) -> Floats:
-        """The squared sine of the angle through the band."""
+        """Return the probability of yes, the squared sine of the angle from the lower edge."""
         angle = (np.asarray(x) / self.width + 0.5) * (math.pi / 2)
         return np.sin(np.clip(angle, 0, math.pi / 2)) ** 2
 
     def information(self, p: Floats) -> Floats:
-        """A constant: this is what the activation is made for."""
+        """Return the constant Fisher information, (pi / width)^2."""
         return np.full_like(p, (math.pi / self.width) ** 2)
 
     def band(self, tree: TreeWithPrior, dtype: np.dtype[Any]) -> Band:
-        """The band of every node of the tree: arrays (K-1,), or (1,) if all nodes are alike.
+        """Return the band of every node of the tree, in arrays (K-1,), or (1,) if all nodes have the same band.
 
         Edges are computed as unevaluated sums of two numbers.
         """
@@ -241,7 +241,7 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
 
     @staticmethod
     def _fraction_below(p: Floats) -> Floats:
-        """The fraction of the band that lies below the point where yes has probability ``p``."""
+        """Return the fraction of the band below the point where yes has probability ``p``."""
         middle = 0.5 + np.arcsin(2 * p - 1) / math.pi  # exactly 1/2 at 1/2
         return np.where(np.abs(p - 0.5) < 0.25, middle, np.arcsin(np.sqrt(p)) * (2 / math.pi))
 
@@ -253,7 +253,7 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         _warned.add(key)
         warnings.warn(
             f"{close.mean():.0%} of the {tree.num_nodes} nodes of {tree!r} have a band edge less than 1 from zero (the "
-            f"nearest is {distance.min():.2g}): scores of usual size start beyond it, where a node's gradient is "
+            f"nearest is {distance.min():.2g}): scores of typical size start beyond it, where a node's gradient is "
             "exactly 0. Use sigmoid(), a more even tree such as huffman(weights), or a larger `width`.",
             EdgeWarning,
             stacklevel=2,
@@ -261,12 +261,12 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
 
 
 def isotropic_scale(tree: TreeWithPrior, activation: Activation | str = "sigmoid") -> Floats:
-    r"""A factor per node that makes the Fisher matrix at zero scores 1/4 times the identity, for every tree and prior.
+    r"""Return a factor per node that makes the Fisher matrix at zero scores 1/4 times the identity.
 
     .. math:: c_i = \sqrt{\frac{1/4}{P_0(i)\, I_i}}
 
     :math:`P_0` is the prior's probability of reaching the node and :math:`I_i` the activation's Fisher information
-    there. Multiply the scores by it, or the rows of the layer that makes them once, at the start.
+    there. Multiply the scores by it, or multiply the rows of the last layer by it once, at initialization.
 
     Example:
         >>> import catnat
@@ -283,7 +283,7 @@ def _prior_branches(tree: TreeWithPrior) -> tuple[Floats, Floats]:
 
 
 def clip_to_open_unit(yes: Floats) -> Floats:
-    """Probabilities kept away from 0 and 1, where the inverse of an unbounded activation is infinite."""
+    """Clip probabilities away from 0 and 1, where the inverse of an unbounded activation is infinite."""
     limits = np.finfo(np.float64)
     return np.clip(yes, limits.tiny, 1 - limits.epsneg)
 
@@ -291,11 +291,11 @@ def clip_to_open_unit(yes: Floats) -> Floats:
 _warned: set[tuple[int, natural]] = set()  # one warning per tree and activation
 
 REGISTRY: dict[str, Activation] = {"natural": natural(), "sigmoid": sigmoid()}
-"""The library's own activations by name, with their default settings."""
+"""The built-in activations by name, with default settings."""
 
 
 def resolve(activation: object) -> Activation:
-    """The activation object behind a name, or the object itself."""
+    """Return the activation with this name, or the given activation object."""
     if isinstance(activation, str):
         _checks.one_of(activation, "activation", tuple(REGISTRY))
         return REGISTRY[activation]
@@ -308,7 +308,7 @@ def resolve(activation: object) -> Activation:
     )
 
 
-# ---- float64 pairs hi + lo: error-free sums and products, so that an edge is known to twice the precision ----
+# ---- float64 pairs hi + lo: error-free sums and products, to compute edges in twice the precision ----
 
 Pair = tuple[Floats, Floats]
 
@@ -320,7 +320,7 @@ def _two_sum(a: Floats, b: Floats) -> Pair:
 
 
 def _two_product(a: Floats, b: Floats) -> Pair:
-    def halves(x: Floats) -> Pair:  # Veltkamp's split: each half has at most 26 bits, so their products are exact
+    def halves(x: Floats) -> Pair:  # Veltkamp's split: each half has at most 26 bits, so products of halves are exact
         big = 134217729.0 * x
         high = big - (big - x)
         return high, x - high

@@ -1,4 +1,4 @@
-"""catnat for PyTorch: functions, distributions and modules in place of softmax and Categorical."""
+"""catnat for PyTorch: functions, distributions and modules to use in place of softmax and Categorical."""
 
 try:
     import torch as _torch  # noqa: F401

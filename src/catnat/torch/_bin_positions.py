@@ -1,4 +1,4 @@
-"""From a number to its bin and its place inside it, and back."""
+"""Conversions between numbers and positions in bins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from catnat.torch._constants import constant
 from catnat.torch._plan import look_up
 from catnat.trees.bins import Bins, as_bins, check_resolved
 
-# A number so many widths out in a tail counts as this far: its density is 0 in every dtype, its logarithm finite.
+# Distances in a tail, in widths, are clamped here: the density is 0 in every dtype and its logarithm is finite.
 _FARTHEST = 1e18
 
 
 class Table(NamedTuple):
-    """The constants of every bin."""
+    """The constants of all bins, (K,) each."""
 
-    edges: Tensor  # all K + 1
+    edges: Tensor  # (K + 1,)
     width: Tensor
     mean: Tensor
     variance: Tensor
@@ -27,30 +27,30 @@ class Table(NamedTuple):
 
 @constant
 def table_of(bins: Bins, device: torch.device, dtype: torch.dtype) -> Table:
-    """The table of ``bins``, built once."""
+    """Return the table of ``bins``, built once."""
     check_resolved(bins, str(dtype).removeprefix("torch."))
     columns = (bins.edges, bins.widths, bins.means, bins.variances, bins.entropies)
     return Table(*(torch.as_tensor(column.copy(), dtype=dtype, device=device) for column in columns))
 
 
 def bins_of(value: object) -> Bins:
-    """Bins, or the bins with these edges, which may be a tensor."""
+    """Return ``value`` if it is a :class:`Bins`, else the bins with these edges, an array or tensor."""
     return as_bins(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
 
 
 class Position(NamedTuple):
-    """Where a number stands."""
+    """The bin of each number and its position in the bin."""
 
-    which: Tensor  # its bin
-    below: Tensor  # the fraction of the bin's mass below it
-    above: Tensor  # and above it
-    width: Tensor  # of the bin
-    distance: Tensor  # from the inner edge of a tail, in widths; 0 in other bins
-    beyond: Tensor  # how far it lies outside of all bins
+    which: Tensor  # the index of the bin
+    below: Tensor  # the fraction of the bin's mass below the number
+    above: Tensor  # the fraction of the bin's mass above the number
+    width: Tensor  # the width of the bin
+    distance: Tensor  # the distance from the inner edge of a tail, in widths; 0 in other bins
+    beyond: Tensor  # the distance from the nearest edge, if the number lies outside all bins, else 0
 
 
 def locate(value: Tensor, bins: Bins) -> Position:
-    """The positions of ``value``, which has the dtype to compute in. An edge belongs to the bin above it."""
+    """Return the positions of ``value``, given in the computing dtype. An edge belongs to the bin above it."""
     table = table_of(bins, value.device, value.dtype)
     index = torch.searchsorted(table.edges[1:-1], value.detach().contiguous(), right=True)
     lower, width = (look_up(column, index) for column in (table.edges, table.width))
@@ -69,12 +69,12 @@ def locate(value: Tensor, bins: Bins) -> Position:
 
 
 def place(index: Tensor, below: Tensor, bins: Bins) -> Tensor:
-    """The number in the bin ``index`` with the fraction ``below`` of the bin's mass below it; finite."""
+    """Return the number that has the fraction ``below`` of the mass of bin ``index`` below it; always finite."""
     table = table_of(bins, below.device, below.dtype)
     lower, width = (look_up(column, index) for column in (table.edges, table.width))
     if not bins.tails:
         found = lower + width * below
-        # Rounded, it may lie beyond the bin, and beyond the last one there is no density.
+        # Rounding may move the number beyond its bin, and the density beyond the last bin is 0.
         return found - (found - look_up(table.edges, index + 1)).clamp(min=0).detach()
     left, right = index == 0, index == bins.num_bins - 1
     from_left = below.clamp(min=smallest_fraction(below.dtype)).log() + 1
@@ -83,5 +83,5 @@ def place(index: Tensor, below: Tensor, bins: Bins) -> Tensor:
 
 
 def smallest_fraction(dtype: torch.dtype) -> float:
-    """Masses below it are not told apart, so that their quotients, and the derivatives of these, are finite."""
+    """Return the lower bound to which masses are clamped, so that quotients and their derivatives are finite."""
     return torch.finfo(dtype).tiny ** 0.25

@@ -1,4 +1,4 @@
-"""A distribution of numbers: a histogram whose bins are the classes of a tree."""
+"""A distribution over real numbers: a histogram whose bins are the classes of a tree."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from catnat.trees.tree import Tree
 
 
 class BinnedCatnat(td.Distribution):
-    r"""A distribution of numbers: each class of a tree is a bin, in which the density is constant.
+    r"""A distribution over real numbers with constant density in each bin; every class of the tree is a bin.
 
     .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
         \qquad \text{for } e_k \le x < e_{k+1}
 
     where :math:`w_k = e_{k+1} - e_k`. ``log_prob``, ``cdf``, ``icdf``, ``interval`` and draws read one path of the tree
-    each; mean, variance, entropy and ``crps`` need all bins. A path is enough where the classes below every node are
-    consecutive, as in ``balanced`` and ``chain``; on other trees, and on small or very deep ones, the same comes from
-    all bins.
+    each; mean, variance, entropy and ``crps`` need all bins. ``cdf``, ``icdf`` and ``interval`` read a path only if the
+    classes below every node are consecutive, as in ``balanced`` and ``chain``. Otherwise, and on small or very deep
+    trees, all bins are computed.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K bins.
-        bins: The bins, or their K + 1 edges. Make a :class:`catnat.Bins` once rather than passing edges every time.
+        bins: The bins, or their K + 1 edges. It is faster to build a :class:`catnat.Bins` once than to pass edges.
         tree: The tree; ``balanced(K)`` if not given. Class k is bin k.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        validate_args: Whether to check scores (NaN) and values (outside of all bins, or of [0, 1]), by torch's default
-            if not given.
+        validate_args: Whether to raise for NaN scores and for values outside all bins or outside [0, 1]; torch's
+            default if not given.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ class BinnedCatnat(td.Distribution):
         self._validate_args = validates(validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> BinnedCatnat:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         new = self._get_checked_instance(BinnedCatnat, _instance)
         new.bins, new._categorical = self.bins, self._categorical.expand(batch_shape)
         td.Distribution.__init__(new, Size(batch_shape), Size(), validate_args=False)
@@ -92,7 +92,7 @@ class BinnedCatnat(td.Distribution):
 
     @property
     def categorical(self) -> Catnat:
-        """The distribution of the bin."""
+        """The distribution over the bins."""
         return self._categorical
 
     @property
@@ -112,7 +112,7 @@ class BinnedCatnat(td.Distribution):
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
-        """From the first edge to the last; with tails, all numbers."""
+        """The interval from the first edge to the last; all real numbers if there are tails."""
         return constraints.real if self.bins.tails else constraints.interval(*map(float, self.bins.edges[[0, -1]]))
 
     @property
@@ -127,9 +127,9 @@ class BinnedCatnat(td.Distribution):
     # ---- one path ----
 
     def log_prob(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
-        """The logarithm of the density, along one path.
+        """Return the logarithm of the density at ``value``, reading one path.
 
-        Outside of all bins it is the smallest finite number, or an error where values are validated.
+        Outside all bins it is the smallest finite number, or an error if values are validated.
         """
         value = self._numbers(value, "value")
         at = _bin_positions.locate(value, self.bins)
@@ -143,17 +143,17 @@ class BinnedCatnat(td.Distribution):
         return functional.log_prob_of(self._categorical.plan, self._computed, which)
 
     def cdf(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
-        """The probability of a number up to ``value``, along one path."""
+        """Return the probability of a number up to ``value``, reading one path."""
         return self._returned(self._below_and_above(self._numbers(value, "value"))[0].clamp(max=1))
 
     def icdf(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
-        """The quantile at the probability ``value``, along one path; differentiable in the scores, and finite.
+        """Return the quantile at the probability ``value``, reading one path; finite and differentiable in the scores.
 
-        It is the smallest number whose cdf is ``value``, but for ties: between two bins that are apart it is the lower
-        end of the upper one. Numbers outside [0, 1] are an error, or count as its ends where values are not validated.
+        It is the smallest number whose cdf is ``value``. If the cdf equals ``value`` on whole bins of probability 0, it
+        is the lower end of the bin above them. Numbers outside [0, 1] raise, or are clamped if not validated.
 
-        As everywhere in ``torch.distributions``, ``value`` is broadcast against the batch shape. Of three rows,
-        ``icdf(q)`` of three numbers is one quantile each, and ``icdf(q[:, None])`` is every quantile of every row.
+        As in ``torch.distributions``, ``value`` is broadcast against the batch shape. For a batch of three rows,
+        ``icdf(q)`` with three numbers gives one quantile per row, and ``icdf(q[:, None])`` every quantile of every row.
         """
         value = self._numbers(value, "value")
         self._refuse((value < 0) | (value > 1), _checks.not_a_fraction, value)
@@ -164,29 +164,29 @@ class BinnedCatnat(td.Distribution):
         index = _cumulative.class_at(self._categorical.plan, self._computed, mass)
         masses = _cumulative.masses(self._categorical.plan, self._computed, index)
         inside = masses.inside.clamp(min=_bin_positions.smallest_fraction(mass.dtype))
-        # From the nearer end, as in `interval`.
+        # Measured from the nearer end, as in `interval`.
         below = torch.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
         return self._returned(back(_bin_positions.place(index, below.clamp(0, 1), self.bins)))
 
     def interval(
         self, low: Float[Tensor, "*samples_and_batch"], high: Float[Tensor, "*samples_and_batch"]
     ) -> Float[Tensor, "*samples_and_batch"]:
-        """The probability of a number between ``low`` and ``high``, along two paths.
+        """Return the probability of a number between ``low`` and ``high``, reading two paths.
 
-        Where these are not in order it is an error, or 0 where values are not validated.
+        Raise if ``low`` exceeds ``high``, or return 0 there if values are not validated.
         """
         low, high = self._numbers(low, "low"), self._numbers(high, "high")
         self._refuse(low > high, _checks.not_in_order, low, high)
         below_low, above_low = self._below_and_above(low)
         below_high, above_high = self._below_and_above(high)
-        # From the nearer end, where the masses are smaller and the difference keeps more digits.
+        # Measured from the nearer end, where masses are smaller and the difference keeps more digits.
         between = torch.where(above_low < below_high, above_low - above_high, below_high - below_low)
         return self._returned(between.clamp(min=0))
 
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*samples_and_batch"]:
-        """Draw numbers: a bin by walking down from the root, and a place inside it."""
+        """Draw numbers: a bin by walking down from the root, then a number from the density in the bin."""
         with torch.no_grad():
             index = self._categorical.sample(sample_shape, generator=generator)
             below = _walk.rand(index.shape, self._computed, generator)
@@ -195,7 +195,7 @@ class BinnedCatnat(td.Distribution):
     def rsample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*samples_and_batch"]:
-        """Draw numbers that pass gradients to the scores: the quantiles at uniform numbers."""
+        """Draw numbers that are differentiable in the scores: quantiles at uniform random probabilities."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
         return self._quantile(_walk.rand(shape, self._computed, generator))
 
@@ -214,17 +214,17 @@ class BinnedCatnat(td.Distribution):
         return self._returned((probs * (table.variance + (table.mean - mean).square())).sum(-1))
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        r"""The differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
+        r"""Return the differential entropy in nats, :math:`H(p) + \sum_k p_k \log w_k`, O(K)."""
         within = (self._probs() * self._table.entropy).sum(-1)
         return self._returned(self._categorical.entropy() + within)
 
     def crps(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
-        r"""The continuous ranked probability score of ``value``, in closed form, O(K).
+        r"""Return the continuous ranked probability score of ``value``, in closed form, O(K).
 
         .. math:: \mathrm{CRPS}(F, y) = \int \bigl(F(x) - 1[x \ge y]\bigr)^2 dx
 
-        It is the absolute error where all mass is at one number, is measured in the units of the values, and punishes
-        values outside of all bins by their distance only.
+        It has the units of the values, and equals the absolute error if all mass is at one number. A value outside all
+        bins adds its distance to the nearest edge.
         """
         value, back = _inputs.behind_batch(self._numbers(value, "value"), self.batch_shape)
         at = _bin_positions.locate(value, self.bins)
@@ -237,13 +237,13 @@ class BinnedCatnat(td.Distribution):
         return self._returned(back(score))
 
     def coarsen(self, level: int) -> BinnedCatnat:
-        """The histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
+        """Return the histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
 
-        Its cdf is the same at every edge that is left, and its scores are the first ones of this distribution's. (Of
-        tails the outer edges are left, and with them their scale.)
+        Its cdf is the same at every remaining edge, and its scores are the first scores of this distribution. A tail
+        keeps its outer edge, which determines its scale.
 
         Args:
-            level: How many levels of the tree to keep: at most 2^level bins.
+            level: The number of levels of the tree to keep, for at most 2^level bins.
         """
         tree, first = bins.cut(self.tree, level)
         scores = self.scores.narrow(-1, 0, tree.num_nodes)
@@ -254,13 +254,13 @@ class BinnedCatnat(td.Distribution):
     # ---- helpers ----
 
     def _numbers(self, value: Tensor, name: str) -> Tensor:
-        """Numbers in the dtype to compute in."""
+        """Return checked numbers in the computing dtype."""
         _inputs.check_tensor(value, name)
         _checks.beside_batch(value.shape, self.batch_shape, name)
         return value.to(self._computed.dtype)
 
     def _refuse(self, wrong: Tensor, explain: Callable[..., None], *values: Tensor) -> None:
-        """Explain the first values that are wrong, where values are validated."""
+        """Raise the error ``explain`` for the first wrong values, if values are validated."""
         if self._validate_args and not torch.compiler.is_compiling() and _inputs.known_true(wrong.any()):
             explain(*(float(value.expand(wrong.shape)[wrong][0]) for value in values))
 
@@ -271,7 +271,7 @@ class BinnedCatnat(td.Distribution):
         return self._categorical.log_probs(floored=False).exp()
 
     def _below_and_above(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The probability of smaller and of larger numbers."""
+        """Return the probabilities of smaller and of larger numbers."""
         value, back = _inputs.behind_batch(value, self.batch_shape)
         at = _bin_positions.locate(value, self.bins)
         masses = _cumulative.masses(self._categorical.plan, self._computed, at.which)
@@ -279,11 +279,11 @@ class BinnedCatnat(td.Distribution):
 
 
 def _squares(masses: _cumulative.Masses, width: Tensor, *, tails: bool) -> tuple[Tensor, Tensor]:
-    """The integral of F^2 over all bins below each, and of (1 - F)^2 over all bins above."""
+    """Return for each bin the integral of F^2 over all lower bins, and of (1 - F)^2 over all higher bins."""
     start, end = masses.below, masses.below + masses.inside
     over, under = masses.above + masses.inside, masses.above
     lower, upper = width * _mean_square(start, end), width * _mean_square(over, under)
-    if tails:  # the left one counts from below only, and the right one from above
+    if tails:  # F^2 has an integral over the left tail, and (1 - F)^2 over the right one
         half = width / 2
         lower = torch.cat([(half * end.square()).narrow(-1, 0, 1), lower.narrow(-1, 1, lower.shape[-1] - 1)], -1)
         upper = torch.cat([upper.narrow(-1, 0, upper.shape[-1] - 1), (half * over.square()).narrow(-1, -1, 1)], -1)
@@ -291,12 +291,12 @@ def _squares(masses: _cumulative.Masses, width: Tensor, *, tails: bool) -> tuple
 
 
 def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Tensor:
-    """The integral of F^2 from the bin's lower edge up to a value, and of (1 - F)^2 from there to its upper edge."""
+    """Return the integral of F^2 from the bin's lower edge to the value, plus that of (1 - F)^2 to its upper edge."""
     below, above = masses.below + masses.inside * at.below, masses.above + masses.inside * at.above
     parts = at.below * _mean_square(masses.below, below) + at.above * _mean_square(above, masses.above)
     if bins.tails:
         left, right = at.which == 0, at.which == bins.num_bins - 1
-        # The squares of the mass farther out, and of the rest on the way back to the inner edge.
+        # The integral of the squared mass farther out, plus that of (1 - this mass)^2 up to the inner edge.
         farther = torch.where(left, below, above)
         tail = at.distance - 2 * (masses.inside - farther) + masses.inside.square() / 2
         parts = torch.where(left | right, tail, parts)
@@ -304,5 +304,5 @@ def _squares_in_bin(masses: _cumulative.Masses, at: Position, bins: Bins) -> Ten
 
 
 def _mean_square(start: Tensor, end: Tensor) -> Tensor:
-    """The mean square of a linear function from ``start`` to ``end``."""
+    """Return the mean square of a linear function from ``start`` to ``end``."""
     return (start.square() + start * end + end.square()) / 3

@@ -1,8 +1,8 @@
-"""From scores to the log-probabilities of both branches of a node: the activations in torch.
+"""Activations in torch, which map scores to the log-probabilities of both branches of each node.
 
-Each is an object that holds its constants, for all nodes of a tree or for some of them. ``log_probs`` is the
-definition, in operations that torch differentiates to any order. ``forward`` and ``backward`` are the same and its
-derivative for plain data, in place: half the time and memory.
+A :class:`Branches` object holds an activation's constants at all or some nodes of a tree. ``log_probs`` is the
+definition, in operations that torch differentiates to any order. ``forward`` and ``backward`` compute the same values
+and their derivative in place, for plain data, in half the time and memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from catnat import activations
 from catnat.activations import SATURATED_LOGIT, Activation
 from catnat.trees.tree import Tree
 
-# Up to this many numbers fewer operations are faster, and above it those in place.
+# Up to this many numbers fewer operations are faster, and above it operations in place.
 _FEW = 1 << 14
 
 # The log-probabilities of no and of yes.
@@ -28,13 +28,13 @@ Pair = tuple[Tensor, Tensor]
 
 
 class LogOdds(Protocol):
-    """Scores (..., nodes) to the log-odds of all no branches, then of all yes branches: (..., 2 nodes)."""
+    """A function from scores (..., nodes) to the log-odds of all no and then all yes branches, (..., 2 nodes)."""
 
     def __call__(self, scores: Tensor, floored: bool) -> Tensor: ...
 
 
 class _SigmoidLogOdds(NamedTuple):
-    """The matrix that repeats a row of nodes, negated for no and as it is for yes, and the same of the offset."""
+    """The log-odds of the sigmoid, from a matrix that stacks the negated scores for no and the scores for yes."""
 
     sides: Tensor
     offset: Tensor
@@ -45,7 +45,7 @@ class _SigmoidLogOdds(NamedTuple):
 
 
 class _NaturalLogOdds(NamedTuple):
-    """Angles are ``rated @ scores + edges + rests``; ``differences`` are of the logarithms of their squared sines."""
+    """The log-odds of the natural activation, ``differences`` of log sin(``rated @ scores + edges + rests``)."""
 
     rated: Tensor
     edges: Tensor
@@ -55,7 +55,7 @@ class _NaturalLogOdds(NamedTuple):
     tiny: float
 
     def __call__(self, scores: Tensor, floored: bool) -> Tensor:
-        # The distance to an edge is exact near it; its part that the dtype could not hold is added after that.
+        # Near an edge, adding `edges` is exact; the rounding error of the edge itself is added afterwards.
         angles = F.linear(scores, self.rated, self.edges) + self.rests
         logs = F.hardtanh(angles, self.least if floored else self.tiny, math.pi / 2).sin().log()
         if not floored:
@@ -64,12 +64,12 @@ class _NaturalLogOdds(NamedTuple):
 
 
 class Branches(abc.ABC):
-    """An activation at some nodes. ``rows`` are its constants there, (nodes, n); None if all nodes share ``shared``."""
+    """An activation at some nodes, with constants ``rows`` (nodes, n), or ``shared`` by all if ``rows`` is None."""
 
     has_floor = False
-    """Whether log-probabilities that are floored differ from those that are not."""
+    """Whether floored log-probabilities can differ from those without a floor."""
     log_of_zero = -math.inf
-    """The log-probability, not floored, that an impossible branch has at most."""
+    """The upper bound of the log-probability, without a floor, of an impossible branch."""
 
     def __init__(
         self, activation: Activation, largest_logit: float, shared: tuple[float, ...], rows: Tensor | None
@@ -79,54 +79,54 @@ class Branches(abc.ABC):
         self._constants = shared if rows is None else rows.unbind(-1)
 
     def at(self, nodes: Tensor) -> Branches:
-        """The same at the nodes with these indices."""
+        """Return the branches at the nodes with these indices."""
         if self._rows is None:
             return self
         found = self._rows.index_select(0, nodes.flatten()).view(*nodes.shape, self._rows.shape[-1])
         return type(self)(self.activation, self._largest_logit, (), found)
 
     def columns(self, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-        """The constants as vectors: with an entry for every node, or one for all."""
+        """Return the constants as vectors, with one entry per node or a single one for all nodes."""
         return [torch.as_tensor(each, device=device, dtype=dtype).reshape(-1) for each in self._constants]
 
     def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds | None:
-        """The log-odds of both branches in few operations, each native to autograd; None if there is no such form.
+        """Return a function that computes log-odds in few operations, each native to autograd; None if there is none.
 
-        A small call costs what its operations cost to start and to record, not what they compute.
+        The time of a small call is the overhead of starting and recording its operations, not their work.
         """
         return None
 
     @abc.abstractmethod
     def log_probs(self, scores: Tensor, *, floored: bool) -> Pair:
-        """The log-probabilities of no and of yes, each to full relative precision, and finite.
+        """Return the log-probabilities of no and of yes, each to full relative precision and finite.
 
-        Where a branch has probability 0, its logarithm is ``log eps`` if ``floored``, and otherwise so far down that
+        If a branch has probability 0, its log-probability is ``log eps`` if ``floored``, and otherwise so small that
         its exponential is 0.
         """
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
-        """:meth:`log_probs` of plain data that nothing records."""
+        """Compute :meth:`log_probs` of plain data outside autograd."""
         return self.log_probs(scores, floored=floored)
 
     def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
-        """The gradient of the scores, from the outputs of :meth:`forward` and their gradients."""
+        """Return the gradient of the scores, from the outputs of :meth:`forward` and their gradients."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def yes_probs(self, scores: Tensor) -> Tensor:
-        """The probability of yes, exactly 0 and 1 where it is."""
+        """Return the probability of yes; it is exactly 0 or 1 at saturated nodes."""
 
     @abc.abstractmethod
     def inverse(self, logit: Tensor) -> Tensor:
-        """The score, before the offset, at which the log-odds of yes are ``logit``, which may be infinite."""
+        """Return the activation's input, score plus offset, at which the log-odds of yes are ``logit``, maybe inf."""
 
     def saturated(self, scores: Tensor) -> Tensor:
-        """Where one branch has probability 0; not from yes alone, which rounds to 1 long before."""
+        """Return where one branch has probability 0. The test uses both branches, because yes may be rounded to 1."""
         no, yes = self.log_probs(scores, floored=False)
         return (no.exp() == 0) | (yes.exp() == 0)
 
     def information(self, scores: Tensor) -> Tensor:
-        """The Fisher information of the score given that its node is reached: the expected square of its gradient."""
+        """Return the Fisher information of each score given that its node is reached, the expected squared gradient."""
         branches, slopes = torch.func.jvp(
             lambda s: self.log_probs(s, floored=False), (scores,), (torch.ones_like(scores),)
         )[:2]
@@ -135,7 +135,7 @@ class Branches(abc.ABC):
 
 
 def branches_of(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Branches:
-    """An activation at all nodes of a tree: by its exact type, because a subclass may compute something else."""
+    """Build the branches of all nodes of a tree; only exact types have special code, as subclasses may differ."""
     kind: type[Branches]
     if type(activation) is activations.natural:
         kind = NaturalBranches
@@ -148,34 +148,34 @@ def branches_of(tree: Tree, activation: Activation, device: torch.device, dtype:
         return kind(activation, largest_logit(dtype), tuple(float(column[0]) for column in columns), None)
     rows = np.stack([np.broadcast_to(column, tree.num_nodes) for column in columns], -1)
     found = kind(activation, largest_logit(dtype), (), torch.as_tensor(rows, device=device, dtype=dtype))
-    # To the compiler a view's offset would be one more size, which may happen to be that of a batch.
+    # Columns are copies, because the compiler treats a view's offset as a dynamic size that may equal a batch size.
     found._constants = tuple(torch.as_tensor(column, device=device, dtype=dtype) for column in rows.T.copy())
     return found
 
 
 def _both_sides(num_nodes: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The matrix that repeats a row of nodes, negated for no and as it is for yes: (2 nodes, nodes)."""
+    """Return the matrix (2 nodes, nodes) that maps scores to the negated scores for no and the scores for yes."""
     identity = torch.eye(num_nodes, device=device, dtype=dtype)
     return torch.cat([-identity, identity])
 
 
-# ---- from log-odds: the sigmoid, and activations of one's own ----
+# ---- from log-odds: the sigmoid, and custom activations ----
 
 
 def largest_logit(dtype: torch.dtype) -> float:
-    """Where a logit is clamped: beyond any probability, and small enough for sums, products and second derivatives."""
+    """Return the bound to which logits are clamped, so that sums, products and second derivatives are finite."""
     return torch.finfo(dtype).max ** (1 / 3)
 
 
 class LogitBranches(Branches):
-    """Any activation, from its log-odds: ``log a = logsigmoid(logit)`` and ``log(1 - a) = logsigmoid(-logit)``."""
+    """Any activation, by its log-odds: ``log a = logsigmoid(logit)`` and ``log(1 - a) = logsigmoid(-logit)``."""
 
     def _logit(self, scores: Tensor) -> Tensor:
         logit: Tensor = self.activation.logit(self._shifted(scores), torch)
         return logit
 
     def _shifted(self, scores: Tensor) -> Tensor:
-        """The offset is added, and the result clamped: finite, and so are its square and its sums."""
+        """Add the offset and clamp the result, so that it, its square and its sums are finite."""
         return self._with_offset(scores).clamp(-self._largest_logit, self._largest_logit)
 
     def _with_offset(self, scores: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class LogitBranches(Branches):
 
 
 class SigmoidBranches(LogitBranches):
-    """The logit is the score itself."""
+    """The sigmoid, whose log-odds are the scores plus the offset."""
 
     _logit = LogitBranches._shifted
 
@@ -213,7 +213,7 @@ class SigmoidBranches(LogitBranches):
         if scores.numel() <= _FEW:
             return self.log_probs(scores, floored=floored)
         logit, limit = self._with_offset(scores), self._largest_logit
-        shared = logit.abs().neg_().exp_().log1p_()  # the larger branch; the smaller one is the logit more
+        shared = logit.abs().neg_().exp_().log1p_()  # minus the larger one; the smaller one is |logit| lower
         return logit.clamp(0, limit).add_(shared).neg_(), logit.clamp(-limit, 0).sub_(shared)
 
     def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
@@ -230,19 +230,19 @@ class SigmoidBranches(LogitBranches):
 
 # ---- the natural activation ----
 #
-# With r the angle to the nearer edge of the band, as which the whole band is a right angle, the less likely branch has
-# the probability sin^2 r. Near an edge only r is known to full relative precision.
+# Let r be the distance to the nearer edge of the band as an angle, where the whole band is a right angle. The less
+# likely branch has the probability sin^2 r. Near an edge only r has full relative precision.
 
 
 class NaturalBranches(Branches):
-    """The natural activation, from the angle to the nearer edge of the band."""
+    """The natural activation, computed from the angle to the nearer edge of the band."""
 
     activation: activations.natural
     has_floor = True
     log_of_zero = -SATURATED_LOGIT
 
     def _angle(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The angle to the nearer edge, negative outside the band, and whether that is the upper one."""
+        """Return the angle to the nearer edge, negative outside the band, and whether this is the upper edge."""
         lower, lower_rest, upper, upper_rest = self._constants
         above, below = (upper - scores) + upper_rest, (scores - lower) - lower_rest
         near_upper = above < below
@@ -259,12 +259,12 @@ class NaturalBranches(Branches):
 
     def log_odds(self, num_nodes: int, device: torch.device, dtype: torch.dtype) -> LogOdds | None:
         rate = math.pi / (2 * self.activation.width)
-        if math.frexp(rate)[0] != 0.5:  # only products with a power of two are exact, as they must be near an edge
+        if math.frexp(rate)[0] != 0.5:  # near an edge products must be exact, as they are with a power of two
             return None
         sides = _both_sides(num_nodes, device, dtype)
         lower, lower_rest, upper, upper_rest = (each.expand(num_nodes) for each in self.columns(device, dtype))
         edges, rests = rate * torch.cat([upper, -lower]), rate * torch.cat([upper_rest, -lower_rest])
-        differences = 2 * (sides @ sides.T)  # no minus yes, and yes minus no; a probability is the square of a sine
+        differences = 2 * (sides @ sides.T)  # no minus yes and yes minus no, times 2 for squared sines
         smallest = (smallest_angle(dtype, floored) for floored in (True, False))
         return _NaturalLogOdds(rate * sides, edges, rests, differences, *smallest)
 
@@ -284,7 +284,7 @@ class NaturalBranches(Branches):
         return logit.clamp_min_(0).add_(shared).neg_(), yes
 
     def backward(self, no: Tensor, yes: Tensor, grad_no: Tensor, grad_yes: Tensor, *, floored: bool) -> Tensor:
-        # With z the angle to the lower edge, the derivatives of the branches are -2 tan z and 2 cot z, times the rate.
+        # If z is the angle to the lower edge, the derivatives of no and yes are -2 tan z and 2 cot z, times dz / ds.
         logit = yes - no
         bound = -2 * math.log(math.tan(smallest_angle(no.dtype, floored))) * (1 - 1e-6)
         tan = (logit if floored else logit.clamp(-bound, bound)).mul(0.5).exp_()
@@ -309,7 +309,7 @@ class NaturalBranches(Branches):
 
 
 def smallest_angle(dtype: torch.dtype, floored: bool) -> float:
-    """The angle below which a node is flat: where its probability is eps, or a second derivative would overflow."""
+    """Return the angle at which branches are clamped: at probability eps, or before second derivatives overflow."""
     if floored:
         return math.atan(math.sqrt(torch.finfo(dtype).eps))
     return 1e-18 if dtype == torch.float32 else 1e-150

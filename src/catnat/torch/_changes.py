@@ -1,4 +1,4 @@
-"""A layer under another tree: rows of nodes that stay are kept, with the optimizer's state, others are fitted."""
+"""Changes of a layer's tree that keep the rows of matching nodes and their optimizer state, and fit the other rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from catnat.torch._lookup import plan_of
 from catnat.trees.changes import matching_nodes
 from catnat.trees.tree import Tree
 
-# What an optimizer keeps of squares, which do not change sign with a row.
+# Optimizer state made from squared or absolute gradients, which is not negated with a row.
 _SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_inf", "sum")
-# Log-probabilities that are computed at once, when new rows are fitted.
+# The number of log-probabilities in a batch when new rows are fitted.
 _AT_ONCE = 1 << 24
-# The least probability of a branch that rows are fitted to.
+# Branch probabilities are clamped here before rows are fitted to them.
 _LEAST = 1e-30
-# Of the regression: a tenth of an example of a feature of size one.
+# The penalty of the ridge regression, equal to a tenth of an example with features of size one.
 _RIDGE = 0.1
 
 
@@ -34,15 +34,15 @@ def change_tree(
     optimizer: Optimizer | None,
     classes: ArrayLike | None = None,
 ) -> None:
-    """Give ``layer`` another tree, and the rows that it had for the nodes that both trees have.
+    """Change the tree of ``layer``, and keep the rows of nodes that are in both trees.
 
     Args:
-        layer: With ``weight`` (K-1, d) and perhaps ``bias`` (K-1,), a row for every node of its tree.
+        layer: A layer with ``weight`` (K-1, d), one row per node, and ``bias`` (K-1,) or None.
         tree: The new tree.
-        weight: Rows for nodes that the old tree has not; 0 if not given.
-        bias: The same of the bias.
-        optimizer: Whose state of the rows moves with them.
-        classes: The old class that every class is; see :func:`catnat.matching_nodes`.
+        weight: Rows (K-1, d), of which those of nodes without a match are used; 0 if not given.
+        bias: Bias entries (K-1,), used in the same way.
+        optimizer: The optimizer of the parameters, whose state moves with the rows.
+        classes: The old index of each new class; see :func:`catnat.matching_nodes`.
     """
     nodes, swapped = matching_nodes(tree, layer.tree, classes)
     if not _is_odd(layer.activation):
@@ -51,8 +51,8 @@ def change_tree(
     shift = torch.as_tensor(_shift(move, tree, layer.tree, layer.activation)).to(layer.weight)
     if layer.bias is None and shift.numel() and float(shift.abs().max()) > 1e-6:
         raise ValueError(
-            "The new tree has another prior, which only a bias can make up for, and this layer has none. Give the tree "
-            "the prior of the old one, tree.with_prior(layer.tree.prior), or build the layer with bias=True."
+            "The new tree has another prior, which only a bias can compensate, and this layer has no bias. Give the "
+            "tree the prior of the old one, tree.with_prior(layer.tree.prior), or build the layer with bias=True."
         )
     _replace(layer.weight, move, 0.0, weight, optimizer)
     if layer.bias is not None:
@@ -61,16 +61,16 @@ def change_tree(
 
 
 class _Move(NamedTuple):
-    """The old row of every row of a new tree, -1 for none, and its sign: -1 if sides are swapped."""
+    """The old node of each new node, -1 if there is none, and the sign of its row, -1 if sides are swapped."""
 
     nodes: NDArray[np.int64]
     sign: NDArray[np.float64]
 
     def __call__(self, values: Tensor, *, signed: bool) -> Tensor:
-        """Values of the old nodes at the new ones. Where there was none it is 0, or the mean of what has no sign."""
+        """Move values from old nodes to new nodes. Nodes without a match get 0, or the mean of unsigned values."""
         moved = values.new_zeros(len(self.nodes), *values.shape[1:])
         if not signed and len(values):
-            # Squares of 0 beside an Adam that has made many steps would make the next ones three times too large.
+            # After many steps of Adam, second moments of 0 would make the next steps three times too large.
             moved += values.mean(0)
         kept = np.flatnonzero(self.nodes >= 0)
         sign = torch.as_tensor(self.sign[kept] if signed else np.ones(len(kept))).to(values)
@@ -80,7 +80,7 @@ class _Move(NamedTuple):
 
 
 def _shift(move: _Move, new: Tree, old: Tree, activation: Activation) -> NDArray[np.float64]:
-    """What the bias changes by, so that the branch probabilities of kept nodes stay: priors have offsets."""
+    """Return the change of the bias that keeps branch probabilities at kept nodes when the prior's offsets change."""
     if not old.num_nodes or not new.num_nodes:
         return np.zeros(new.num_nodes)
     before = np.broadcast_to(activation.offset(old), old.num_nodes)[np.maximum(move.nodes, 0)]
@@ -108,14 +108,14 @@ def _replace(
 
 
 def _is_odd(activation: Activation) -> bool:
-    """Whether swapping the sides of a node is negating its score: a(-x) = 1 - a(x)."""
+    """Return whether negating a score swaps the probabilities of its branches: a(-x) = 1 - a(x)."""
     x = np.linspace(0, 8, 33)
     return bool(np.allclose(activation.probability(x) + activation.probability(-x), 1, atol=1e-12))
 
 
 @torch.no_grad()
 def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of a new tree by ridge regression: on ``features`` they give the scores of the layer's own distribution."""
+    """Fit rows (weight, bias) of a new tree to the layer's distribution on ``features``, by ridge regression."""
     features = features.reshape(-1, layer.in_features)
     scores_at_once = max(1, _AT_ONCE // max(1, tree.num_classes))
     with_one = torch.cat([features, torch.ones_like(features[:, :1])], -1).double()
@@ -123,7 +123,7 @@ def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tenso
     plan = plan_of(tree, layer.activation, features.device, torch.float64)
     offset = torch.as_tensor(layer.activation.offset(tree), device=features.device)
     for rows, known in zip(features.split(scores_at_once), with_one.split(scores_at_once), strict=True):
-        # In float64 sums of probabilities serve, a third of the time of sums of their logarithms.
+        # In float64 sums of probabilities are accurate enough, and take a third of the time of log-sum-exp.
         probs = functional.log_catnat(layer.scores(rows), layer.tree, layer.activation).double().exp()
         no, yes = (side.clamp(min=_LEAST).log() for side in _dense.leaf_sums(plan, probs))
         products += known.T @ (plan.branches.inverse(yes - no) - offset)

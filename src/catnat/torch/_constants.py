@@ -1,4 +1,4 @@
-"""What is built once and kept: plans, tables, index tensors."""
+"""Caches of constants, such as plans, tables and index tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A lock that another thread held at the moment of a fork would never be released in the child."""
+    """Replace the lock in a forked child, where a lock held by another thread would never be released."""
     global _lock
     _lock = threading.Lock()
 
@@ -29,10 +29,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def constant(build: F) -> F:
-    """Build once per arguments, which must be hashable; under the compiler the result is a constant of the graph.
+    """Cache the results of ``build`` by its hashable arguments; the compiler treats a result as a graph constant.
 
-    Of more than 512 results those built first are forgotten. Among fake tensors nothing is kept: real constants would
-    not do there, and fake ones nowhere else.
+    At most 512 results are kept, and the oldest are dropped. With fake tensors nothing is kept, because real and fake
+    constants cannot replace each other.
     """
     look_up = constant_of_data(build)
 
@@ -46,7 +46,7 @@ def constant(build: F) -> F:
 
 
 def constant_of_data(build: F) -> F:
-    """:func:`constant` for calls that are never made among fake tensors, or with ``__wrapped__``."""
+    """Cache as :func:`constant` does, without its check for fake tensors; with these, call ``__wrapped__``."""
     kept: dict[tuple[Any, ...], Any] = {}
     names: dict[tuple[Any, ...], str] = {}
 
@@ -71,7 +71,7 @@ def constant_of_data(build: F) -> F:
             return getattr(_named, name_of(*args))
         try:
             found = kept.get(args)
-        except TypeError:  # an argument that cannot be hashed, which `build` explains
+        except TypeError:  # an unhashable argument, for which `build` raises a clear error
             return build(*args)
         return remember(args) if found is None else found
 
@@ -79,7 +79,7 @@ def constant_of_data(build: F) -> F:
 
 
 class _Named:
-    """Values as attributes: the compiler can guard on an attribute, but not on a function's result."""
+    """A namespace for cached values: the compiler can guard on an attribute, but not on a function's result."""
 
 
 _named = _Named()
@@ -87,10 +87,10 @@ _numbers = itertools.count()
 
 
 def apart(build: Callable[[], T]) -> T:
-    """What ``build`` makes in a thread of its own.
+    """Call ``build`` in a new thread and return its result.
 
-    A thread begins without transforms, fake tensors, autocast, inference mode and default devices, and what is kept
-    must not depend on those of the call that happens to need it first.
+    A new thread has no transforms, fake tensors, autocast, inference mode or default device. Cached values must not
+    depend on those of the first call.
     """
     result: list[T] = []
     error: list[BaseException] = []

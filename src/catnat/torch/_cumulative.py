@@ -1,7 +1,7 @@
-"""Ordered classes: the mass below and above a class, and the class at a given mass.
+"""Cumulative probabilities of ordered classes, and the class at a given cumulative probability.
 
-Where the classes below every node are consecutive, both read one path: what lies below a class is the lower side of the
-nodes where its path takes the upper one. On any other tree, and on small or deep ones, all classes are summed.
+If the classes below every node are consecutive, both read one path: the classes below a class are the lower sides of
+the nodes where its path takes the upper side. On other trees, and on small or deep trees, all classes are summed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from catnat.trees.tree import Tree
 
 
 class Masses(NamedTuple):
-    """The probability of lower classes, of the class itself, and of higher ones."""
+    """The probabilities of all lower classes, of the class itself, and of all higher classes."""
 
     below: Tensor
     inside: Tensor
@@ -29,7 +29,7 @@ class Masses(NamedTuple):
 
 
 def masses(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
-    """Those of ``classes``, batch + (n,)."""
+    """Return the masses of ``classes``, batch + (n,)."""
     scores = scores.expand(*classes.shape[:-1], -1)
     if _walks_in_order(plan):
         return _masses_on_path(plan, scores, classes)
@@ -37,16 +37,16 @@ def masses(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
 
 
 def all_masses(plan: Plan, scores: Tensor) -> Masses:
-    """Those of every class, batch + (K,)."""
+    """Return the masses of every class, batch + (K,)."""
     inside = _fused.log_probs(plan, scores, floored=False).exp()
-    exact = inside.double()  # in float32 a sum of very many classes would lose its digits
+    exact = inside.double()  # in float32 a sum over very many classes would lose precision
     below = exclusive(exact.cumsum(-1)).to(inside.dtype)
     above = exclusive(exact.flip(-1).cumsum(-1)).flip(-1).to(inside.dtype)
     return Masses(below, inside, above)
 
 
 def class_at(plan: Plan, scores: Tensor, mass: Tensor) -> Tensor:
-    """The class in which the cumulative probability reaches ``mass``, batch + (n,); one that is possible."""
+    """Return the class at which the cumulative probability exceeds ``mass``, batch + (n,); never an impossible one."""
     scores = scores.detach().expand(*mass.shape[:-1], -1)
     if _walks_in_order(plan):
         return _descend_to(plan, scores, mass.detach())
@@ -63,7 +63,7 @@ def _walks_in_order(plan: Plan) -> bool:
 
 def _masses_on_path(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
     index, bits = _walk.path(plan, classes)
-    if plan.tree.kind != "balanced":  # found by climbing
+    if plan.tree.kind != "balanced":  # these paths start at the leaf
         index, bits = index.flip(-1), bits.flip(-1)
     node, on_path, yes_taken = index.clamp(min=0), index >= 0, bits == 1
     no, yes = plan.branches.at(node).log_probs(_walk.ScoreReader(scores).at(node), floored=False)
@@ -91,7 +91,7 @@ def _descend_to(plan: Plan, scores: Tensor, mass: Tensor) -> Tensor:
 
 
 def _yes_is_lower(node: Tensor, tree: Tree) -> Tensor:
-    """Whether yes leads to the lower classes of each node."""
+    """Return whether yes leads to the lower classes of each node."""
     table = _order_table(tree, node.device)
     return table if table.ndim == 0 else look_up(table, node)
 
@@ -102,5 +102,5 @@ def _order_table(tree: Tree, device: torch.device) -> Tensor:
 
 
 def exclusive(sums: Tensor) -> Tensor:
-    """Running sums of what stands before each entry, from those that include it."""
+    """Convert inclusive running sums on the last axis to exclusive ones."""
     return F.pad(sums.narrow(-1, 0, sums.shape[-1] - 1), (1, 0))

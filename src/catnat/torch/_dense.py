@@ -1,8 +1,8 @@
-"""All classes at once, O(K): sums of node values down every path, and of class values up from the leaves.
+"""Operations on all classes, O(K): sums of node values down every path, and of class values up from the leaves.
 
-How a sum runs depends on the tree: a product with 0/1 matrices where K is small, level by level for a balanced tree,
-pointer jumping for any other. None stores a K x depth table or loops over a deep tree. Tensors are not indexed with
-brackets: that needs the device itself, and these functions also run on fake ones.
+The method depends on the tree: products with 0/1 matrices for small K, level by level for a balanced tree, and pointer
+jumping for any other tree. None stores a K x depth table or loops over a deep tree. Tensors are not indexed with
+brackets, which needs a real device, because these functions also run on fake tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from catnat.trees.tree import Tree, first_leaf
 
 
 def log_probs(plan: Plan, scores: Tensor, *, floored: bool) -> Tensor:
-    r"""The log-probability of every class: the definition.
+    r"""Return the log-probability of every class, (..., K), by the definition.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
     """
@@ -29,7 +29,7 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool) -> Tensor:
 
 
 def path_sums(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
-    """Sum ``no`` or ``yes``, by the branch, over the path to every leaf (``to="leaves"``) or node (``to="nodes"``)."""
+    """Sum ``no`` or ``yes``, by the branch taken, along the path to every leaf (``to="leaves"``) or node ("nodes")."""
     if plan.small and _products_are_exact(no):
         on_no, on_yes = plan.to_leaves if to == "leaves" else plan.to_nodes
         return torch.addmm(no @ on_no, yes, on_yes) if no.ndim == 2 else no @ on_no + yes @ on_yes
@@ -42,7 +42,7 @@ def path_sums(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
 
 
 def leaf_sums(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum the ``values`` of the leaves on the no side, and on the yes side, of every node: the transpose."""
+    """Sum ``values`` over the leaves on each side of every node, the transpose of :func:`path_sums` to leaves."""
     if plan.tree.num_nodes == 0:
         return values.narrow(-1, 0, 0), values.narrow(-1, 0, 0)
     if plan.small and _products_are_exact(values):
@@ -54,9 +54,9 @@ def leaf_sums(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_masses(plan: Plan, logs: Tensor) -> tuple[Tensor, Tensor]:
-    """The logarithm of the sum of ``exp(logs)`` over the leaves on the no, and on the yes side of every node.
+    """Return the log-sum-exp of ``logs`` over the leaves on the no side, and on the yes side, of every node.
 
-    A value of -inf is a leaf without mass, and a side without mass has -inf. All derivatives are finite.
+    A leaf with -inf has no mass, and a side without mass gets -inf. All derivatives are finite.
     """
     if plan.tree.num_nodes == 0:
         return logs.narrow(-1, 0, 0), logs.narrow(-1, 0, 0)
@@ -71,25 +71,25 @@ def log_masses(plan: Plan, logs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_add(first: Tensor, second: Tensor) -> Tensor:
-    """``logaddexp``, whose own second derivative is NaN where the two are far apart."""
+    """Compute ``logaddexp`` with finite second derivatives; those of torch are NaN for arguments far apart."""
     ordered = first >= second
     larger, smaller = torch.where(ordered, first, second), torch.where(ordered, second, first)
     return larger + F.softplus(smaller - larger)
 
 
 def chosen_leaf(plan: Plan, branches: Tensor) -> Tensor:
-    """The class whose whole path agrees with ``branches``, 1 for yes and 0 for no at every node."""
+    """Return the class whose path takes the ``branches``, given as 1 for yes and 0 for no at every node."""
     return path_sums(plan, -branches, branches - 1, to="leaves").argmax(-1)
 
 
 def _products_are_exact(values: Tensor) -> bool:
-    """Whether a matrix product is computed in the dtype of ``values``: no TF32, bfloat16 or autocast."""
+    """Return whether matrix products are computed in the dtype of ``values``, without TF32, bfloat16 or autocast."""
     if torch.compiler.is_compiling():
         return False
     try:
         exact = values.dtype == torch.float64 or torch.get_float32_matmul_precision() == "highest"
         return exact and not torch.is_autocast_enabled(values.device.type)
-    except RuntimeError:  # a device without autocast, or one on which `torch.backends` allows less
+    except RuntimeError:  # a device without autocast, or with its own precision setting in `torch.backends`
         return False
 
 
@@ -97,8 +97,8 @@ def _products_are_exact(values: Tensor) -> bool:
 
 
 def _sums_by_level(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
-    """Down the levels: a level's sums, each plus its no and its yes, alternate to make the next level's."""
-    last = tree.num_classes - first_leaf(tree) // 2  # nodes on the last level; its other places are leaves already
+    """Sum down the levels: each node's sum plus its no and its yes value gives the sums of its two children."""
+    last = tree.num_classes - first_leaf(tree) // 2  # nodes on the last level; its other places are leaves
     sizes = [1 << level for level in range(tree.depth - 1)] + [last]
     branches = list(zip(no.split(sizes, -1), yes.split(sizes, -1), strict=True))
     levels = [torch.zeros_like(no.narrow(-1, 0, 1))]
@@ -115,7 +115,7 @@ def _sums_by_level(no: Tensor, yes: Tensor, tree: Tree, to: str) -> Tensor:
 def _leaf_sums_by_level(
     values: Tensor, tree: Tree, add: Callable[[Tensor, Tensor], Tensor] = torch.add
 ) -> tuple[Tensor, Tensor]:
-    """Up the levels: pairs of neighbours are the two sides of the nodes above."""
+    """Sum up the levels: pairs of neighbours are the two sides of a node in the level above."""
     deepest = 2 * tree.num_classes - first_leaf(tree)
     pairs, shallower = values.tensor_split([deepest], -1)
     levels = []
@@ -130,9 +130,9 @@ def _leaf_sums_by_level(
 
 
 def _alternate(even: Tensor, odd: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or even.requires_grad:  # a complex number's gradient needs a stride of its own
+    if torch.compiler.is_compiling() or even.requires_grad:  # gradients of complex views need particular strides
         return torch.stack([even, odd], -1).flatten(-2)
-    # A complex number is a pair side by side in memory: a third of the time of stack.
+    # Real and imaginary parts alternate in memory; this takes a third of the time of stack.
     return torch.view_as_real(torch.complex(even, odd)).flatten(-2)
 
 
@@ -140,7 +140,7 @@ def _alternate(even: Tensor, odd: Tensor) -> Tensor:
 
 
 def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
-    """Every id adds its ancestor's sum, then doubles its distance: log2(depth) rounds over 2K - 1 ids."""
+    """Sum along paths in log2(depth) rounds: every id adds the sum of its ancestor, at doubling distances."""
     tables = plan.tables()
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
     sums = edges.index_select(-1, tables.edges)
@@ -151,17 +151,17 @@ def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
 
 
 def _leaf_sums_by_jumping(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Every id adds its sum to its ancestor 1, 2, 4, ... levels up, which then covers that many levels below it."""
+    """Sum over leaves in log2(depth) rounds: every id adds its sum to its ancestor 1, 2, 4, ... levels up."""
     inner = values.new_zeros((*values.shape[:-1], plan.tree.num_nodes))
     sums = torch.cat([inner, values, torch.zeros_like(values.narrow(-1, 0, 1))], -1)
-    # Ids without such an ancestor add themselves to the last place, which is not read.
+    # Ids without such an ancestor add their sum to the last entry, which is not read.
     for ancestors in plan.tables().ancestors:
         sums = sums.index_add(-1, ancestors, sums)
     return _at_children(plan, sums)
 
 
 def _log_masses_by_jumping(plan: Plan, logs: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`_leaf_sums_by_jumping`; every sum is taken relative to its largest term."""
+    """Compute log-sum-exps as :func:`_leaf_sums_by_jumping` computes sums, relative to the largest term."""
     nothing = logs.new_full((*logs.shape[:-1], plan.tree.num_nodes), -torch.finfo(logs.dtype).max / 4)
     sums = torch.cat([nothing, logs, nothing.narrow(-1, 0, 1)], -1)
     for ancestors in plan.tables().ancestors:
@@ -172,7 +172,7 @@ def _log_masses_by_jumping(plan: Plan, logs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _at_children(plan: Plan, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Values of all ids, at the no and at the yes child of every node."""
+    """Return the entries of ``sums``, one per id, at the no child and at the yes child of every node."""
     children = plan.tables().children.narrow(0, 0, 2 * plan.tree.num_nodes).view(-1, 2)
     no, yes = (sums.index_select(-1, side) for side in children.unbind(-1))
     return no, yes

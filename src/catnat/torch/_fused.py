@@ -1,8 +1,8 @@
-"""The log-probabilities of all classes in one step of autograd: by C++ kernels where they are installed, else by hand.
+"""The log-probabilities of all classes in one autograd step, by C++ kernels if installed, else by written derivatives.
 
-``_dense`` is the definition, the fallback and, in tests, the oracle. The package catnat-kernels has kernels for the
-CPU; :func:`kernels` says whether they are in use. The environment variable ``CATNAT_KERNELS=0`` switches them off, and
-``=baseline``, ``=avx2`` or ``=avx512`` chooses their instruction set.
+``_dense`` is the definition, the fallback and, in tests, the oracle. The package catnat-kernels contains kernels for
+the CPU; :func:`kernels` returns whether they are in use. The environment variable ``CATNAT_KERNELS=0`` disables them,
+and ``=baseline``, ``=avx2`` or ``=avx512`` selects their instruction set.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from catnat.torch import _dense, _walk
 from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
 from catnat.trees.tables import FUSED, fused_parents, fused_table
 
-# Up to this many numbers the overhead of an operation outweighs its work.
+# Up to this many numbers the overhead of an operation exceeds its work.
 _FEW = 1 << 14
-# torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. Without it
-# every call in eager mode would take the plain operations, twice the time of a small one.
+# torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. If it is
+# missing, every eager call uses plain operations, and a small call takes twice the time.
 _transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
-    """The log-probability of every class; not floored, its exponential is exactly 0 where the probability is."""
+    """Return the log-probability of every class; unless ``floored``, its exponential is 0 at impossible classes."""
     if torch.compiler.is_compiling():
         return _compiled_log_probs(plan, scores, floored)
     method: Method | None = plan.method
@@ -43,7 +43,7 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
 
 
 def draw(plan: Plan, scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor | None:
-    """``count`` classes for every row, (count, ...), or None where no kernel serves."""
+    """Draw ``count`` classes for every row, (count, ...), or return None if no kernel can be used."""
     kernel = plan.method
     if not isinstance(kernel, Kernel) or plan.tree.depth > MOST_WALKED_LEVELS or not _runs(scores):
         return None
@@ -51,7 +51,7 @@ def draw(plan: Plan, scores: Tensor, count: int, generator: torch.Generator | No
 
 
 def path_log_probs(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor | None:
-    """The floored log-probability of ``classes``, rows + (n,), or None where no kernel serves."""
+    """Return the floored log-probability of ``classes``, rows + (n,), or None if no kernel can be used."""
     kernel = plan.method
     if not isinstance(kernel, Kernel) or scores.shape[:-1] != classes.shape[:-1] or not (_runs(scores, classes)):
         return None
@@ -64,50 +64,50 @@ def path_log_probs(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor | None
     return found.view(classes.shape)
 
 
-# ---- who computes ----
+# ---- methods ----
 
 
 class Method(Protocol):
-    """How the log-probabilities of all classes, and their derivative, are computed for a plan."""
+    """A method to compute the log-probabilities of all classes, and their derivative, for a plan."""
 
     plan: Plan
     most_plain: int
-    """Up to so many scores, plain operations are faster."""
+    """The number of scores up to which plain operations are faster."""
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The log-probabilities, and what the derivative needs of them."""
+        """Return the log-probabilities, and the tensors that :meth:`backward` needs."""
 
     def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
-        """The gradient of the scores, from that of the log-probabilities."""
+        """Return the gradient of the scores, from the gradient of the log-probabilities."""
 
 
 class ByHand:
-    """The plain operations, with the derivative written down: a third of the time that autograd takes for them."""
+    """Plain operations with a written derivative, which takes a third of the time of autograd."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.most_plain = _FEW if plan.log_odds is not None else 0
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The branches, then down the tree."""
+        """Compute the branches, then sum down the tree."""
         no, yes = self.plan.branches.forward(scores, floored=floored)
         return _dense.path_sums(self.plan, no, yes, to="leaves"), (no, yes)
 
     def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
-        """Up the tree, then through the branches."""
+        """Sum up the tree, then differentiate the branches."""
         no, yes = kept
         return self.plan.branches.backward(no, yes, *_dense.leaf_sums(self.plan, grad), floored=floored)
 
 
 class Kernel:
-    """The package catnat-kernels: C++ for the CPU. Matrices are contiguous, in float32 or float64."""
+    """The C++ kernels for the CPU in the package catnat-kernels, for contiguous float32 or float64 matrices."""
 
     most_plain = 0
 
     def __init__(self, plan: Plan) -> None:
         self.plan, tree, branches = plan, plan.tree, plan.branches
         constants, code = branches.columns(plan.device, plan.dtype), FUSED[type(plan.activation)]
-        if isinstance(plan.activation, natural):  # the angle per score, too
+        if isinstance(plan.activation, natural):  # also the angle per unit of the score
             constants.append(torch.full_like(constants[0], torch.pi / (2 * plan.activation.width)))
         self._shape = tree.num_classes, tree.depth
         self._code = code
@@ -117,11 +117,11 @@ class Kernel:
 
     @staticmethod
     def rows(scores: Tensor) -> Tensor:
-        """As a contiguous matrix. One that is stays itself: a view of it would be one more step for autograd."""
+        """Return ``scores`` as a contiguous matrix; a matrix is not viewed, which would add a step to autograd."""
         return (scores if scores.ndim == 2 else scores.reshape(-1, scores.shape[-1])).contiguous()
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All classes in one pass."""
+        """Compute all classes in one pass."""
         classes, depth = self._shape
         leaves = torch.ops.catnat.log_probs.default(
             self.rows(scores), self._constants, self._table, classes, depth, self._code, floored
@@ -129,7 +129,7 @@ class Kernel:
         return leaves if scores.ndim == 2 else leaves.view(*scores.shape[:-1], classes), ()
 
     def compiled(self, scores: Tensor, floored: bool) -> Tensor:
-        """The same as an operator with its own autograd."""
+        """Return the log-probabilities from an operator that has its own autograd."""
         classes, depth = self._shape
         leaves = torch.ops.catnat.differentiable_log_probs(
             self.rows(scores), self._constants, self._table, classes, depth, self._code, floored
@@ -137,14 +137,14 @@ class Kernel:
         return leaves.view(*scores.shape[:-1], classes)
 
     def backward(self, grad: Tensor, scores: Tensor, kept: tuple[Tensor, ...], floored: bool) -> Tensor:
-        """The same, backwards."""
+        """Compute the gradient of the scores in one pass."""
         found = torch.ops.catnat.log_probs_backward.default(
             self.rows(grad), self.rows(scores), self._constants, self._table, self._shape[1], self._code, floored
         )
         return found.view(scores.shape)
 
     def draw(self, scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-        """``count`` classes for every row, (count, ...)."""
+        """Draw ``count`` classes for every row, (count, ...)."""
         rows = self.rows(scores.detach())
         uniforms = _walk.rand((count * len(rows), self.plan.tree.depth), rows, generator)
         drawn = torch.empty(len(uniforms), dtype=torch.int64, device=scores.device)
@@ -152,40 +152,40 @@ class Kernel:
         return drawn.view(count, *scores.shape[:-1])
 
     def path_log_probs(self, rows: Tensor, classes: Tensor) -> Tensor:
-        """The floored log-probabilities of classes (rows, n)."""
+        """Return the floored log-probabilities of classes (rows, n)."""
         return torch.ops.catnat.path_log_probs.default(
             rows, self._constants, self._parents, classes, self._shape[1], self._code, True
         )
 
     def path_log_probs_backward(self, grad: Tensor, rows: Tensor, classes: Tensor) -> Tensor:
-        """The gradient of the scores."""
+        """Return the gradient of the scores."""
         return torch.ops.catnat.path_log_probs_backward.default(
             grad.contiguous(), rows, self._constants, self._parents, classes, self._shape[1], self._code, True
         )
 
 
 def with_method(plan: Plan) -> Plan:
-    """The plan, with the method of its kind."""
+    """Set ``plan.method`` if the activation has one, and return the plan."""
     if type(plan.activation) in FUSED and plan.tree.num_nodes > 0:
         plan.method = Kernel(plan) if plan.device.type == "cpu" and kernels_in_use() else ByHand(plan)
     return plan
 
 
 def _is_data(values: Tensor) -> bool:
-    """Whether a tensor is data alone: of no subclass, not inside a transform, without a forward-mode tangent."""
+    """Return whether ``values`` is a plain tensor, outside transforms and without a forward-mode tangent."""
     if type(values) not in (Tensor, Parameter) or _transforms_active():
         return False
     return forward_ad.unpack_dual(values).tangent is None
 
 
 def _runs(*values: Tensor) -> bool:
-    """Whether a kernel may be called on these tensors: outside the compiler, on data alone."""
+    """Return whether a kernel can be called on these tensors: outside the compiler, on plain tensors."""
     return not torch.compiler.is_compiling() and all(map(_is_data, values))
 
 
 @functools.cache
 def _kernels() -> str:
-    """The kernels in use, or why there are none; the package registers its operators when it is imported."""
+    """Return the kernels in use, or the reason why there are none. Importing the package registers its operators."""
     if os.environ.get("CATNAT_KERNELS", "1") == "0":
         return "none: switched off by CATNAT_KERNELS=0"
     try:
@@ -198,14 +198,14 @@ def _kernels() -> str:
 
 
 def kernels_in_use() -> bool:
-    """Whether there are kernels for the CPU."""
+    """Return whether kernels for the CPU are in use."""
     return not _kernels().startswith("none")
 
 
 def kernels() -> dict[str, str]:
-    """Which fused kernels are in use, by the type of device: their names, or why there are none.
+    """Return the fused kernels in use for each device type: their name and version, or the reason why there are none.
 
-    They change the time that a call takes, and nothing else but the last digits, and which draws belong to a seed.
+    Kernels change the time of a call, the last digits of results, and the draws that belong to a seed.
 
     Example:
         >>> from catnat.torch import kernels
@@ -219,7 +219,7 @@ def kernels() -> dict[str, str]:
 
 
 class _LeafLogProbs(torch.autograd.Function):
-    """Second derivatives, and gradients that are more than data, are those of the plain operations."""
+    """The log-probabilities of all classes by a :class:`Method`; second derivatives are those of plain operations."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, method: Method, floored: bool) -> Tensor:
@@ -239,7 +239,7 @@ class _LeafLogProbs(torch.autograd.Function):
 
 
 class _PathLogProbs(torch.autograd.Function):
-    """The same for some classes of every row."""
+    """The log-probabilities of given classes by a kernel; second derivatives are those of plain operations."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, kernel: Kernel, classes: Tensor) -> Tensor:
@@ -262,8 +262,8 @@ class _PathLogProbs(torch.autograd.Function):
 
 # ---- inside the compiler ----
 #
-# It takes the operator as it is, with its own autograd: a quarter of the time of the plain operations that it would
-# fuse. What is exported keeps to plain operations, so that it runs where there are no kernels.
+# The compiler calls the operator with its own autograd, in a quarter of the time of the plain operations after fusion.
+# Exported graphs contain plain operations, so that they run without the kernels.
 
 
 def _compiled_log_probs(plan: Plan, scores: Tensor, floored: bool) -> Tensor:

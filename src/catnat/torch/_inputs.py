@@ -1,4 +1,4 @@
-"""Arguments as users pass them: checks of tensors, dtypes, and axes of samples."""
+"""Checks of tensor arguments, conversions of dtypes, and sample axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_tensor(value: object, name: str) -> None:
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise unless ``scores`` may be scores, of any number of nodes."""
+    """Raise unless ``scores`` is a floating-point tensor with at least one axis."""
     check_tensor(scores, "scores")
     if not scores.is_floating_point() or scores.ndim == 0:
         raise TypeError(
@@ -26,19 +26,19 @@ def check_scores(scores: Tensor) -> None:
 
 
 def class_indices(classes: Tensor, name: str) -> Tensor:
-    """Classes in the dtype of indices: a small one cannot hold what they are compared with, K or -100."""
+    """Return checked classes as int64, because a small dtype may not hold K or the ignored index -100."""
     if getattr(classes, "dtype", None) == torch.int64:
         return classes
     check_tensor(classes, name)
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .long().")
-    if classes.dtype == torch.uint64:  # large ones would become negative, even -100
-        raise TypeError(f"`{name}` has dtype torch.uint64, which int64 does not hold: use .long() if it does here.")
+    if classes.dtype == torch.uint64:  # large numbers would become negative, possibly -100
+        raise TypeError(f"`{name}` has dtype torch.uint64, which may overflow int64: use .long() if all values fit.")
     return classes.long()
 
 
 def known_true(condition: Tensor) -> bool:
-    """Whether ``condition`` holds, as far as can be told: not under vmap, on meta, or on fake tensors."""
+    """Return whether ``condition`` is true; False where it cannot be read: under vmap, on meta and fake tensors."""
     try:
         return bool(condition)
     except (RuntimeError, NotImplementedError):
@@ -46,12 +46,12 @@ def known_true(condition: Tensor) -> bool:
 
 
 def known_at_once(condition: Tensor) -> bool:
-    """:func:`known_true` of what is on a CPU: no call waits for another device because of a check."""
+    """Return :func:`known_true` on a CPU, else False, so that no check waits for another device."""
     return condition.device.type == "cpu" and known_true(condition)
 
 
 def explain_classes(error: Exception, classes: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
-    """Raise an error that names the class, if one that does not exist is what torch's operation refused."""
+    """Raise an error that names the class, if ``error`` was raised because of a class that does not exist."""
     outside = (classes < 0) | (classes >= num_classes)
     if ignore_index is not None:
         outside &= classes != ignore_index
@@ -66,12 +66,12 @@ def explain_classes(error: Exception, classes: Tensor, num_classes: int, ignore_
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Half precision computes in float32."""
+    """Return the dtype to compute in: float32 for half precision, else ``dtype``."""
     return dtype if dtype.itemsize >= 4 else torch.float32
 
 
 def widen(values: Tensor) -> Tensor:
-    """``values`` in the dtype to compute in; on the way back, gradients are clamped to what half precision holds."""
+    """Convert ``values`` to the computing dtype; in the backward pass gradients are clamped to their own dtype."""
     if values.dtype.itemsize >= 4:
         return values
     wide = values.float()
@@ -82,17 +82,17 @@ def widen(values: Tensor) -> Tensor:
 
 
 def autocasts(device: torch.device) -> bool:
-    """Whether autocast is on for ``device``."""
+    """Return whether autocast is enabled for ``device``."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def returned_dtype(scores: Tensor) -> torch.dtype:
-    """The input's dtype, but float32 for half precision under autocast, as ``log_softmax`` does."""
+    """Return the dtype of ``scores``, or float32 for half precision under autocast, as for ``log_softmax``."""
     return torch.float32 if scores.dtype.itemsize < 4 and autocasts(scores.device) else scores.dtype
 
 
 def clamp_to_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """``values`` in ``dtype``, with what overflows it at its largest or smallest finite number."""
+    """Convert ``values`` to ``dtype``, clamped to its finite range."""
     if values.dtype == dtype:
         return values
     limits = torch.finfo(dtype)
@@ -100,7 +100,7 @@ def clamp_to_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def as_returned(values: Tensor, scores: Tensor) -> Tensor:
-    """A result computed from ``scores``, in the dtype to return."""
+    """Convert a result computed from ``scores`` to the dtype to return."""
     return values if values.dtype == scores.dtype else clamp_to_dtype(values, returned_dtype(scores))
 
 
@@ -108,9 +108,9 @@ def as_returned(values: Tensor, scores: Tensor) -> Tensor:
 
 
 def behind_batch(values: Tensor, batch: torch.Size) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Values whose sample axes stand behind the batch, batch + (n,), and how to bring results back.
+    """Return values with sample axes moved behind the batch, batch + (n,), and a function that moves results back.
 
-    Repeated reads of a row are then one gather, and no row is copied.
+    All reads of a row are then one gather, and no row is copied.
     """
     if values.shape == batch:
         return values.unsqueeze(-1), lambda found: found.squeeze(-1)
@@ -126,5 +126,5 @@ def behind_batch(values: Tensor, batch: torch.Size) -> tuple[Tensor, Callable[[T
 
 
 def samples_first(drawn: Tensor, sample_shape: Sequence[int]) -> Tensor:
-    """Draws (..., n) as sample shape + (...)."""
+    """Reshape draws (..., n) to sample shape + (...)."""
     return drawn.movedim(-1, 0).reshape((*sample_shape, *drawn.shape[:-1]))

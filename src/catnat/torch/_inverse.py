@@ -1,4 +1,4 @@
-"""From a distribution back to its scores: how a softmax model becomes a catnat model."""
+"""Conversions from probabilities or logits to scores, for example to turn a softmax model into a catnat model."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from catnat.trees.tree import Tree
 def scores_from_probs(
     probs: Float[Tensor, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The scores whose :func:`catnat` is ``probs``.
+    r"""Return the scores whose :func:`catnat` is ``probs``.
 
     .. math:: a(s_i) = \frac{\text{mass on the yes side of } i}{\text{mass below } i}
 
-    A node below which all probabilities are 0 gets score 0. One that always takes the same branch gets the edge of its
-    band with the natural activation, and with the sigmoid a large finite score. Probabilities too small for a normal
-    number of their dtype count as 0. Differentiable where the scores are not at such a limit. An activation of your own
-    is inverted in NumPy, by its ``inverse``: that works in eager mode only, not under the compiler or ``vmap``.
+    A node gets score 0 if all probabilities below it are 0. A node that always takes the same branch gets the edge of
+    its band with the natural activation, and a large finite score with the sigmoid. Subnormal probabilities count as 0.
+    Scores are differentiable unless they are at such a limit. A custom activation is inverted in NumPy, by its
+    ``inverse``; this works in eager mode only, not under the compiler or ``vmap``.
 
     Args:
         probs: Class probabilities on the last axis. They must sum to 1, up to the rounding of their dtype.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from ``probs``.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -55,18 +55,18 @@ def scores_from_probs(
 def scores_from_logits(
     logits: Float[Tensor, "*batch classes"], tree: Tree | int | None = None, activation: Activation | str = "sigmoid"
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The scores whose :func:`catnat` is ``softmax(logits)``.
+    r"""Return the scores whose :func:`catnat` is ``softmax(logits)``.
 
     .. math:: \log\frac{a(s_i)}{1 - a(s_i)} = \log \sum_{k \in \mathrm{yes}(i)} e^{l_k} - \log \sum_{k \in
         \mathrm{no}(i)} e^{l_k}
 
-    All is computed with logarithms, so logits may be thousands apart. The limits are those of
-    :func:`scores_from_probs`. The natural activation cannot tell probabilities of a branch below about the square of
-    the dtype's epsilon from 0: with the sigmoid such classes keep their log-probability.
+    All computations use logarithms, so logits may be thousands apart. The limits of :func:`scores_from_probs` apply.
+    The natural activation cannot distinguish branch probabilities below about the square of the dtype's epsilon from 0.
+    With the sigmoid such classes keep their log-probability.
 
     Args:
-        logits: One logit per class on the last axis, as softmax takes them; -inf for a class of probability 0.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        logits: One logit per class on the last axis, as for softmax; -inf for a class of probability 0.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from ``logits``.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -85,7 +85,7 @@ def scores_from_logits(
 
 
 def _plan_for_classes(values: Tensor, name: str, tree: Tree | int | None, activation: Activation | str) -> Plan:
-    """The plan for one value per class, checked."""
+    """Check ``values``, one per class on the last axis, and return their plan."""
     _inputs.check_tensor(values, name)
     if not values.is_floating_point() or values.ndim == 0 or values.shape[-1] == 0:
         raise TypeError(
@@ -116,13 +116,13 @@ def _check_probs(probs: Tensor, tolerance: float) -> None:
     error = (probs.detach().sum(-1) - 1).abs()
     if _inputs.known_at_once((error <= tolerance).logical_not().any()):
         raise ValueError(
-            f"`probs` must sum to 1 over the last axis, but a row is {float(error.max()):.2g} away from it. Divide by "
+            f"`probs` must sum to 1 over the last axis, but a row is {float(error.max()):.2g} away from 1. Divide by "
             "probs.sum(-1, keepdim=True), or use scores_from_logits if these are logits."
         )
 
 
 def _scores(plan: Plan, logs: Tensor) -> Tensor:
-    """The scores of the distribution proportional to ``exp(logs)``."""
+    """Return the scores of the distribution proportional to ``exp(logs)``."""
     no, yes = _dense.log_masses(plan, logs)
     unreachable = no.isneginf() & yes.isneginf()
     logit = (yes - no).masked_fill(unreachable, 0.0)
@@ -138,7 +138,7 @@ def _offset(tree: Tree, activation: Activation, device: torch.device, dtype: tor
 
 
 class _InvertedInNumpy(torch.autograd.Function):
-    """One's own activation was inverted in NumPy: the slope of its logit gives the gradient, and so on."""
+    """The gradient of an activation inverted in NumPy, from the slope of its logit; differentiable to any order."""
 
     @staticmethod
     def forward(logit: Tensor, x: Tensor, activation: Activation) -> Tensor:

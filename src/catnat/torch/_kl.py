@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergences between these distributions and torch's own, registered with torch."""
+"""Kullback-Leibler divergences between catnat's and torch's distributions, registered with torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _categorical(p: Categorical, q: Categorical) -> Tensor:
 
 
 def _divergence(p: Categorical, q: Categorical) -> Tensor:
-    """In the dtype to compute in."""
+    """Return KL(p || q) in the computing dtype."""
     if p._num_events != q._num_events:
         raise ValueError(f"`p` has {p._num_events} classes and `q` has {q._num_events}, but they must be the same.")
     p_exact, q_logs = _log_probs(p, floored=False), _log_probs(q, floored=True)
     probs = p_exact.exp()
-    # A class that p never takes is ignored, even where torch's own logits are -inf.
+    # Classes with p = 0 are ignored, even if logits of torch's distributions are -inf.
     terms = probs * torch.where(probs == 0, 0, _log_probs(p, floored=True) - q_logs)
     # Not `q.mask`, which is a method in Pyro's classes.
     valid = q.options.valid if isinstance(q, Catnat) and q.options is not None else None
@@ -36,7 +36,7 @@ def _divergence(p: Categorical, q: Categorical) -> Tensor:
 
 def _returned(found: Tensor, p_param: Tensor, q_param: Tensor) -> Tensor:
     dtype = torch.promote_types(_inputs.returned_dtype(p_param), _inputs.returned_dtype(q_param))
-    # Infinite stays what q forbids and p can take.
+    # The divergence stays infinite if p can take a class that q masks.
     return torch.where(found.isinf(), found.to(dtype), _inputs.clamp_to_dtype(found, dtype))
 
 

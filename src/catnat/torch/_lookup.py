@@ -1,4 +1,4 @@
-"""One look-up a call: the plan for a tree and an activation, made at their first call."""
+"""The look-up of plans: one per call, by the arguments of the user."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from catnat.trees.tree import Tree
 
 
 def plan_for(scores: Tensor, tree: Tree | int | None, activation: Activation | str, width: int | None = None) -> Plan:
-    """The plan for these arguments, which are checked when they come by for the first time.
+    """Return the plan for these arguments, which are checked at the first call with them.
 
-    With a ``width``, ``scores`` may be anything that scores are made of: a head's input.
+    With a ``width``, ``scores`` may also be the input from which a head computes scores.
     """
-    # Users may pass anything, whatever the types are.
+    # Users may pass arguments of any type.
     if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
         _inputs.check_scores(scores)
-    # The index makes the compiler take the width as a constant.
+    # `operator.index` makes the width a constant for the compiler.
     width = operator.index(scores.shape[-1]) if width is None else width
     given = tree, activation, width, scores.device, scores.dtype
     if type(scores) in _DATA or torch.compiler.is_compiling() or type(torch.empty(0)) is Tensor:
@@ -48,5 +48,5 @@ def _checked_plan(
 
 @constant
 def plan_of(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Plan:
-    """The plan of a tree and an activation, in a dtype that is computed in."""
+    """Return the plan of a tree and an activation, in a computing dtype."""
     return _fused.with_method(Plan(tree, activation, device, dtype))

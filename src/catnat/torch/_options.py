@@ -1,4 +1,4 @@
-"""What a mask, a temperature and unimix make of leaf log-probabilities: one function from logarithms to logarithms."""
+"""The options of distributions, mask, temperature and unimix, as one function of leaf log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catnat.torch import _dense, _inputs
 from catnat.trees.forest import Forest
 from catnat.trees.tree import Tree
 
-# Beyond this far below the largest, a logarithm over the temperature stands for probability 0 in every dtype.
+# Logarithms over the temperature are clamped to this far below the largest: probability 0 in every dtype.
 _FAR_BELOW = 1e9
 
 
@@ -23,26 +23,26 @@ class Options(NamedTuple):
     """The options of a distribution over classes."""
 
     valid: Tensor | None
-    """The valid classes, batch + (K,); None if all are."""
+    """The valid classes, boolean, batch + (K,); None if all are valid."""
     temperature: float | Tensor
-    """A number, or one for every row, batch."""
+    """A number, or a tensor of the batch shape."""
     unimix: float
     """The weight of the uniform distribution over the valid classes."""
 
     def expand(self, batch: torch.Size) -> Options:
-        """The same with the batch shape expanded."""
+        """Return the options with the batch shape expanded."""
         valid = None if self.valid is None else self.valid.expand(*batch, -1)
         tau = self.temperature
         return Options(valid, tau.expand(batch) if isinstance(tau, Tensor) else tau, self.unimix)
 
 
 def apply_options(logs: Tensor, options: Options, log_of_zero: float) -> Tensor:
-    """p^(1/T) / Z over the valid classes, mixed with the uniform distribution; masked classes have the smallest number.
+    """Return the logarithm of p^(1/T) / Z over the valid classes, mixed with the uniform distribution over them.
 
     Args:
-        logs: Log-probabilities of all classes.
-        options: What to make of them.
-        log_of_zero: At most this is the logarithm of probability 0, which stays 0 at every temperature.
+        logs: Log-probabilities of all classes. Masked classes get the smallest finite number.
+        options: The mask, temperature and unimix.
+        log_of_zero: Logarithms up to this stand for probability 0, which stays 0 at every temperature.
     """
     valid, tau, unimix = options
     lowest = torch.finfo(logs.dtype).min
@@ -61,12 +61,12 @@ def apply_options(logs: Tensor, options: Options, log_of_zero: float) -> Tensor:
 
 
 def apply_temperature(logs: Tensor, temperature: float | Tensor) -> Tensor:
-    """What softmax makes p^(1/T) of: ``logs / temperature``, from the largest down.
+    """Return ``logs / temperature`` relative to the largest entry; its softmax is p^(1/T) / Z.
 
-    Nothing overflows in either pass, however small or large the temperature is.
+    Neither the forward nor the backward pass overflows, for any temperature.
     """
     tau = torch.as_tensor(temperature, dtype=logs.dtype, device=logs.device)
-    tau = tau.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # its inverse is finite
+    tau = tau.clamp(min=torch.finfo(logs.dtype).tiny ** 0.5)  # so that 1 / tau is finite
     below = logs - logs.amax(-1, keepdim=True).detach()
     return torch.maximum(below, -_FAR_BELOW * tau.detach()) / tau
 
@@ -75,12 +75,12 @@ def _with_temperature(logs: Tensor, temperature: float | Tensor, log_of_zero: fl
     tempered, lowest = apply_temperature(logs, temperature), torch.finfo(logs.dtype).min
     if log_of_zero > lowest:
         impossible = logs <= log_of_zero
-        possible = impossible.all(-1, keepdim=True).logical_not()  # or valid classes would keep no order
+        possible = impossible.all(-1, keepdim=True).logical_not()  # else valid classes would lose their order
         tempered = tempered.masked_fill(impossible & possible, log_of_zero)
     return tempered.masked_fill(logs <= lowest, lowest)
 
 
-# ---- from what users pass ----
+# ---- from user arguments ----
 
 
 def options_from(
@@ -93,7 +93,7 @@ def options_from(
     *,
     check: bool,
 ) -> Options | None:
-    """Checked options, or None where there are none; ``check`` the entries of tensors, too, where they can be read."""
+    """Return checked options, or None if all have default values; ``check`` also checks the entries of tensors."""
     _checks.unimix(unimix)
     if valid_classes is not None:
         if mask is not None:
@@ -114,10 +114,10 @@ def options_from(
 
 
 def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Forest) -> Bool[Tensor, "*batch"]:
-    """Which rows of a mask can be used: those that leave at least one class of every variable.
+    """Return which rows of a mask have at least one valid class for every variable.
 
-    A distribution that validates its arguments raises for a row that leaves none. Without validation, under
-    ``torch.compile`` and under ``vmap`` it treats the row as unmasked: this function tells which rows those are.
+    A distribution that validates its arguments raises for a row without a valid class. Without validation, under
+    ``torch.compile`` and under ``vmap`` it treats such a row as unmasked; use this function to find these rows.
 
     Args:
         mask: Boolean, True for valid classes.
@@ -135,7 +135,7 @@ def validate_mask(mask: Bool[Tensor, "*batch classes"], classes: int | Tree | Fo
 
 
 def _valid_of(mask: Tensor, *, check: bool) -> Tensor:
-    """The valid classes of a mask, with every class of an all-masked row made valid, unless that raises."""
+    """Return the mask with every class of an all-masked row made valid, or raise for such a row if ``check``."""
     left = mask.sum(-1, keepdim=True, dtype=torch.int32) > 0  # many times faster than `any` on a CPU
     if check and not torch.compiler.is_compiling():
         if _inputs.known_true(left.all()):
@@ -150,7 +150,7 @@ def _valid_of(mask: Tensor, *, check: bool) -> Tensor:
 
 
 def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
-    """A checked mask (..., K), True for valid classes."""
+    """Return ``mask`` if it is boolean of shape (..., K), else raise."""
     _inputs.check_tensor(mask, "mask")
     if mask.dtype != torch.bool or mask.ndim == 0:
         _checks.not_a_mask(mask.dtype, mask.shape, num_classes, "mask.bool()")
@@ -159,11 +159,11 @@ def _as_boolean(mask: Tensor, num_classes: int) -> Tensor:
 
 
 def checked_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor:
-    """Indices (..., m) of valid classes, padded with -1; checked by value only where that is asked for."""
+    """Return indices (..., m) of valid classes, padded with -1, as int64; raise for other values only if ``check``."""
     _inputs.check_tensor(indices, "valid_classes")
     if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool or indices.ndim == 0:
         _checks.not_indices(indices.dtype, indices.shape)
-    indices = indices.long()  # a small dtype could not hold what it is compared with
+    indices = indices.long()  # a small dtype may not hold the number of classes
     outside = (indices < -1) | (indices >= num_classes)
     if check and not torch.compiler.is_compiling() and _inputs.known_true(outside.any()):
         raise ValueError(
@@ -175,7 +175,7 @@ def checked_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor
 
 def _mask_from_indices(indices: Tensor, num_classes: int, *, check: bool) -> Tensor:
     indices = checked_indices(indices, num_classes, check=check)
-    places = torch.where(indices < 0, num_classes, indices)  # one more class, which is then cut off
+    places = torch.where(indices < 0, num_classes, indices)  # an extra class, which is then removed
     valid = torch.zeros(*indices.shape[:-1], num_classes + 1, dtype=torch.bool, device=indices.device)
     return valid.scatter(-1, places, True).narrow(-1, 0, num_classes)
 
@@ -191,7 +191,7 @@ def _checked_temperature(temperature: float, dtype: torch.dtype) -> float:
 
 
 def checked_temperatures(temperature: Tensor, scores: Tensor, *, check: bool) -> Tensor:
-    """Temperatures that broadcast to the batch shape of ``scores``, in their dtype."""
+    """Return checked temperatures in the dtype of ``scores``; they must broadcast to its batch shape."""
     limits, batch = torch.finfo(scores.dtype), scores.shape[:-1]
     if not _checks.broadcasts(temperature.shape, batch):
         raise ValueError(

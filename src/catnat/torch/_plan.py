@@ -1,4 +1,4 @@
-"""The plan of a tree and an activation on one device and in one dtype: all that does not depend on the scores."""
+"""The plan of a tree and an activation on one device and in one dtype: everything that is independent of the scores."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from catnat.torch._constants import constant
 from catnat.trees.tables import path_branches
 from catnat.trees.tree import Tree
 
-# Up to here all classes are computed even where only some are needed, by a product with 0/1 matrices.
+# Up to this many classes all are computed, by products with 0/1 matrices, even if only some are needed.
 MOST_MATMUL_CLASSES = 64
-# Deeper trees (a chain, say) are not walked: that would be a Python loop as long as the tree is deep.
+# Deeper trees, such as chains, are not walked, because a walk is a Python loop over the levels.
 MOST_WALKED_LEVELS = 64
 
 
 class Tables(NamedTuple):
-    """Index tables of a tree that is not balanced; an id is a node, or K - 1 plus a class."""
+    """Index tables of a tree that is not balanced. The id of a node is its index, that of a class is K - 1 plus it."""
 
     parents: Tensor
     """The parent of every id; the root is its own parent, so that walks stop there."""
     bits: Tensor
     """Whether each id is its parent's yes child, 0 or 1."""
     children: Tensor
-    """Both children of every id, one after the other; a leaf is its own child, so that walks wait there."""
+    """Both children of every id, interleaved; a leaf is its own child, so that walks stay there."""
     edges: Tensor
-    """Where the edge above an id stands in the row [no branches, yes branches, 0]."""
+    """The index of the edge above each id in the concatenation [no branches, yes branches, 0]."""
     jumps: tuple[Tensor, ...]
-    """Every id's ancestor 1, 2, 4, ... levels up, the root's being itself."""
+    """The ancestor of every id 1, 2, 4, ... levels up; the root is its own ancestor."""
     ancestors: tuple[Tensor, ...]
-    """The same with one more place above the root, above which there is only itself."""
+    """The ancestors again, with one extra id above the root, which is its own ancestor."""
 
 
 class Plan:
-    """A tree and an activation, ready to compute with.
+    """The constants that a tree and an activation need on one device and in one dtype.
 
     Attributes:
         tree: The tree.
         activation: The activation.
         dtype: The computing dtype, float32 or float64.
         branches: The activation at all nodes.
-        small: Whether a product with 0/1 matrices may sum along paths.
-        walks: Whether to read paths, rather than compute all classes, where only some are needed.
-        to_leaves: Whether a no, and whether a yes, at a node lies on the path to a class: 0/1, nodes x classes. Of
-            small trees.
-        from_leaves: The transpose of ``to_leaves``, classes x nodes.
-        to_nodes: The same for the paths to nodes.
-        log_odds: The log-odds of both branches of every node, of a small tree, if the activation has a short form.
-        both_to_leaves: ``to_leaves`` as one matrix, 2 nodes x classes.
-        method: How the log-probabilities of all classes are computed for plain data; see ``_fused``.
+        small: Whether products with 0/1 matrices can sum along paths.
+        walks: Whether to read paths, instead of computing all classes, if only some classes are needed.
+        to_leaves: Two 0/1 matrices (nodes, classes) for small trees: whether no, and whether yes, at a node is on the
+            path to a class.
+        from_leaves: The transposes of ``to_leaves``, (classes, nodes).
+        to_nodes: The matrices (nodes, nodes) for the paths to nodes.
+        log_odds: A function that computes the log-odds of both branches, for small trees and some activations.
+        both_to_leaves: ``to_leaves`` as one matrix (2 nodes, classes).
+        method: The method to compute log-probabilities of all classes for plain data; see ``_fused``.
     """
 
     method: Any = None
@@ -78,7 +78,7 @@ class Plan:
         return no.contiguous(), yes.contiguous()
 
     def tables(self) -> Tables:
-        """The tables of a tree that is not balanced, made when first needed."""
+        """Return the tables of a tree that is not balanced, built at the first call."""
         return _tables(self.tree, self.device)
 
 
@@ -108,5 +108,5 @@ def _tables(tree: Tree, device: torch.device) -> Tables:
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:
-    """``table[index]`` for a vector and an index of any shape."""
+    """Return ``table[index]`` for a vector and an index of any shape."""
     return table.index_select(0, index.flatten()).view(index.shape)

@@ -1,7 +1,7 @@
-"""The most probable classes without looking at all of them.
+"""A search for the most probable classes that does not compute all classes.
 
-The probability of reaching a node bounds that of every class below it. So a subtree whose root is less probable than k
-classes already found is never entered.
+The probability of reaching a node bounds that of every class below it. So the search never enters a subtree whose root
+is less probable than k classes already found.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 from catnat.torch._plan import Plan
 from catnat.torch._walk import HeapWalk, Reader, TableWalk, walk_of
 
-# Nodes of a row that are read at once: each pass costs about the same up to here.
+# The number of nodes per row that one pass reads; with fewer nodes a pass takes about as long.
 _AT_ONCE = 32
-# Places of all rows together; beyond this the rows are searched one half after the other.
+# If all rows together have more places, the two halves of the rows are searched one after the other.
 _MOST_PLACES = 1 << 22
 
 
@@ -33,29 +33,29 @@ class TopK(NamedTuple):
     """
 
     values: Float[Tensor, "*batch k"]
-    """Their log-probabilities."""
+    """The log-probabilities of the classes."""
     indices: Int[Tensor, "*batch k"]
     """The classes."""
     proven: Bool[Tensor, "*batch"]
-    """Whether no other class can be more probable; False where ``max_nodes`` ended the search."""
+    """Whether it is proven that no other class is more probable; False if ``max_nodes`` ended the search first."""
     visited: Int[Tensor, "*batch"]
-    """How many of the K-1 nodes were read."""
+    """The number of nodes read, of K-1."""
 
 
 class _Places(NamedTuple):
-    """Nodes and leaves still open, row by row; the log-probability of reaching each, -inf for no place."""
+    """The nodes and leaves that a search holds for each row, with the log-probability of reaching each."""
 
-    row: Tensor  # which rows of the batch these are
-    at: Tensor
-    log_prob: Tensor
-    visited: Tensor
+    row: Tensor  # the indices of the rows in the batch
+    at: Tensor  # positions on the tree, (rows, places)
+    log_prob: Tensor  # (rows, places), -inf for an unused place
+    visited: Tensor  # the number of nodes read in each row
 
     def select(self, chosen: Tensor) -> _Places:
-        """Some of the rows."""
+        """Return the places of the ``chosen`` rows."""
         return _Places(*(part[chosen] for part in self))
 
     def reordered(self, order: Tensor) -> _Places:
-        """The places of every row in another order, or some of them."""
+        """Return the places of every row at the indices ``order``."""
         return self._replace(at=self.at.gather(-1, order), log_prob=self.log_prob.gather(-1, order))
 
 
@@ -67,7 +67,7 @@ class _Search(NamedTuple):
     max_nodes: int
 
     def first_look(self) -> _Places:
-        """Go down to k leaves, always from the k most probable places; the other places are kept behind them."""
+        """Go down to k leaves, always from the k most probable places, and append the other places of each level."""
         rows, like = self.rows.batch[0], self.rows.like
         row = torch.arange(rows, device=like.device)
         at = torch.full((rows, 1), self.walk.root, device=like.device)
@@ -82,7 +82,7 @@ class _Search(NamedTuple):
         return places._replace(at=at, log_prob=log_prob)
 
     def below(self, places: _Places) -> _Places:
-        """Both sides of every place; a leaf stays, and has no other side."""
+        """Return both children of every place; a leaf stays, and its second child has probability 0."""
         at, leaf = places.at, self.walk.at_leaf(places.at)
         node = torch.where(leaf, 0, self.walk.node(at))
         scores = self.rows.select(places.row).at(node)
@@ -94,12 +94,12 @@ class _Search(NamedTuple):
         return _Places(places.row, torch.cat([left, right], -1), log_prob, places.visited + read.sum(-1))
 
     def found(self, places: _Places) -> Tensor:
-        """Where the k most probable leaves stand."""
+        """Return the indices of the k most probable leaves among the places."""
         leaves = torch.where(self.walk.at_leaf(places.at), places.log_prob, -torch.inf)
         return leaves.topk(self.k).indices
 
     def pruned(self, places: _Places) -> tuple[_Places, Tensor]:
-        """Without what is less probable than the k-th leaf, and where the nodes are that are more probable."""
+        """Remove places less probable than the k-th leaf, and return where the remaining ones are nodes above it."""
         least = places.log_prob.gather(-1, self.found(places)[:, -1:])
         keep = torch.where(places.log_prob >= least, places.log_prob, -torch.inf)
         width = int(keep.isfinite().sum(-1).max())
@@ -107,7 +107,7 @@ class _Search(NamedTuple):
         return places, (places.log_prob > least) & ~self.walk.at_leaf(places.at)
 
     def deeper(self, places: _Places, open_: Tensor) -> _Places:
-        """Score the most probable open nodes."""
+        """Replace the most probable open nodes by their children."""
         bounds = torch.where(open_, places.log_prob, -torch.inf)
         chosen = bounds.topk(min(_AT_ONCE, bounds.shape[-1]))
         read = places.reordered(chosen.indices)._replace(log_prob=chosen.values)
@@ -119,7 +119,7 @@ class _Search(NamedTuple):
 
 
 def topk(plan: Plan, rows: Reader, k: int, max_nodes: int | None) -> TopK:
-    """The k most probable classes of a batch with one axis, and whether that is proven."""
+    """Find the k most probable classes for a batch with one axis."""
     search = _Search(plan, rows, walk_of(plan), k, plan.tree.num_nodes if max_nodes is None else max_nodes)
     first = search.first_look()
     size, like = len(first.row), first.row

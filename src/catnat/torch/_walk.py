@@ -1,7 +1,7 @@
-"""One path at a time, O(depth): the nodes on the way to a class, and descents from the root.
+"""Operations on single paths, O(depth): the nodes on the path to a class, and descents from the root.
 
 Balanced trees are walked by heap arithmetic, other trees by tables of parents and children. Scores come from a reader,
-so that a head for a million classes can make them where they are read.
+so that a head for a million classes can compute only the scores that are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from catnat.trees.tree import first_leaf
 
 
 class Reader(Protocol):
-    """Where the scores of nodes are read: rows, each with a score for every node."""
+    """A source of scores: rows, each with one score per node."""
 
     @property
     def batch(self) -> torch.Size:
@@ -28,14 +28,14 @@ class Reader(Protocol):
         """A tensor with the dtype and the device of the scores."""
 
     def at(self, nodes: Tensor) -> Tensor:
-        """The scores at ``nodes``, whose leading axes are the rows."""
+        """Return the scores at ``nodes``, whose leading axes are the rows."""
 
     def select(self, rows: Tensor) -> Reader:
-        """The same for some of the rows."""
+        """Return a reader of the given rows."""
 
 
 class ScoreReader(NamedTuple):
-    """Scores that are there, (..., K-1)."""
+    """A reader of a tensor of scores, (..., K-1)."""
 
     scores: Tensor
 
@@ -50,18 +50,18 @@ class ScoreReader(NamedTuple):
         return self.scores
 
     def at(self, nodes: Tensor) -> Tensor:
-        """The scores at ``nodes``, whose leading axes are the rows."""
+        """Return the scores at ``nodes``, whose leading axes are the rows."""
         if nodes.ndim == self.scores.ndim:
             return self.scores.gather(-1, nodes)
         return self.scores.gather(-1, nodes.flatten(self.scores.ndim - 1)).view(nodes.shape)
 
     def select(self, rows: Tensor) -> ScoreReader:
-        """The same for some of the rows."""
+        """Return a reader of the given rows."""
         return ScoreReader(self.scores[rows])
 
 
 def path_log_prob(plan: Plan, reader: Reader, classes: Tensor, *, floored: bool = True) -> Tensor:
-    """The log-probability of ``classes``, rows + (n,), reading their paths only."""
+    """Return the log-probability of ``classes``, rows + (n,), reading only their paths."""
     nodes, bits = path(plan, classes)
     on_path, nodes = nodes >= 0, nodes.clamp(min=0)
     no, yes = plan.branches.at(nodes).log_probs(reader.at(nodes), floored=floored)
@@ -70,9 +70,9 @@ def path_log_prob(plan: Plan, reader: Reader, classes: Tensor, *, floored: bool 
 
 
 def path(plan: Plan, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """The nodes on the path to each class and the bits taken there, on a new last axis; -1 for no node.
+    """Return the nodes on the path to each class and the bits taken there, on a new last axis; -1 means no node.
 
-    A class that the tree has not gets a node that no score has, for which torch raises.
+    A class outside the tree gets a node index out of range, for which torch raises.
     """
     tree = plan.tree
     classes = classes.masked_fill((classes < 0) | (classes >= tree.num_classes), 2 * tree.num_classes)
@@ -88,7 +88,7 @@ def path(plan: Plan, classes: Tensor) -> tuple[Tensor, Tensor]:
     for _ in range(tree.depth):
         ids.append(look_up(tables.parents, ids[-1]))
     below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)
-    # Walks wait at the root, which is its own parent; that is a step without a node.
+    # A short path stays at the root, which is its own parent; such a step has no node.
     return torch.where(below == above, -1, above), look_up(tables.bits, below)
 
 
@@ -96,7 +96,7 @@ def path(plan: Plan, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class HeapWalk:
-    """Positions on a balanced tree are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
+    """Walks on a balanced tree. Positions are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
 
     root = 1
 
@@ -105,26 +105,26 @@ class HeapWalk:
         self.complete = self.tree.num_classes == first_leaf(self.tree)
 
     def node(self, at: Tensor) -> Tensor:
-        """The node to read; at a leaf any will do, since its branch changes nothing."""
+        """Return the node to read at each position; at a leaf an arbitrary node, because its branch is ignored."""
         return at - 1 if self.complete else at.clamp(max=self.tree.num_nodes) - 1
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        """The position below, on the side of the branch; a leaf stays where it is."""
+        """Return the child of each position on the side of the branch; leaves stay."""
         below = torch.add(bits, at, alpha=2)
         return below if self.complete else torch.where(self.at_leaf(at), at, below)
 
     def at_leaf(self, at: Tensor) -> Tensor:
-        """Whether each position is a leaf."""
+        """Return whether each position is a leaf."""
         return at >= self.tree.num_classes
 
     def classes(self, at: Tensor) -> Tensor:
-        """The classes of leaves."""
+        """Return the classes of leaves."""
         classes = at - first_leaf(self.tree)
         return classes if self.complete else torch.where(classes < 0, classes + self.tree.num_classes, classes)
 
 
 class TableWalk:
-    """Positions on any other tree are ids: nodes, then leaves."""
+    """Walks on any other tree. Positions are ids: nodes, then leaves."""
 
     root = 0
 
@@ -132,24 +132,24 @@ class TableWalk:
         self.num_nodes, self._children = plan.tree.num_nodes, plan.tables().children
 
     def node(self, at: Tensor) -> Tensor:
-        """The node to read; at a leaf any will do, since its branch changes nothing."""
+        """Return the node to read at each position; at a leaf an arbitrary node, because its branch is ignored."""
         return at.clamp(max=self.num_nodes - 1)
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        """The position below, on the side of the branch; a leaf stays where it is."""
+        """Return the child of each position on the side of the branch; leaves stay."""
         return look_up(self._children, torch.add(bits, at, alpha=2))
 
     def at_leaf(self, at: Tensor) -> Tensor:
-        """Whether each position is a leaf."""
+        """Return whether each position is a leaf."""
         return at >= self.num_nodes
 
     def classes(self, at: Tensor) -> Tensor:
-        """The classes of leaves."""
+        """Return the classes of leaves."""
         return at - self.num_nodes
 
 
 def walk_of(plan: Plan) -> HeapWalk | TableWalk:
-    """How to walk down the tree."""
+    """Return the walk for the kind of the tree."""
     return HeapWalk(plan) if plan.tree.kind == "balanced" else TableWalk(plan)
 
 
@@ -173,8 +173,8 @@ def draw_among(plan: Plan, reader: Reader, classes: Tensor, count: int, generato
     Args:
         plan: The plan.
         reader: The scores.
-        classes: What may be drawn, rows + (m,), padded with -1; one that stands there twice counts once.
-        count: How many draws.
+        classes: The classes to draw from, rows + (m,), padded with -1; duplicates count once.
+        count: The number of draws.
         generator: The random generator.
     """
     classes = classes.sort(-1).values
@@ -188,9 +188,9 @@ def draw_among(plan: Plan, reader: Reader, classes: Tensor, count: int, generato
 def descend_without_replacement(plan: Plan, reader: Reader, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` distinct classes in Plackett-Luce order, rows + (count,), splitting Gumbel maxima downwards.
 
-    The largest Gumbel-perturbed log-probability below a node is Gumbel distributed with the node's own log-probability
-    as its location. It stays on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
-    The ``count`` best subtrees of a level hold the ``count`` best leaves, so nothing else need be followed.
+    The largest Gumbel-perturbed log-probability below a node has a Gumbel distribution located at the node's own
+    log-probability. It is on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
+    The ``count`` best subtrees of a level contain the ``count`` best leaves, so only these are followed.
     """
     walk, like = walk_of(plan), reader.like
     shape = (*reader.batch, 1)
@@ -218,7 +218,7 @@ def descend_without_replacement(plan: Plan, reader: Reader, count: int, generato
 def draw_by_weight(weights: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` indices of the last axis, rows + (count,), with probabilities proportional to ``weights``.
 
-    An index of weight 0 is never drawn: its sum is its neighbour's, and the first sum above a number is taken.
+    An index of weight 0 is never drawn, because its cumulative sum equals the previous one.
     """
     sums = weights.double().cumsum(-1)
     uniform = rand((*sums.shape[:-1], count), sums, generator)
@@ -226,14 +226,14 @@ def draw_by_weight(weights: Tensor, count: int, generator: torch.Generator | Non
 
 
 def rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform numbers in [0, 1) with the dtype and device of ``like``."""
+    """Draw uniform numbers in [0, 1) with the dtype and device of ``like``."""
     if generator is None:  # the compiler cannot take a generator, not even None
         return torch.rand(shape, dtype=like.dtype, device=like.device)
     return torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def log_exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Logarithms of exponential variables in the shape of ``like``, finite: Gumbel variables with their sign turned."""
-    # Uniform numbers are multiples of the dtype's eps / 2: one that came out as 0 lies, on average, half of that above.
+    """Draw finite logarithms of exponential variables, that is negated Gumbel variables, in the shape of ``like``."""
+    # Uniform numbers are multiples of the dtype's eps / 2; a 0 is replaced by the middle of its interval.
     limits = torch.finfo(like.dtype)
     return torch.log1p(-rand(like.shape, like, generator)).neg().clamp(min=limits.eps / 4).log()

@@ -1,6 +1,6 @@
-"""Distributions: torch's categorical family, parameterized by scores on a tree.
+"""Categorical distributions parameterized by scores on a tree.
 
-They are subclasses of torch's own, so code that checks ``isinstance``, or reads ``probs`` or ``logits``, accepts them.
+They subclass torch's distributions, so code that checks ``isinstance`` or reads ``probs`` or ``logits`` accepts them.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ __all__ = ["Catnat", "MultiCatnat", "OneHotCatnat", "OneHotCatnatStraightThrough
 
 
 class AnyScores(constraints.Constraint):
-    """Every vector of numbers is a valid vector of scores; NaN is none."""
+    """A constraint that every vector without NaN fulfils."""
 
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
-        """Which vectors are."""
+        """Return which vectors are valid."""
         return (value == value).all(-1)
 
 
 def validates(validate_args: bool | None) -> bool:
-    """Whether to check values: the user's choice, or else torch's global one."""
+    """Return whether to check values: ``validate_args``, or torch's global setting if it is None."""
     return td.Distribution._validate_args if validate_args is None else validate_args
 
 
 def check_not_nan(scores: Tensor) -> None:
-    """Raise where a score is NaN, as torch does for logits: a draw from it would be an arbitrary class."""
+    """Raise if a score is NaN, as torch does for logits: a draw would be an arbitrary class."""
     if torch.compiler.is_compiling() or not _inputs.known_true(scores.isnan().any()):
         return
     rows = scores.isnan().any(-1)
     raise ValueError(
         f"`scores` is NaN in {int(rows.sum())} of {rows.numel()} rows, but numbers are needed. A layer before has "
         "diverged: look for a learning rate that is too large, or an overflow in half precision. (validate_args=False "
-        "leaves this check out.)"
+        "skips this check.)"
     )
 
 
@@ -64,21 +64,21 @@ class Catnat(td.Categorical):
     r"""A categorical distribution over the leaves of a tree, the counterpart of ``torch.distributions.Categorical``.
 
     ``logits`` are the leaf log-probabilities, which ``log_softmax`` leaves unchanged, so any code that takes logits
-    works with them. Without options ``log_prob`` and ``sample`` read only the paths they need above 64 classes; with a
-    mask, a temperature or unimix they compute all classes.
+    works with them. Above 64 classes, ``log_prob`` and ``sample`` read only the paths they need. With a mask, a
+    temperature or unimix they compute all classes.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        mask: The valid classes, boolean (..., K); its leading axes and the batch of the scores are broadcast. The
-            distribution is conditioned on them: probabilities are divided by their sum over the valid classes. A masked
-            class has probability 0, the smallest finite number as its log-probability, no gradient, and is never drawn.
+        mask: The valid classes, boolean (..., K), broadcast with the batch shape of the scores. The distribution is
+            conditioned on them: probabilities are divided by their sum over the valid classes. A masked class has
+            probability 0, the smallest finite number as its log-probability and no gradient, and is never drawn.
         valid_classes: The mask as indices (..., m) of the valid classes, padded with -1.
-        temperature: The distribution is p^(1/T) / Z, O(K); a number, or a tensor of the batch shape.
-        unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, after the
+        temperature: The temperature T of the distribution p^(1/T) / Z, O(K): a number, or a tensor of the batch shape.
+        unimix: The weight u of the uniform distribution over the valid classes, (1 - u) p + u / K, applied after the
             temperature.
-        validate_args: Whether to check scores (NaN), masks, temperatures and values, by torch's default if not given.
+        validate_args: Whether to check scores (NaN), masks, temperatures and values; torch's default if not given.
 
     Example:
         >>> import torch
@@ -134,12 +134,12 @@ class Catnat(td.Categorical):
         self.plan, self.scores, self.options, self._computed = plan, scores, options, computed
         self._num_events = plan.tree.num_classes
         self._kept: dict[bool, Tensor] = {}
-        # Not by torch's own check, which would look for `probs` and `logits`.
+        # torch's own check would look for `probs` and `logits`.
         td.Distribution.__init__(self, scores.shape[:-1], Size(), validate_args=False)
         self._validate_args = check
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Catnat:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         new, batch = self._get_checked_instance(Catnat, _instance), Size(batch_shape)
         scores, computed = (values.expand(*batch, -1) for values in (self.scores, self._computed))
         options = None if self.options is None else self.options.expand(batch)
@@ -160,17 +160,17 @@ class Catnat(td.Categorical):
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
-        """The valid classes; None if all are."""
+        """The valid classes; None if all are valid."""
         return self._valid
 
     @property
     def _valid(self) -> Tensor | None:
-        """The same for this class itself: other libraries' distributions have a method `mask`."""
+        """The valid classes, for use in this class: subclasses in other libraries have a method named `mask`."""
         return None if self.options is None else self.options.valid
 
     @property
     def _param(self) -> Tensor:  # type: ignore[override]
-        """What torch's inherited methods read dtype and device from."""
+        """The tensor from which torch's inherited methods read dtype and device."""
         return self.scores
 
     @property
@@ -181,9 +181,9 @@ class Catnat(td.Categorical):
     # ---- all classes ----
 
     def log_probs(self, *, floored: bool = True) -> Float[Tensor, "*batch classes"]:
-        """The log-probability of every class in the dtype to compute in, kept for the next call.
+        """Return the log-probability of every class in the computing dtype, cached for the next call.
 
-        Not floored, its exponential is exactly 0 where the probability is.
+        Unless ``floored``, its exponential is exactly 0 for a class of probability 0.
         """
         floored = floored and self.plan.branches.has_floor
         kept = self._kept.get(floored)
@@ -192,13 +192,13 @@ class Catnat(td.Categorical):
             if self.options is not None:
                 zero = -math.inf if floored else self.plan.branches.log_of_zero
                 kept = _options.apply_options(kept, self.options, zero)
-            # What is made in inference mode no training could use; the compiler does not know that mode.
+            # Training cannot use tensors made in inference mode. The compiler has no such mode.
             if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
                 self._kept[floored] = kept
         return kept
 
     def _learns(self) -> bool:
-        """Whether anything it is made of has a gradient."""
+        """Return whether the scores or the temperature require gradients."""
         tau = 1.0 if self.options is None else self.options.temperature
         return self._computed.requires_grad or (isinstance(tau, Tensor) and tau.requires_grad)
 
@@ -218,21 +218,21 @@ class Catnat(td.Categorical):
         return self._without_nan(self.log_probs(floored=False).detach()).argmax(-1)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        """The entropy in nats."""
+        """Return the entropy in nats."""
         return _inputs.as_returned(self._entropy(), self.scores)
 
     def _entropy(self) -> Tensor:
-        """In the dtype to compute in."""
+        """Return the entropy in the computing dtype."""
         exact = self.log_probs(floored=False)
         valid = self._valid
-        # A masked class has a number as its logarithm with which any gradient may be multiplied.
+        # The logarithm of a masked class is so large that its product with a gradient could overflow.
         logs = exact if valid is None else exact.masked_fill(~valid, 0)
         return -(exact.exp() * logs).sum(-1)
 
     # ---- one class ----
 
     def log_prob(self, value: Int[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
-        """The log-probability of the classes ``value``."""
+        """Return the log-probability of the classes ``value``."""
         if self._validate_args:
             self._validate_sample(value)
         value = _inputs.class_indices(value, "value") if not value.is_floating_point() else value.long()
@@ -243,7 +243,7 @@ class Catnat(td.Categorical):
         return _inputs.as_returned(found, self.scores)
 
     def _validate_sample(self, value: Any) -> None:
-        """As torch does, which compares in the dtype of the value: a small one cannot hold the number of classes."""
+        """Validate integers as int64: torch compares in their dtype, which may not hold the number of classes."""
         integers = isinstance(value, Tensor) and not value.is_floating_point()
         super()._validate_sample(value.long() if integers else value)
 
@@ -252,7 +252,7 @@ class Catnat(td.Categorical):
     ) -> Int[Tensor, "*samples_and_batch"]:
         """Draw classes; see :func:`catnat.torch.sample`.
 
-        If scores are not validated, one that is NaN takes the branch no; with a mask, any valid class may be drawn.
+        If scores are not validated, a NaN score takes the branch no; with a mask, it may lead to any valid class.
         """
         sample_shape = _checks.shape_of_samples(sample_shape)
         if self.options is None:
@@ -262,22 +262,22 @@ class Catnat(td.Categorical):
         return _inputs.samples_first(drawn, sample_shape)
 
     def _without_nan(self, logs: Tensor) -> Tensor:
-        """With NaN read as probability 1 at the valid classes, so that what is drawn is one of them."""
+        """Replace NaN by probability 1 at the valid classes, so that one of them is drawn."""
         if self.options is None:
             return logs
         valid = torch.ones((), dtype=torch.bool, device=logs.device) if self._valid is None else self._valid
         return torch.where(logs.isnan() & valid, 0, logs.nan_to_num(torch.finfo(logs.dtype).min))
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and names the alternatives."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     # ---- geometry ----
 
     def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.geometry.fisher_diagonal`.
+        """Return the diagonal of the Fisher matrix of the scores; see :func:`catnat.torch.geometry.fisher_diagonal`.
 
-        With a mask, a temperature or unimix the Fisher matrix is full, and this raises.
+        It raises with a mask, a temperature or unimix, because the Fisher matrix is then not diagonal.
         """
         if self.options is not None:
             _checks.not_diagonal()
@@ -289,13 +289,13 @@ class OneHotCatnat(td.OneHotCategorical):
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
         mask: The valid classes, as for :class:`Catnat`.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; this relaxes nothing.
-        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
-        validate_args: Whether to check arguments and values, by torch's default if not given.
+        temperature: The distribution is p^(1/T) / Z, as for :class:`Catnat`; draws stay one-hot.
+        unimix: The weight of the uniform distribution, as for :class:`Catnat`.
+        validate_args: Whether to check arguments and values; torch's default if not given.
 
     Example:
         >>> import torch
@@ -352,15 +352,15 @@ class OneHotCatnat(td.OneHotCategorical):
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
-        """The valid classes; None if all are."""
+        """The valid classes; None if all are valid."""
         return self._categorical.mask
 
     def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of the scores; see :meth:`Catnat.fisher_diagonal`."""
+        """Return the diagonal of the Fisher matrix of the scores; see :meth:`Catnat.fisher_diagonal`."""
         return self._categorical.fisher_diagonal()
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         return super().expand(Size(batch_shape), _instance or type(self).__new__(type(self)))
 
     @property
@@ -369,7 +369,7 @@ class OneHotCatnat(td.OneHotCategorical):
         return self._one_hot(self._categorical.mode)
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and names the alternatives."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
@@ -381,7 +381,7 @@ class OneHotCatnat(td.OneHotCategorical):
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat):
-    """One-hot samples whose gradient is that of the probabilities (the straight-through estimator).
+    """A one-hot distribution whose samples have the gradient of the probabilities (straight-through estimator).
 
     Example:
         >>> import torch
@@ -396,14 +396,14 @@ class OneHotCatnatStraightThrough(OneHotCatnat):
     has_rsample = True
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw one-hot vectors that pass gradients to the probabilities."""
+        """Draw one-hot vectors that have the gradient of the probabilities."""
         return estimators.straight_through(self, sample_shape=sample_shape, generator=generator)
 
 
 class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
-    """The logarithm of a relaxed one-hot vector: Gumbel noise on leaf log-probabilities, divided by the temperature.
+    """The distribution of the logarithm of a relaxed one-hot vector, the base distribution of the relaxation.
 
-    It computes in float32 at least: uniforms are never drawn in half precision.
+    It computes in float32 or float64; uniform numbers are never drawn in half precision.
     """
 
     arg_constraints = {"temperature": constraints.positive}  # noqa: RUF012 - torch's own interface
@@ -413,7 +413,7 @@ class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
     def __init__(self, temperature: Tensor, categorical: Catnat) -> None:
         self._categorical = categorical
         self.temperature = temperature
-        # The relaxed distribution checks; here torch's check would fail on empty batches.
+        # The relaxed distribution checks its arguments; torch's check here would fail on empty batches.
         td.Distribution.__init__(self, categorical.batch_shape, categorical.param_shape[-1:], validate_args=False)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
@@ -430,12 +430,12 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
     Args:
         temperature: The relaxation's temperature, positive; a number, or a tensor of the batch shape.
         scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at the others.
+        mask: The valid classes, as for :class:`Catnat`; draws are exactly 0 at masked classes.
         valid_classes: The mask as indices, as for :class:`Catnat`.
-        unimix: The fraction of the uniform distribution, as for :class:`Catnat`.
-        validate_args: Whether to check arguments and values, by torch's default if not given.
+        unimix: The weight of the uniform distribution, as for :class:`Catnat`.
+        validate_args: Whether to check arguments and values; torch's default if not given.
 
     Example:
         >>> import torch
@@ -480,7 +480,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         self._validate_args = categorical._validate_args
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         return super().expand(Size(batch_shape), _instance or type(self).__new__(type(self)))
 
     @property
@@ -500,18 +500,18 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
-        """The valid classes; None if all are."""
+        """The valid classes; None if all are valid."""
         return self.base_dist._categorical.mask
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw points of the simplex that pass gradients to the scores."""
+        """Draw points of the simplex that are differentiable in the scores."""
         categorical = self.base_dist._categorical
         noisy = estimators.gumbel_noise_on(categorical.log_probs(), categorical.mask, sample_shape, generator)
         soft = _options.apply_temperature(noisy, self.temperature.unsqueeze(-1)).softmax(-1)
         return _inputs.as_returned(soft, self.scores)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-density on the simplex of the valid classes; an entry that underflowed counts as a tiny number."""
+        """Return the log-density on the simplex of the valid classes; entries are clamped to the dtype's ``tiny``."""
         if self._validate_args:
             self._validate_sample(value)
         categorical, temperature = self.base_dist._categorical, self.temperature
@@ -529,7 +529,7 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
 
 
 class _Classes(constraints.Constraint):
-    """One class index per variable, each within the variable's number of classes."""
+    """A constraint on vectors of class indices: each is below its variable's number of classes."""
 
     event_dim, is_discrete = 1, True
 
@@ -537,7 +537,7 @@ class _Classes(constraints.Constraint):
         self.sizes = forest.sizes
 
     def check(self, value: Tensor) -> Tensor:
-        """Which vectors are."""
+        """Return which vectors are valid."""
         sizes = torch.tensor(self.sizes, device=value.device)
         return ((value >= 0) & (value < sizes)).all(-1) & (value % 1 == 0).all(-1)
 
@@ -546,18 +546,18 @@ class MultiCatnat(td.Distribution):
     r"""N independent categorical variables with different numbers of classes.
 
     Scores, probabilities and one-hot vectors of the variables are concatenated in the order of ``trees``; a value is a
-    vector of N class indices. ``log_prob``, ``entropy`` and the KL divergence are those of the whole vector, sums over
-    the variables. Variables with equal trees are one :class:`Catnat`, computed at once.
+    vector of N class indices. ``log_prob``, ``entropy`` and the KL divergence are sums over the variables. Variables
+    with equal trees are computed together, as one :class:`Catnat`.
 
     Args:
         scores: The scores of all variables, :math:`\sum_n (K_n - 1)` on the last axis.
         trees: A tree or a number of classes for every variable, or a :class:`catnat.Forest` of them. Under
-            ``torch.compile`` pass a forest that was built outside.
+            ``torch.compile`` pass a forest that was built outside the compiled function.
         activation: "sigmoid", "natural" (the paper's), or an activation object, for all variables.
         mask: The valid classes of all variables, boolean, :math:`\sum_n K_n` on the last axis.
         temperature: The distribution is p^(1/T) / Z for every variable, as for :class:`Catnat`.
-        unimix: The fraction of every variable's uniform distribution, as for :class:`Catnat`.
-        validate_args: Whether to check arguments and values, by torch's default if not given.
+        unimix: The weight of every variable's uniform distribution, as for :class:`Catnat`.
+        validate_args: Whether to check arguments and values; torch's default if not given.
 
     Example:
         >>> import torch
@@ -619,7 +619,7 @@ class MultiCatnat(td.Distribution):
         self._validate_args = check
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> MultiCatnat:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         new, batch = self._get_checked_instance(MultiCatnat, _instance), Size(batch_shape)
         parts = tuple(part.expand(Size((*batch, part.batch_shape[-1]))) for part in self.parts)
         new._set(self.forest, self.scores.expand(*batch, -1), parts, self._validate_args)
@@ -637,7 +637,7 @@ class MultiCatnat(td.Distribution):
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
-        """The valid classes of all variables; None if all are."""
+        """The valid classes of all variables; None if all are valid."""
         masks = [part.mask for part in self.parts]
         return None if masks[0] is None else self._joined([mask for mask in masks if mask is not None], "classes")
 
@@ -654,11 +654,11 @@ class MultiCatnat(td.Distribution):
         return self._joined([part.logits for part in self.parts], "classes")
 
     def split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Concatenated values of all classes, such as ``probs``, as one tensor per variable."""
+        """Split values of all classes, such as ``probs``, into one tensor per variable."""
         return values.split(self.forest.sizes, -1)
 
     def one_hot(self, value: Int[Tensor, "*any variables"]) -> Float[Tensor, "*any classes"]:
-        """The one-hot vectors of a value's variables, concatenated."""
+        """Return the concatenated one-hot vectors of the class indices ``value``."""
         dtype = _inputs.returned_dtype(self.scores)
         parts = []
         for group, classes in zip(self.forest.groups, self._values(value), strict=True):
@@ -669,7 +669,7 @@ class MultiCatnat(td.Distribution):
     def rsample_one_hot(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*samples_and_batch classes"]:
-        """Draw concatenated one-hot vectors whose gradient is that of the probabilities (straight-through)."""
+        """Draw concatenated one-hot vectors that have the gradient of the probabilities (straight-through)."""
         probs = self.probs
         return self.one_hot(self.sample(sample_shape, generator=generator)) + (probs - probs.detach())
 
@@ -687,11 +687,11 @@ class MultiCatnat(td.Distribution):
         return self._joined([part.sample(sample_shape, generator=generator) for part in self.parts], "variables")
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
-        """Classes have no derivative: this raises, and names the alternatives."""
+        """Raise, because classes have no derivative; the error names the alternatives."""
         _checks.no_rsample(self)
 
     def log_prob(self, value: Int[Tensor, "*samples_and_batch variables"]) -> Float[Tensor, "*samples_and_batch"]:
-        """The log-probability of all variables together; a masked class makes it the smallest finite number."""
+        """Return the log-probability of all variables together, the smallest finite number if a class is masked."""
         if self._validate_args:
             self._validate_sample(value.long() if not value.is_floating_point() else value)
         parts = []
@@ -709,23 +709,23 @@ class MultiCatnat(td.Distribution):
         return _inputs.as_returned(total, self.scores)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        """The entropy of all variables together, in nats."""
+        """Return the entropy of all variables together, in nats."""
         return _inputs.as_returned(torch.stack([part._entropy().sum(-1) for part in self.parts]).sum(0), self.scores)
 
     def fisher_diagonal(self) -> Float[Tensor, "*batch nodes"]:
-        """The diagonal of the Fisher matrix of all scores; see :meth:`Catnat.fisher_diagonal`."""
+        """Return the diagonal of the Fisher matrix of all scores; see :meth:`Catnat.fisher_diagonal`."""
         return self._joined([part.fisher_diagonal() for part in self.parts], "nodes")
 
     # ---- from parts to variables, and back ----
 
     def _values(self, value: Tensor) -> list[Tensor]:
-        """The classes of every group's variables."""
+        """Return the class indices of the variables of every group."""
         value = value.long()
         groups = (each.variables for each in _places(self.forest, value.device))
         return [value if index is None else value.index_select(-1, index) for index in groups]
 
     def _joined(self, parts: Sequence[Tensor], what: Literal["variables", "nodes", "classes"]) -> Tensor:
-        """Values of the parts, concatenated in the order of the variables; ``what`` names their last axes."""
+        """Concatenate values of the parts in the order of the variables; ``what`` names their last axis."""
         if what != "variables":
             parts = [part.flatten(-2) for part in parts]
         if len(parts) == 1:
@@ -734,13 +734,13 @@ class MultiCatnat(td.Distribution):
 
 
 def _take(values: Tensor, index: Tensor | None, shape: tuple[int, ...]) -> Tensor:
-    """The values at some places of the last axis, which becomes axes of that ``shape``."""
+    """Select entries of the last axis, all if ``index`` is None, and reshape that axis to ``shape``."""
     chosen = values if index is None else values.index_select(-1, index)
     return chosen.reshape(*chosen.shape[:-1], *shape)
 
 
 class _Places(NamedTuple):
-    """Where the numbers of a group's variables stand among all, as index tensors; None where they are all there is."""
+    """The indices of a group's variables, nodes and classes among all; None if the group contains all of them."""
 
     variables: Tensor | None
     nodes: Tensor | None
@@ -758,7 +758,7 @@ def _places(forest: Forest, device: torch.device) -> tuple[_Places, ...]:
 
 @constant
 def _orders(forest: Forest, device: torch.device) -> _Places:
-    """Where every variable's numbers stand in what the groups give one after the other."""
+    """Return the index of each variable's entries in the concatenation of the groups' entries."""
 
     def order(*places: NDArray[np.int64]) -> Tensor:
         return torch.as_tensor(np.argsort(np.concatenate([each.flatten() for each in places])), device=device)

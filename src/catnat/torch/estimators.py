@@ -1,7 +1,7 @@
-"""Gradient estimators: how a loss on discrete draws reaches the parameters of their distribution.
+"""Estimators of the gradient of a loss on discrete draws in the parameters of their distribution.
 
-They take any distribution of the categorical family, ours or torch's own, and use only its ``probs``, ``logits``,
-``sample`` and ``log_prob``. A class of probability 0 is never drawn, and contributes nothing.
+They take any categorical distribution of catnat or torch, and use only its ``probs``, ``logits``, ``sample`` and
+``log_prob``. A class of probability 0 is never drawn and does not contribute.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
 
 Costs = Callable[[Tensor], Tensor]
 
-# Counts are split as float64, which holds every integer up to here.
+# Counts are split in float64, which represents every integer up to this one.
 MOST_COUNTED = 2**53
 
 
-# ---- samples that pass gradients ----
+# ---- differentiable samples ----
 
 
 def gumbel_softmax(
@@ -49,18 +49,18 @@ def gumbel_softmax(
     sample_shape: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*samples_and_batch classes"]:
-    r"""A relaxed one-hot draw: a point of the simplex that passes gradients to the parameters.
+    r"""Draw a relaxed one-hot vector, a point of the simplex that is differentiable in the parameters.
 
     .. math:: y = \mathrm{softmax}\bigl((\log p + g) / T\bigr), \qquad g_k \sim \mathrm{Gumbel}(0, 1)
 
-    The largest entry is at a class with the distribution :math:`p`. The gradient is exact for the relaxed loss
-    :math:`E f(y)`, which is not the loss :math:`E f(k)`: it is biased, less so and with more variance as T falls.
+    The index of the largest entry has the distribution :math:`p`. The gradient is unbiased for the relaxed loss
+    :math:`E f(y)` and biased for the loss :math:`E f(k)`. A smaller T gives less bias and more variance.
 
     Args:
-        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
-        temperature: Positive; a number, or a tensor that broadcasts against the result, (..., 1) for one per row.
+        distribution: A categorical distribution of catnat or torch, with classes or one-hot vectors as values.
+        temperature: A positive number, or a tensor that broadcasts against the result, (..., 1) for one per row.
         hard: Return the one-hot vector of the largest entry, with the gradient of the relaxed draw.
-        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         generator: The random generator; torch's default one if not given.
 
     Returns:
@@ -87,7 +87,7 @@ def gumbel_softmax(
 def gumbel_noise_on(
     log_probs: Tensor, possible: Tensor | None, sample_shape: Sequence[int], generator: torch.Generator | None
 ) -> Tensor:
-    """Log-probabilities plus Gumbel noise, for every sample; the smallest finite number at impossible classes."""
+    """Return log-probabilities plus Gumbel noise for every sample, the smallest finite number at impossible classes."""
     log_probs = log_probs.expand((*_checks.shape_of_samples(sample_shape), *log_probs.shape))
     noisy = log_probs - _walk.log_exponential(log_probs, generator)
     return noisy if possible is None else torch.where(possible, noisy, torch.finfo(noisy.dtype).min)
@@ -96,15 +96,15 @@ def gumbel_noise_on(
 def straight_through(
     distribution: td.Distribution, *, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
 ) -> Float[Tensor, "*samples_and_batch classes"]:
-    r"""A one-hot draw whose gradient is that of the probabilities.
+    r"""Draw a one-hot vector whose gradient is that of the probabilities.
 
     .. math:: y = \mathrm{onehot}(k) + p - \mathrm{stopgrad}(p), \qquad k \sim p
 
     The gradient is exact for losses that are linear in :math:`y` and biased for all others.
 
     Args:
-        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
-        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        distribution: A categorical distribution of catnat or torch, with classes or one-hot vectors as values.
+        sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         generator: The random generator; torch's default one if not given.
 
     Example:
@@ -127,16 +127,16 @@ def straight_through(
 
 
 class MovingAverage(nn.Module):
-    r"""A baseline for :func:`score_function`: the exponential moving average of all costs before the present ones.
+    r"""A baseline for :func:`score_function`: the exponential moving average of the costs of earlier calls.
 
     .. math:: b = \frac{\sum_{j \ge 1} d^{j-1} \bar c_{t-j}}{\sum_{j \ge 1} d^{j-1}}
 
-    Here :math:`\bar c_{t-j}` is the mean cost of the j-th call before this one and d the decay. The first call has
-    nothing to look back on and uses 0. The average is one number, kept in buffers, so it is saved with a model and
-    moves with it. In evaluation mode it is not updated.
+    Here :math:`\bar c_{t-j}` is the mean cost of the j-th call before this one and d the decay. The first call has no
+    earlier costs and uses 0. The average is one number in buffers, so it is saved with a model and moves with it. In
+    evaluation mode it is not updated.
 
     Args:
-        decay: The fraction of the average that is kept at each call, from 0 (the last call only) to below 1.
+        decay: The fraction of the average kept at each call, from 0 (the last call only) to below 1.
 
     Example:
         >>> import torch
@@ -157,17 +157,17 @@ class MovingAverage(nn.Module):
         self.register_buffer("weight", torch.zeros(()))
 
     def forward(self, costs: Float[Tensor, "..."]) -> Float[Tensor, ""]:
-        """The average before ``costs``, which are then taken in."""
+        """Return the average of earlier costs, then update it with ``costs``."""
         before = self.total / torch.where(self.weight > 0, self.weight, 1)
-        if self.training and costs.numel():  # no costs have no mean
-            # New tensors, not new values in the old ones, from which a compiled backward computes ``before`` again.
+        if self.training and costs.numel():  # an empty tensor has no mean
+            # New tensors instead of in-place updates, because a compiled backward pass recomputes ``before``.
             now = costs.detach().mean().to(self.total.dtype)
             self.total = torch.lerp(self.total, now, 1 - self.decay)
             self.weight = torch.lerp(self.weight, torch.ones_like(self.weight), 1 - self.decay)
         return before
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         return f"decay={self.decay}"
 
 
@@ -179,19 +179,19 @@ def score_function(
     baseline: float | Tensor | MovingAverage | str | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch"]:
-    r"""The mean cost of draws, with the score-function (REINFORCE) estimate as its gradient; unbiased.
+    r"""Return the mean cost of draws, whose gradient is the unbiased score-function (REINFORCE) estimate.
 
     .. math:: \nabla E f(k) \approx \frac1n \sum_{j=1}^n (f(k_j) - b_j)\, \nabla \log p(k_j) + \nabla f(k_j)
 
-    The last term is the gradient of f's own parameters, if it has any. f need not be differentiable in the draws.
+    The last term is the gradient in the parameters of f, if it has any. f need not be differentiable in the draws.
 
     Args:
-        f: Takes draws, ``(num_samples, *batch)`` or with one-hot values ``(num_samples, *batch, K)``, and returns one
-            cost for each, ``(num_samples, *batch)``.
-        distribution: A categorical distribution, ours or torch's own, or ``torch.distributions.Independent`` of one.
+        f: A function from draws, ``(num_samples, *batch)`` or one-hot ``(num_samples, *batch, K)``, to one cost for
+            each, ``(num_samples, *batch)``.
+        distribution: A categorical distribution of catnat or torch, or ``torch.distributions.Independent`` of one.
         num_samples: The number n of draws for every row.
-        baseline: What is subtracted from the costs, to lower the variance: nothing (None); a number, or a tensor that
-            broadcasts against the costs and must not depend on the draws; a :class:`MovingAverage`; or
+        baseline: A value to subtract from the costs, which lowers the variance: None for no baseline; a number, or a
+            tensor that broadcasts against the costs and does not depend on the draws; a :class:`MovingAverage`; or
             "leave-one-out", the mean cost of the other n - 1 draws.
         generator: The random generator; torch's default one if not given.
 
@@ -220,12 +220,12 @@ def score_function(
     costs, dtype = _costs(f, draws, log_prob.shape, log_prob.dtype)
     log_prob = _inputs.widen(log_prob)
     advantage = costs.detach() - _baseline(baseline, costs.detach())
-    # The second term is 0; its gradient is that of the score function.
+    # The second term is 0; its gradient is the score-function estimate.
     return _inputs.clamp_to_dtype((costs + advantage * (log_prob - log_prob.detach())).mean(0), dtype)
 
 
 def _check_baseline(baseline: object, num_samples: int) -> None:
-    """Before anything is drawn: is this a baseline, and are there draws enough for it?"""
+    """Raise unless ``baseline`` is valid and ``num_samples`` is large enough for it."""
     _checks.draws_for_baseline(num_samples, baseline)
     if not (baseline is None or isinstance(baseline, (str, int, float, Tensor, MovingAverage))):
         raise TypeError(
@@ -235,12 +235,12 @@ def _check_baseline(baseline: object, num_samples: int) -> None:
 
 
 def _baseline(baseline: float | Tensor | MovingAverage | str | None, costs: Tensor) -> float | Tensor:
-    """What to subtract from the costs, (n, *batch): something that broadcasts against them."""
+    """Return the value to subtract from the costs (n, *batch), which broadcasts against them."""
     if baseline is None:
         return 0.0
     if isinstance(baseline, MovingAverage):
         return baseline(costs)
-    if isinstance(baseline, str):  # the mean of the others
+    if isinstance(baseline, str):  # the mean of the other draws
         mean = costs.mean(0, keepdim=True)
         return mean - (costs - mean) / (costs.shape[0] - 1)
     if not isinstance(baseline, Tensor):
@@ -259,28 +259,28 @@ def _baseline(baseline: float | Tensor | MovingAverage | str | None, costs: Tens
 def unordered_set(
     f: Costs, distribution: td.Distribution, k: int, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, "*batch"]:
-    r"""The mean cost and its gradient from a set S of ``k`` distinct draws; unbiased (Kool, van Hoof & Welling 2020).
+    r"""Return an unbiased estimate of the mean cost from a set S of ``k`` distinct draws (Kool et al., 2020).
 
     .. math::
         E f \approx \sum_{s \in S} p_s R_s\, f(s), \qquad
         \nabla E f \approx \sum_{s \in S} \nabla p_s R_s
         \Bigl(f(s) - \sum_{s' \in S} p_{s'} R_{s s'}\, f(s')\Bigr)
 
-    :math:`R_s = P(S \mid s \text{ first}) / P(S)`, and :math:`R_{s s'}` is the same ratio for :math:`s'` once s has
-    been taken out, 1 for :math:`s' = s`. No class is evaluated twice, and the estimate is the mean over all orders in
-    which the set can be drawn. At k = K it is exact. The inner sum, a baseline, is there from k = 2 on.
+    :math:`R_s = P(S \mid s \text{ first}) / P(S)`, and :math:`R_{s s'}` is the same ratio for :math:`s'` after s has
+    been removed, 1 for :math:`s' = s`. The gradient is unbiased too. No class is evaluated twice, and the estimate is
+    the mean over all orders in which the set can be drawn. It is exact for k = K. The inner sum, for k > 1, is a
+    baseline.
 
     Args:
-        f: Takes classes, ``(k, *batch)`` or with one-hot values ``(k, *batch, K)``, and returns one cost for each,
-            ``(k, *batch)``. If fewer than k classes are possible it is evaluated at the first one again, and that
-            value is ignored.
-        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
-        k: How many distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
+        f: A function from classes, ``(k, *batch)`` or one-hot ``(k, *batch, K)``, to one cost for each, ``(k,
+            *batch)``. Costs of classes beyond the possible ones are ignored; there f takes the first class again.
+        distribution: A categorical distribution of catnat or torch, with classes or one-hot vectors as values.
+        k: The number of distinct classes, 1 to 8: the ratios are sums over 2^k subsets.
         generator: The random generator; torch's default one if not given.
 
     Returns:
-        The estimate, in the distribution's batch shape. It is unbiased, but not a mean: with costs far from 0 and
-        k < K it can lie outside their range.
+        The estimate, in the distribution's batch shape. It is not a mean of costs: for k < K and costs far from 0 it
+        can lie outside their range.
 
     Example:
         >>> import torch
@@ -297,12 +297,12 @@ def unordered_set(
     _checks.distinct(k, every.shape[-1])
     classes = _draw_distinct(categorical, k, generator)
     probs = every.gather(-1, classes)
-    possible = ~(probs <= 0)  # NaN must not pass for 0
+    possible = ~(probs <= 0)  # NaN must not be treated as 0
     evaluated = torch.where(possible, classes, classes.narrow(-1, 0, 1))  # the first draw is always possible
     evaluated = evaluated.movedim(-1, 0)
     costs, dtype = _costs(f, _values(categorical, evaluated), evaluated.shape, categorical.probs.dtype)
     costs, probs = costs.movedim(0, -1), torch.where(possible, probs, 0)
-    # What is not in the set, summed: 1 - p(S) would lose the digits of a small rest.
+    # The probabilities outside the set are summed, because 1 - p(S) would lose precision.
     first, second = _ratios(probs.detach(), every.detach().scatter(-1, classes, 0).sum(-1, keepdim=True))
     expected = probs.detach() * costs.detach()
     baseline = (second * expected.unsqueeze(-2)).sum(-1) if k > 1 else 0
@@ -312,13 +312,13 @@ def unordered_set(
 
 
 def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """R_s, (*batch, k), and R_ss', (*batch, k, k), of a set with ``probs`` where all other classes weigh ``rest``.
+    """Return R_s (*batch, k) and R_ss' (*batch, k, k) for a set S with ``probs``; the other classes sum to ``rest``.
 
-    W(U) is the probability that draws without replacement from all classes but U give the rest of the set, S - U. The
-    first of them is some s: W(U) = sum_s p_s / (1 - p(U)) W(U + s), from W(S) = 1 downwards. Impossible classes add
-    nothing, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s). Only ratios count, so
-    the W of the larger sets are divided by their largest before the next level is made of them: eight of a million
-    equally probable classes would underflow.
+    W(U) is the probability that draws without replacement from all classes outside U give the rest of the set, S - U.
+    The first draw is some s, so W(U) = sum_s p_s / (1 - p(U)) W(U + s), starting from W(S) = 1. Impossible classes are
+    ignored, as if they were not in the set. Then R_s = W(s) / W({}), and R_ss' = W(ss') / W(s). Only ratios matter, so
+    each level of W is divided by its largest entry before the next one. Otherwise the probability of eight of a
+    million equally probable classes would underflow.
     """
     levels, pairs = _subsets(probs.shape[-1], probs.device)
     single = larger_sets = inner = sets = torch.ones_like(rest)
@@ -334,18 +334,18 @@ def _ratios(probs: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _columns(values: Tensor, index: Tensor) -> Tensor:
-    """``values[..., index]`` for an index with two axes."""
+    """Return ``values[..., index]`` for an index with two axes."""
     return values.index_select(-1, index.flatten()).unflatten(-1, index.shape)
 
 
 def _quotient(above: Tensor, below: Tensor) -> Tensor:
-    """A ratio of probabilities. Only underflow makes one 0: such a set is never drawn."""
+    """Return a ratio of probabilities. A denominator is 0 only by underflow, for a set that is never drawn."""
     return above / torch.where(below > 0, below, 1)
 
 
 @constant
 def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """:func:`catnat.trees.tables.subsets` as tensors."""
+    """Return :func:`catnat.trees.tables.subsets` as tensors."""
     levels, pairs = tables.subsets(k)
     both = [
         (torch.as_tensor(members, device=device), torch.as_tensor(larger, device=device)) for members, larger in levels
@@ -354,15 +354,15 @@ def _subsets(k: int, device: torch.device) -> tuple[list[tuple[Tensor, Tensor]],
 
 
 def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, "*batch"]:
-    r"""The expected cost, summed over all classes: exact, and so is its gradient.
+    r"""Return the expected cost as a sum over all classes; the cost and its gradient are exact.
 
     .. math:: E f = \sum_k p_k f(k)
 
     Args:
-        f: Takes all classes at once on a new first axis, ``(K, *batch)`` or with one-hot values ``(K, *batch, K)``, and
-            returns one cost for each, ``(K, *batch)``. In place of a class of probability 0 it is given the most
-            probable one: it is never evaluated at an impossible class. Its value there is ignored.
-        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+        f: A function from all classes, ``(K, *batch)`` or one-hot ``(K, *batch, K)``, to one cost for each, ``(K,
+            *batch)``. It is never evaluated at an impossible class: a class of probability 0 is replaced by the most
+            probable one, and the cost there is ignored.
+        distribution: A categorical distribution of catnat or torch, with classes or one-hot vectors as values.
 
     Example:
         >>> import torch
@@ -373,7 +373,7 @@ def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, 
     """
     categorical = _categorical(distribution, "enumerate_exactly")
     probs = categorical.probs.movedim(-1, 0)
-    possible = ~(probs <= 0)  # NaN must not pass for 0
+    possible = ~(probs <= 0)  # NaN must not be treated as 0
     every = torch.arange(len(probs), device=probs.device).view(-1, *[1] * (probs.ndim - 1))
     classes = torch.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(categorical, classes), classes.shape, probs.dtype)
@@ -391,15 +391,15 @@ def sample_counts(
     sample_shape: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*samples_and_batch classes"]:
-    r"""How often each class comes up in ``total_count`` independent draws: a multinomial vector, at a cost of O(K).
+    r"""Draw how often each class occurs in ``total_count`` independent draws, a multinomial vector, in O(K).
 
-    The count is split in two by a binomial draw, for the two halves of the classes, and again within each half,
-    :math:`\lceil \log_2 K \rceil` times. No draw is made one by one, so the cost does not grow with their number.
+    The count is split by a binomial draw between the two halves of the classes, and again within each half,
+    :math:`\lceil \log_2 K \rceil` times. The cost does not depend on ``total_count``.
 
     Args:
-        distribution: A categorical distribution, ours or torch's own, with classes or one-hot vectors as values.
+        distribution: A categorical distribution of catnat or torch, with classes or one-hot vectors as values.
         total_count: The number of draws: an integer, or an integer tensor that broadcasts against the batch shape.
-        sample_shape: The shape of independent results, which stands before the batch shape.
+        sample_shape: The shape of independent results, which precedes the batch shape.
         generator: The random generator; torch's default one if not given.
 
     Returns:
@@ -423,7 +423,7 @@ def sample_counts(
     shape = (*_checks.shape_of_samples(sample_shape), *batch)
     counts = _total_count(total_count, batch, probs.device).expand(shape).unsqueeze(-1).double()
     for below, mass in zip(reversed(masses[:-1]), reversed(masses), strict=False):
-        # A side without mass has a fraction of exactly 0, and the side across from it of exactly 1.
+        # A side without mass gets a fraction of exactly 0, and the other side of exactly 1.
         fraction = below.unflatten(-1, (-1, 2)).select(-1, 1) / torch.where(mass > 0, mass, 1)
         right = _binomial(counts, fraction.expand_as(counts), generator)
         counts = torch.stack([counts - right, right], -1).flatten(-2)
@@ -456,25 +456,25 @@ def _total_count(total_count: int | Tensor, batch: Size, device: torch.device) -
     return count
 
 
-# ---- what they share ----
+# ---- helpers ----
 
 
 def _unwrapped(distribution: td.Distribution) -> td.Distribution:
-    """What ``Independent`` wraps: draws are the same, whichever axes are called a batch."""
+    """Return the distribution inside ``Independent``, whose draws are the same."""
     while isinstance(distribution, td.Independent):
         distribution = distribution.base_dist
     return distribution
 
 
 def _categorical(distribution: td.Distribution, name: str) -> td.Categorical | td.OneHotCategorical:
-    """The distribution, which must be categorical."""
+    """Return ``distribution`` if it is categorical, else raise."""
     if isinstance(distribution, (td.Categorical, td.OneHotCategorical)):
         return distribution
     hint = ""
     if isinstance(distribution, td.Independent):
         hint = (
-            " An Independent is one variable with as many outcomes as there are combinations of its parts: pass its "
-            "base_dist, if each part has a cost of its own, or use score_function."
+            " An Independent is one variable, whose outcomes are all combinations of its parts: pass its base_dist, if "
+            "each part has its own cost, or use score_function."
         )
     raise TypeError(
         f"`distribution` is a {type(distribution).__name__}, but {name} needs a categorical one: Catnat or "
@@ -483,7 +483,7 @@ def _categorical(distribution: td.Distribution, name: str) -> td.Categorical | t
 
 
 def _draw(distribution: td.Distribution, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """Draw values. torch's own distributions take no generator: with one, their classes are drawn here."""
+    """Draw values; with a generator, which torch's distributions do not take, their classes are drawn here."""
     distribution, sample_shape = _unwrapped(distribution), _checks.shape_of_samples(sample_shape)
     if generator is None:
         return distribution.sample(Size(sample_shape))
@@ -500,29 +500,29 @@ def _draw(distribution: td.Distribution, sample_shape: Sequence[int], generator:
 def _draw_distinct(
     categorical: td.Categorical | td.OneHotCategorical, k: int, generator: torch.Generator | None
 ) -> Int[Tensor, "*batch k"]:
-    """Draw k distinct classes one after the other; impossible ones come last."""
+    """Draw k distinct classes without replacement, in order; impossible classes come last."""
     return _gumbel_scores(categorical.probs, (), generator).topk(k).indices
 
 
 def _gumbel_scores(probs: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """Gumbel noise on log p: the classes in descending order are draws without replacement; -inf where p is 0."""
+    """Return log p plus Gumbel noise, -inf where p is 0; in descending order, classes are draws without replacement."""
     return gumbel_noise_on(_inputs.widen(probs.detach()).log(), None, sample_shape, generator)
 
 
 def _values(categorical: td.Categorical | td.OneHotCategorical, classes: Tensor) -> Tensor:
-    """Classes as values of the distribution: themselves, or one-hot vectors."""
+    """Return classes as values of the distribution: unchanged, or as one-hot vectors."""
     if not isinstance(categorical, td.OneHotCategorical):
         return classes
     return _one_hot(classes, categorical.event_shape[-1], categorical.probs.dtype)
 
 
 def _one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-    """One-hot vectors; torch's own function looks at the values, which transforms of ``torch.func`` do not allow."""
+    """Return one-hot vectors; torch's function reads the values, which transforms of ``torch.func`` do not allow."""
     return (classes.unsqueeze(-1) == torch.arange(num_classes, device=classes.device)).to(dtype)
 
 
 def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:
-    """The values of f at the draws, and the dtype of a result: ``dtype``, or f's if that is wider."""
+    """Return the costs f(draws), and the dtype of a result: ``dtype`` promoted with that of the costs."""
     costs = f(draws)
     _inputs.check_tensor(costs, "f(draws)")
     if costs.shape != needed:

@@ -1,4 +1,4 @@
-"""The functions: what softmax, log_softmax and cross_entropy are for logits, on a tree of binary decisions."""
+"""Functions of scores on a tree, the counterparts of softmax, log_softmax and cross_entropy for logits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from catnat.torch._lookup import plan_for
 from catnat.torch._plan import Plan, look_up
 from catnat.trees.tree import Tree
 
-# Up to this many numbers the overhead of an operation outweighs its work.
+# Up to this many numbers the overhead of an operation exceeds its work.
 _FEW = 1 << 14
 
 
@@ -28,17 +28,17 @@ def catnat(
     *,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
-    r"""The probability of every class, the counterpart of ``torch.softmax``.
+    r"""Return the probability of every class, the counterpart of ``torch.softmax``.
 
     .. math:: p_k = \prod_{i \in \mathrm{path}(k)} a(s_i)^{b_i} (1 - a(s_i))^{1 - b_i}
 
-    Probabilities are exactly 0 where the natural activation is certain.
+    With the natural activation, a class is exactly 0 if its path takes a branch of probability 0.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        dim: The axis of the nodes, which becomes the axis of the classes.
+        dim: The axis of the nodes, which is that of the classes in the result.
 
     Example:
         >>> import torch
@@ -61,18 +61,18 @@ def log_catnat(
     *,
     dim: int = -1,
 ) -> Float[Tensor, "*batch classes"]:
-    r"""The log-probability of every class, the counterpart of ``torch.log_softmax``; always finite.
+    r"""Return the log-probability of every class, the counterpart of ``torch.log_softmax``; always finite.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
-    A branch of the natural activation counts at least the machine epsilon of the computing dtype, so that a class of
-    probability 0 keeps a finite log-probability; the sigmoid has no floor.
+    Branch probabilities of the natural activation are floored at the machine epsilon of the computing dtype, so a class
+    of probability 0 has a finite log-probability. The sigmoid has no floor.
 
     Args:
         scores: One score per inner node of the tree (K-1, not K) along ``dim``.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        dim: The axis of the nodes, which becomes the axis of the classes.
+        dim: The axis of the nodes, which is that of the classes in the result.
 
     Example:
         >>> import torch
@@ -93,17 +93,17 @@ def log_prob(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*samples_and_batch"]:
-    r"""The log-probability of given classes.
+    r"""Return the log-probability of given classes.
 
     .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
 
-    Above 64 classes only the nodes on their paths are read: the cost grows with the depth of the tree, not with K. (A
-    tree deeper than 64 levels is summed densely.)
+    Above 64 classes only the nodes on their paths are read, and the cost grows with the depth of the tree, not with K.
+    On trees deeper than 64 levels all classes are computed.
 
     Args:
         scores: One score per inner node on the last axis.
-        classes: Class indices, broadcast against the batch shape of ``scores``; further axes may stand before it.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        classes: Class indices, broadcast against the batch shape of ``scores``, with optional leading sample axes.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -118,7 +118,7 @@ def log_prob(
 
 
 def log_prob_of(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor:
-    """:func:`log_prob` of a plan: along paths, or picked from all classes."""
+    """Compute :func:`log_prob` for a plan, along paths or from all classes."""
     if not plan.walks:
         return pick(_fused.log_probs(plan, scores), classes)
     queries, back = _inputs.behind_batch(classes, scores.shape[:-1])
@@ -134,7 +134,7 @@ def log_prob_of(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor:
 
 
 def pick(values: Tensor, classes: Tensor) -> Tensor:
-    """``values`` at ``classes`` of the last axis, the axes before it broadcast."""
+    """Return ``values`` at the indices ``classes`` of the last axis; the other axes are broadcast."""
     index = classes.unsqueeze(-1)
     if values.shape[:-1] != classes.shape:
         batch = torch.broadcast_shapes(values.shape[:-1], classes.shape)
@@ -154,16 +154,16 @@ def sample(
     sample_shape: Sequence[int] = (),
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*samples_and_batch"]:
-    """Draw classes by walking down from the root, one uniform number a level.
+    """Draw classes by walking down from the root, with one uniform number per level.
 
-    The cost grows with the depth of the tree, not with K; there is no limit on the number of classes. A class of
-    probability 0 is never drawn. Scores are not checked: one that is NaN takes the branch no. (:class:`Catnat` raises.)
+    The cost grows with the depth of the tree, not with K, and K is not limited. A class of probability 0 is never
+    drawn. Scores are not checked: a NaN score takes the branch no, whereas :class:`Catnat` raises.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        sample_shape: The shape of independent draws, which stands before the batch shape in the result.
+        sample_shape: The shape of independent draws, which precedes the batch shape in the result.
         generator: The random generator; torch's default one if not given.
 
     Example:
@@ -179,13 +179,13 @@ def sample(
 
 
 def draw(plan: Plan, scores: Tensor, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """:func:`sample` of a plan, from scores without a graph."""
+    """Compute :func:`sample` for a plan, from detached scores."""
     batch, count = scores.shape[:-1], math.prod(sample_shape)
     drawn = _fused.draw(plan, scores, count, generator)
     if drawn is not None:
         return drawn.view((*sample_shape, *batch))
     if plan.tree.num_classes <= 2 or (plan.small and scores.numel() * count <= _FEW):
-        # A branch at every node, and the one leaf that all branches on its path lead to.
+        # Draw a branch at every node, and return the leaf to which these branches lead.
         yes = plan.branches.yes_probs(scores)
         branches = _walk.rand((*sample_shape, *yes.shape), yes, generator) < yes
         return _dense.chosen_leaf(plan, branches.to(yes.dtype))
@@ -204,15 +204,15 @@ def sample_without_replacement(
     *,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "*batch k"]:
-    r"""Draw ``k`` distinct classes, in the order of drawing one after the other without putting any back.
+    r"""Draw ``k`` distinct classes without replacement, in the order in which they are drawn.
 
     The order has the Plackett-Luce distribution, :math:`\prod_j p_{c_j} / (1 - p_{c_1} - \dots - p_{c_{j-1}})`. Gumbel
     maxima are split from the root down, so the cost is O(k depth). Classes of probability 0 come last.
 
     Args:
         scores: One score per inner node on the last axis.
-        k: How many classes, at most K.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        k: The number of classes to draw, at most K.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
         generator: The random generator; torch's default one if not given.
 
@@ -236,17 +236,17 @@ def mode(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Int[Tensor, "*batch"]:
-    """The most probable class: the argmax over all K. A greedy walk down the tree can end at another class.
+    """Return the most probable class, the argmax over all K. A greedy walk down the tree can end at another class.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
         >>> import torch
         >>> from catnat.torch import mode
-        >>> # most go right at the root, and split evenly there
+        >>> # yes is more probable at the root, but it has two equal classes
         >>> mode(torch.tensor([0.2, 1.0, 0.0]))
         tensor(1)
     """
@@ -259,13 +259,13 @@ def entropy(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""The entropy in nats.
+    r"""Return the entropy in nats.
 
     .. math:: H(p) = -\sum_k p_k \log p_k = \sum_i P(i)\, h(a_i), \qquad h(a) = -a \log a - (1 - a) \log(1 - a)
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -280,7 +280,7 @@ def entropy(
 
 
 def entropy_of(exact: Tensor) -> Tensor:
-    """The entropy of log-probabilities that are not floored."""
+    """Return the entropy of log-probabilities without a floor."""
     return -(exact.exp() * exact).sum(-1)
 
 
@@ -290,16 +290,16 @@ def kl_divergence(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""The Kullback-Leibler divergence between two score vectors on one tree.
+    r"""Return the Kullback-Leibler divergence between two score vectors on one tree, in nats.
 
     .. math:: KL(p \| q) = \sum_k p_k \log \frac{p_k}{q_k} = \sum_i P_p(i)\, kl(a_i \| b_i)
 
-    Finite: where q gives a class probability 0, its floored log-probability counts.
+    It is always finite: if q gives a class probability 0, its floored log-probability is used.
 
     Args:
-        p_scores: Scores of the distribution the expectation is under.
-        q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        p_scores: Scores of the distribution p, under which the expectation is taken.
+        q_scores: Scores of the distribution q, broadcast against ``p_scores``.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -317,7 +317,7 @@ def kl_divergence(
 
 
 def divergence_of(p_exact: Tensor, q_logs: Tensor) -> Tensor:
-    """KL(p || q) of log-probabilities, those of p not floored and those of q finite."""
+    """Return KL(p || q) from the log-probabilities of p without a floor and finite log-probabilities of q."""
     return (p_exact.exp() * (p_exact - q_logs)).sum(-1)
 
 
@@ -332,26 +332,26 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, "..."]:
-    """Cross-entropy, the counterpart of ``torch.nn.functional.cross_entropy``: it takes K-1 scores, not K logits.
+    """Return the cross-entropy of K-1 scores, the counterpart of ``torch.nn.functional.cross_entropy`` for K logits.
 
-    **With the natural activation the loss depends on the dtype.** A branch counts at least the machine epsilon, so a
-    target of probability exactly 0, whose true loss is infinite, costs 16 nats in float32 and 36 in float64. Report the
-    fraction of such rows with it: ``(catnat(scores, tree, "natural").gather(-1, target[:, None]) == 0).mean(dtype=
-    float)``. The sigmoid has no floor.
+    **With the natural activation the loss depends on the dtype.** Branch probabilities are floored at the machine
+    epsilon. A target of probability exactly 0, whose true loss is infinite, costs 16 nats in float32 and 36 in float64.
+    Report the fraction of such rows with the loss: ``(catnat(scores, tree, "natural").gather(-1, target[:, None]) ==
+    0).mean(dtype=float)``. The sigmoid has no floor.
 
-    Above 64 classes, with class indices and no label smoothing, only the targets' paths are read. The mean over nothing
-    (every target ignored) is 0, where torch returns NaN.
+    Above 64 classes, with class indices and no label smoothing, only the paths of the targets are read. If every target
+    is ignored the mean is 0, where torch returns NaN.
 
     Args:
         scores: Shape (K-1,), (N, K-1) or (N, K-1, d1, d2, ...).
-        target: Class indices, (), (N,) or (N, d1, ...), or class probabilities, in the shape of ``scores`` with K for
-            K-1.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        target: Class indices, (), (N,) or (N, d1, ...), or class probabilities, in the shape of ``scores`` with K in
+            place of K-1.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
         weight: A factor per class.
         ignore_index: A class index whose targets are ignored.
         reduction: "none", "mean" (weighted as torch does) or "sum".
-        label_smoothing: The fraction of the target spread evenly over all classes.
+        label_smoothing: The fraction of the target that is spread evenly over all classes.
 
     Example:
         >>> import torch
@@ -389,7 +389,7 @@ def cross_entropy(
 def _losses_of_probs(
     plan: Plan, scores: Tensor, target: Tensor, weight: Tensor | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of every element, and what the mean divides by: their number."""
+    """Return the loss of every element, and the divisor of the mean: the number of elements."""
     num_classes = plan.tree.num_classes
     needed = (*scores.shape[:-1], num_classes)
     if target.ndim < scores.ndim:
@@ -421,7 +421,7 @@ def _check_shape_of_classes(scores: Tensor, classes: Tensor) -> None:
 
 
 def _nll_loss(plan: Plan, scores: Tensor, classes: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    """Torch's own loss, for classes on the last axis of any batch. A mean over nothing is 0 rather than NaN."""
+    """Apply torch's ``nll_loss``, with classes on the last axis; if all targets are ignored the mean is 0."""
     every = _fused.log_probs(plan, _inputs.widen(scores))
     rows = every if every.ndim <= 2 else every.reshape(-1, every.shape[-1])
     targets = classes if classes.ndim <= 1 else classes.reshape(-1)
@@ -431,7 +431,7 @@ def _nll_loss(plan: Plan, scores: Tensor, classes: Tensor, ignore_index: int, re
         _inputs.explain_classes(error, classes, every.shape[-1], ignore_index)
         raise
     if reduction == "mean":
-        with torch.no_grad():  # the gradient of a mean over nothing is 0 already: one step of autograd less
+        with torch.no_grad():  # its gradient is already 0, and autograd records one step less
             loss.masked_fill_((targets == ignore_index).all(), 0)
     return loss.view(classes.shape) if reduction == "none" else loss
 
@@ -439,7 +439,7 @@ def _nll_loss(plan: Plan, scores: Tensor, classes: Tensor, ignore_index: int, re
 def _losses_of_classes(
     plan: Plan, scores: Tensor, classes: Tensor, weight: Tensor | None, smoothing: float, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """The loss of every element, and what the mean divides by: the weight of the targets that count."""
+    """Return the loss of every element, and the divisor of the mean: the total weight of targets not ignored."""
     counts = classes != ignore_index
     targets = torch.where(counts, classes, 0)
     wide = _inputs.widen(scores)
@@ -450,5 +450,5 @@ def _losses_of_classes(
     if every is not None:
         spread = (every if weight is None else every * weight).sum(-1) / plan.tree.num_classes
         losses = (1 - smoothing) * losses - smoothing * spread
-    # A choice, not a product with 0, which NaN scores of an ignored row would survive.
+    # `torch.where` and not a product with 0, because scores of an ignored row may be NaN.
     return torch.where(counts, losses, 0), torch.where(counts, weights, 0).sum()

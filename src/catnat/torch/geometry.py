@@ -1,4 +1,4 @@
-"""The geometry of the scores: Fisher information, natural gradients, steps of a given KL divergence, distances."""
+"""The geometry of scores: Fisher information, natural gradients, steps of a given KL divergence and distances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "softmax_natural_gradient",
 ]
 
-# How often kl_step compares its step with the given divergence.
+# The number of iterations in which kl_step corrects the length of its step.
 _ROUNDS = 8
 
 # ---- the Fisher matrix ----
@@ -38,11 +38,11 @@ def reach(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The probability :math:`P(i)` of reaching each node: the sum of the probabilities of the leaves below it.
+    r"""Return the probability :math:`P(i)` of reaching each node, the sum of the probabilities of the leaves below it.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -60,11 +60,11 @@ def saturated(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Bool[Tensor, "*batch nodes"]:
-    """Which nodes are saturated: one branch has probability 0, and the score gets no gradient.
+    """Return which nodes are saturated: one branch has probability 0, and the score gets no gradient.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -81,16 +81,16 @@ def fisher_diagonal(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The diagonal of the Fisher information matrix of the scores; every other entry is zero.
+    r"""Return the diagonal of the Fisher information matrix of the scores; every other entry is zero.
 
     .. math:: G_{ii} = P(i)\,\frac{a'(s_i)^2}{a(s_i)(1 - a(s_i))}
 
-    For the sigmoid that is :math:`P(i)\, a_i (1 - a_i)`, for the natural activation :math:`P(i)\, (\pi / A)^2` inside
-    the band and 0 outside. This is the metric of the *scores*, not of the weights of a network behind them.
+    For the sigmoid this is :math:`P(i)\, a_i (1 - a_i)`, for the natural activation :math:`P(i)\, (\pi / A)^2` inside
+    the band and 0 outside. This is the metric of the *scores*, not of the weights of a network that computes them.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -112,15 +112,15 @@ def log_abs_det_jacobian(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""The log-determinant of the Jacobian matrix of the first K-1 probabilities in the scores; finite.
+    r"""Return log |det J|, with J the Jacobian of the first K-1 probabilities with respect to the scores; finite.
 
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
 
-    Any K-1 of the probabilities have the same determinant. Bijections onto the simplex need it.
+    Any K-1 of the probabilities have the same determinant. It is needed for bijections onto the simplex.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -137,9 +137,9 @@ def log_abs_det_jacobian(
 
 
 def _log_slope(plan: Plan, scores: Tensor, no: Tensor, yes: Tensor) -> Tensor:
-    """The logarithm of the log-odds' slope, a' / (a (1 - a)).
+    """Return the logarithm of the derivative of the log-odds, a' / (a (1 - a)).
 
-    By formula where there is one: forward differentiation takes ten times as long, and HMC needs this at every step.
+    Built-in activations have a formula: forward differentiation takes ten times as long, and HMC calls this every step.
     """
     activation = plan.activation
     if type(activation) is sigmoid:
@@ -152,7 +152,7 @@ def _log_slope(plan: Plan, scores: Tensor, no: Tensor, yes: Tensor) -> Tensor:
         return yes - no
 
     slope = torch.func.jvp(log_odds, (scores,), (torch.ones_like(scores),))[1]
-    moves = slope > 0  # where it is 0 the branches are far enough down
+    moves = slope > 0  # if the slope is 0, the log-probability of a branch is already very small
     return torch.where(moves, slope, 1).log()
 
 
@@ -170,23 +170,23 @@ def natural_gradient(
     *,
     damping: float = 0.0,
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The scores themselves; their gradient is replaced by the natural gradient in the backward pass.
+    r"""Return the scores unchanged; the backward pass replaces their gradient by the natural gradient.
 
     .. math:: g_i \;\mapsto\; \frac{g_i}{G_{ii} + \text{damping}}
 
     with :math:`G_{ii}` of :func:`fisher_diagonal`. Because the Fisher matrix is diagonal, this is its full inverse.
-    Where :math:`G_{ii} = 0`, at a saturated node, the gradient is 0 for every damping, also the gradient of other parts
-    of the loss. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for second
-    derivatives.
+    Where :math:`G_{ii} = 0`, at a saturated node, the gradient is 0 for every damping, even if other terms of the loss
+    have a gradient there. The factor is at most :math:`1 / \sqrt{\text{tiny}}`, 9e18 in float32, and a constant for
+    second derivatives.
 
-    This is the natural gradient of the *scores*. The weights of a network behind them see it through their own chain
-    rule, and that is not the natural gradient of the weights.
+    This is the natural gradient of the *scores*. The weights of a network that computes the scores get it through the
+    chain rule, which does not give the natural gradient of the weights.
 
     Args:
         scores: One score per inner node on the last axis.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
-        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every entry of the Fisher diagonal. It bounds the factor by 1 / damping.
 
     Example:
         >>> import torch
@@ -207,18 +207,17 @@ def natural_gradient(
 def softmax_natural_gradient(
     logits: Float[Tensor, "*batch classes"], *, damping: float = 0.0
 ) -> Float[Tensor, "*batch classes"]:
-    r"""The logits themselves; their gradient is replaced by softmax's natural gradient in the backward pass.
+    r"""Return the logits unchanged; the backward pass replaces their gradient by softmax's natural gradient.
 
-    The control for :func:`natural_gradient`: softmax has a natural gradient at O(K) cost too. Its Fisher matrix is
-    :math:`F = \mathrm{diag}(p) - p p^T`, and for a gradient that sums to zero, which that of every function of the
-    probabilities does,
+    This is the baseline for :func:`natural_gradient`: softmax also has a natural gradient in O(K). Its Fisher matrix is
+    :math:`F = \mathrm{diag}(p) - p p^T`. For a gradient that sums to zero, as for every function of the probabilities,
 
     .. math:: (F + \text{damping}\, I)^{+} g = \frac{g - p\, c}{p + \text{damping}}, \qquad
         c = \frac{\sum_k g_k / (p_k + \text{damping})}{\sum_k p_k / (p_k + \text{damping})}
 
-    Without damping that is :math:`g/p` less its mean. Where other parts of a loss see the sum of the logits,
-    :math:`g - p \sum_k g_k` takes the place of :math:`g`: the gradient of that loss at normalized logits. Classes whose
-    probability is 0 do not count and get gradient 0.
+    Without damping this is :math:`g/p` minus its mean. If the loss depends on the sum of the logits, :math:`g` is
+    replaced by :math:`g - p \sum_k g_k`, the gradient of the loss as a function of normalized logits. Classes of
+    probability 0 are ignored and get gradient 0.
 
     Args:
         logits: One logit per class on the last axis; -inf is a class of probability 0.
@@ -242,7 +241,7 @@ def softmax_natural_gradient(
     computed = _inputs.widen(logits)
     constant = computed.detach()
     p = constant.softmax(-1)
-    # What stands in the forward pass is transposed in the backward one, so here stands the transpose of the formula.
+    # The backward pass applies the transpose of this linear map, so the map is the transpose of the formula.
     change = (computed - constant).masked_fill(p == 0, 0.0)
     inverse = _inverse(p, damping)
     weights = p * inverse
@@ -251,7 +250,7 @@ def softmax_natural_gradient(
 
 
 def _inverse(fisher: Tensor, damping: float) -> Tensor:
-    """``1 / (fisher + damping)``, bounded, and 0 where ``fisher`` is."""
+    """Return ``1 / (fisher + damping)``, bounded, and 0 where ``fisher`` is 0."""
     smallest = math.sqrt(torch.finfo(fisher.dtype).tiny)
     return (fisher > 0).to(fisher.dtype) / (fisher + damping).clamp(min=smallest)
 
@@ -271,24 +270,24 @@ def kl_step(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch nodes"]:
-    r"""The step along minus the natural gradient that moves the distribution by a KL divergence of ``kl``.
+    r"""Return the step along the negative natural gradient that changes the distribution by a KL divergence of ``kl``.
 
     .. math:: \Delta_i = -t\, g_i / G_{ii}, \qquad KL(p_{s} \| p_{s + \Delta}) = \text{kl}
 
-    Add it to the scores: it is the step of a trust region, row by row. The length :math:`t` starts at its second-order
-    value :math:`\sqrt{2\,\text{kl} / \sum_i g_i^2 / G_{ii}}` and is corrected in a few rounds, up to four times that
-    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all living nodes gets a zero step.
-    No gradient flows through this function.
+    Add it to the scores: it is a trust-region step for each row. The length :math:`t` starts at its second-order value
+    :math:`\sqrt{2\,\text{kl} / \sum_i g_i^2 / G_{ii}}` and is corrected in a few iterations, up to four times that
+    value. Only the direction of ``gradient`` matters. A row whose gradient is 0 at all unsaturated nodes gets a zero
+    step. The function is not differentiable: its result is detached.
 
-    In float64 a step of 0.001 or less is met within 0.002%. Larger steps of the natural activation can reach the edges
-    of its bands and miss ``kl`` by a factor of three in some rows. In float32 the rounding of the divergence, about
-    1e-7, is the limit.
+    In float64 the divergence of a step with ``kl`` of 0.001 or less is accurate within 0.002%. Larger steps of the
+    natural activation can reach band edges and miss ``kl`` by a factor of three in some rows. In float32 the rounding
+    error of the divergence, about 1e-7, is the limit.
 
     Args:
         scores: One score per inner node on the last axis.
-        gradient: The gradient of a loss in the scores, in their shape; the plain one, not the natural one.
+        gradient: The gradient of a loss in the scores, in their shape; not the natural gradient.
         kl: The divergence of the step, positive: a number, or one per row in the batch shape of ``scores``.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -308,18 +307,18 @@ def kl_step(
             "the gradient of a loss in the scores."
         )
     limit = math.sqrt(torch.finfo(computed.dtype).max)
-    wanted = _checked_kl(kl, computed).clamp(max=limit)  # no two distributions are that far apart
+    wanted = _checked_kl(kl, computed).clamp(max=limit)  # larger than any divergence
     if plan.tree.num_nodes == 0:
         return torch.zeros_like(scores)
     inverse = _inverse(_information(plan, computed), 0.0)
     living = gradient.detach().to(computed.dtype).masked_fill(inverse == 0, 0.0)
     largest = living.abs().amax(-1, keepdim=True)
-    gradient = living / largest.masked_fill(largest == 0, 1.0)  # so that no square overflows or vanishes
+    gradient = living / largest.masked_fill(largest == 0, 1.0)  # so that squares neither overflow nor underflow
     natural = gradient * inverse
     square = (gradient * natural).sum(-1)
     length = (2 * wanted / square.masked_fill(square == 0, math.inf)).sqrt().clamp(max=limit / 8)
     shortest, longest = torch.zeros_like(length), 4 * length
-    # Below this a divergence is mostly rounding error, and the length stays as it is.
+    # A smaller divergence is mostly rounding error, and the length is then not changed.
     noise = 512 * torch.finfo(computed.dtype).eps
     here = _fused.log_probs(plan, computed, floored=False)
     for _ in range(_ROUNDS):
@@ -327,13 +326,13 @@ def kl_step(
         too_far = found > wanted
         shortest, longest = torch.where(too_far, shortest, length), torch.where(too_far, length, longest)
         guess = length * ((wanted + noise) / (found.clamp(min=0) + noise)).sqrt()
-        # At most half of the way to a length known as too short or too long: near an edge the guesses jump.
+        # Go at most half of the way to a length that is too short or too long, because guesses jump near a band edge.
         length = guess.clamp((length + shortest) / 2, (length + longest) / 2)
     return _inputs.clamp_to_dtype(-length.unsqueeze(-1) * natural, scores.dtype)
 
 
 def _checked_kl(kl: float | Tensor, scores: Tensor) -> Tensor:
-    """``kl`` with one entry per row of ``scores``."""
+    """Return ``kl`` as a checked tensor with one entry per row of ``scores``."""
     batch = scores.shape[:-1]
     if not isinstance(kl, Tensor):
         if not 0 < kl < math.inf:
@@ -360,19 +359,19 @@ def fisher_rao_distance(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""The length of the shortest way between two distributions, measured by the Fisher information.
+    r"""Return the Fisher-Rao distance, the length of the shortest path between two distributions.
 
     .. math:: d(p, q) = 2 \arccos \sum_k \sqrt{p_k q_k} = 4 \arcsin \tfrac12 \lVert \sqrt p - \sqrt q \rVert
 
     Square roots of probabilities lie on a sphere, and this is twice the angle between them: 0 if p = q, and
-    :math:`\pi` if no class is possible under both. For near distributions :math:`d^2 \approx \sum_i G_{ii} \Delta_i^2
-    \approx 2\, KL`. It is the distance in the space of all distributions: the tree does not matter. The second form is
-    computed, which keeps its digits where p and q are close. The gradient at p = q is 0.
+    :math:`\pi` if no class is possible under both. If p and q are close, :math:`d^2 \approx \sum_i G_{ii} \Delta_i^2
+    \approx 2\, KL`. It is a distance in the space of all distributions, so it does not depend on the tree. The second
+    form is computed, which is more accurate if p and q are close. The gradient at p = q is 0.
 
     Args:
         p_scores: Scores of one distribution.
         q_scores: Scores of the other distribution, broadcast against ``p_scores``.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
+        tree: The tree, or the number of classes K for ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
 
     Example:
@@ -388,6 +387,6 @@ def fisher_rao_distance(
     square = (p_root - q_root).square().sum(-1)
     same = square == 0
     distance = 4 * torch.asin(square.masked_fill(same, 1.0).sqrt() / 2)
-    distance = distance + (distance.clamp(max=math.pi) - distance).detach()  # a rounding error beyond
+    distance = distance + (distance.clamp(max=math.pi) - distance).detach()  # rounding can exceed pi
     dtype = torch.promote_types(_inputs.returned_dtype(p_scores), _inputs.returned_dtype(q_scores))
     return distance.masked_fill(same, 0.0).to(dtype)

@@ -1,4 +1,4 @@
-"""The last layer for very many classes: a loss, a draw and a search that read a path's rows and no others."""
+"""Last layers for very many classes: a loss, draws and a search that read only the rows of the paths they need."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class HeadOutput(NamedTuple):
     output: Float[Tensor, "*batch"]
     """The log-probability of every target."""
     loss: Float[Tensor, ""]
-    """Their mean, negative."""
+    """The negative mean of ``output``, weighted by class and without ignored targets."""
 
 
 class RowReader(NamedTuple):
-    """Scores that are made where they are read: an input times the node's row of weights."""
+    """A reader that computes scores when they are read, as products of the input and a node's row of weights."""
 
     input: Tensor
     weight: Tensor
@@ -77,20 +77,20 @@ class RowReader(NamedTuple):
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the dtype and device to compute in."""
+        """A tensor with the computing dtype and the device of the input."""
         return self.input.new_empty((), dtype=_inputs.computing_dtype(self.input.dtype))
 
     def select(self, rows: Tensor) -> RowReader:
-        """The same for some of the inputs."""
+        """Return a reader of the given rows of the input."""
         return self._replace(input=self.input[rows])
 
     def at(self, nodes: Tensor) -> Tensor:
-        """The scores at ``nodes``, whose leading axes are the input's batch."""
+        """Return the scores at ``nodes``, whose leading axes are the input's batch."""
         rows = F.embedding(nodes, self.weight, sparse=self.sparse).flatten(self.input.ndim - 1, -2)
         return self._with_bias(torch.matmul(rows, self.input.unsqueeze(-1)).view(nodes.shape), nodes)
 
     def each(self, row: Tensor, node: Tensor) -> Tensor:
-        """One score an entry: of the input ``row`` at ``node``."""
+        """Return one score per entry of ``row`` and ``node``: that of the input row at the node."""
         weights = F.embedding(node, self.weight, sparse=self.sparse)
         return self._with_bias((weights * self.input.index_select(0, row)).sum(-1), node)
 
@@ -101,43 +101,43 @@ class RowReader(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """The nodes on the way to some classes, as a list without gaps: for trees whose paths differ in length."""
+    """The nodes on the paths to some classes, as a list without padding, for trees whose paths differ in length."""
 
-    shape: torch.Size  # of the classes, (rows, n)
-    query: Tensor  # whose path an entry is on: a place in the flattened classes
-    node: Tensor
-    bit: Tensor
+    shape: torch.Size  # the shape of the classes, (rows, n)
+    query: Tensor  # for each entry, the index of its path in the flattened classes
+    node: Tensor  # the node of each entry
+    bit: Tensor  # the branch taken there, 0 or 1
 
     @classmethod
     def to(cls, classes: Tensor, plan: Plan) -> Paths:
-        """The paths to ``classes``."""
+        """Return the paths to ``classes``."""
         index, bits = _walk.path(plan, classes.flatten())
         on_path = index >= 0
         return cls(classes.shape, on_path.nonzero()[:, 0], index[on_path], bits[on_path])
 
     @property
     def row(self) -> Tensor:
-        """The row of the input that every entry belongs to."""
+        """The row of the input to which each entry belongs."""
         return torch.div(self.query, self.shape[1], rounding_mode="floor")
 
     def log_prob(self, plan: Plan, scores: Tensor) -> Tensor:
-        """The sums of the branches' log-probabilities, (rows, n), from the scores of all entries."""
+        """Return the log-probability of each class, (rows, n), from the scores of all entries."""
         no, yes = plan.branches.at(self.node).log_probs(scores, floored=True)
         branches = torch.where(self.bit == 1, yes, no)
         return branches.new_zeros(self.shape.numel()).index_add(0, self.query, branches).view(self.shape)
 
 
 _NEEDS_TARGET = (
-    "A head is called with features and their targets, and returns log-probabilities and the loss, as "
-    "torch.nn.AdaptiveLogSoftmaxWithLoss does. Without targets there are distribution(input), log_probs(input), "
-    "predict(input) and topk(input, k)."
+    "A head takes features and their targets, and returns log-probabilities and the loss, as "
+    "torch.nn.AdaptiveLogSoftmaxWithLoss does. Without targets call distribution(input), log_probs(input), "
+    "predict(input) or topk(input, k)."
 )
 
 
 class PathHead(TreeLayer):
-    """What heads have in common: they walk the tree, and read the rows on the way.
+    """Base class of heads that walk the tree and read only the rows on their paths.
 
-    A subclass defines where the rows are: ``_log_prob`` and ``_walk``.
+    A subclass defines how rows are read, in ``_log_prob`` and ``_walk``.
     """
 
     class_weights: Tensor | None
@@ -163,22 +163,22 @@ class PathHead(TreeLayer):
         return plan_for(input, self.tree, self.activation, self.tree.num_classes - 1)
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        """The log-probabilities of ``classes``, (rows, n), in the dtype to compute in."""
+        """Return the log-probabilities of ``classes``, (rows, n), in the computing dtype."""
         raise NotImplementedError
 
     def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
-        """What ``walk`` finds on the nodes of ``input``, without gradients."""
+        """Call ``walk`` with a reader of the scores of ``input``, without gradients, and return its result."""
         raise NotImplementedError
 
     @_checks.needs(target=_NEEDS_TARGET)
     def forward(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> HeadOutput:
-        """The log-probability of every target, 0 for ignored ones, and the loss."""
+        """Return the log-probability of every target, 0 for ignored targets, and the loss."""
         self._check_input(input)
         target = _inputs.class_indices(target, "target")
         _checks.one_class_per_row(target.shape, input.shape)
         counts = target != self.ignore_index
         classes = torch.where(counts, target, 0)
-        found = torch.where(counts, self._log_probs_of(input, classes), 0)  # whatever the features are
+        found = torch.where(counts, self._log_probs_of(input, classes), 0)  # also if their features are NaN
         weights = counts.to(found.dtype)
         if self.class_weights is not None:
             weights = weights * look_up(self.class_weights.to(found.dtype), classes)
@@ -187,14 +187,14 @@ class PathHead(TreeLayer):
         return HeadOutput(_inputs.as_returned(found, input), _inputs.as_returned(loss, input))
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
-        """The loss of targets alone: the mean of their negative log-probabilities."""
+        """Return only the loss, the mean negative log-probability of the targets."""
         loss: Tensor = self(input, target).loss
         return loss
 
     def log_prob_of(
         self, input: Float[Tensor, "*batch features"], classes: Int[Tensor, "*batch_and_more"]
     ) -> Float[Tensor, "*batch_and_more"]:
-        """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
+        """Return the log-probability of classes whose leading axes are the input's batch, reading only their paths."""
         self._check_input(input)
         classes = _inputs.class_indices(classes, "classes")
         _checks.classes_of_rows(classes.shape, input.shape)
@@ -222,14 +222,14 @@ class PathHead(TreeLayer):
         valid_classes: Int[Tensor, "*#batch some"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Int[Tensor, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; reads the rows on the way alone.
+        """Draw classes by walking down from the root, reading only the rows on the paths.
 
         Args:
             input: Features.
-            sample_shape: The shape of independent draws, which stands before the batch shape in the result.
-            valid_classes: Draw among these alone, conditioned on them, as with the mask of :class:`Catnat`: indices
-                (..., m) for all rows or for each, padded with -1. Their m paths are read, whatever K is. What was drawn
-                has the log-probability ``head.log_prob_of(input, valid_classes).log_softmax(-1)`` at its place.
+            sample_shape: The shape of independent draws, which precedes the batch shape in the result.
+            valid_classes: The classes to draw from, as with the mask of :class:`Catnat`: indices (m,) for all rows, or
+                (..., m) for each row, padded with -1. Only their m paths are read, for any K. The log-probabilities of
+                these classes are then ``head.log_prob_of(input, valid_classes).log_softmax(-1)``.
             generator: The random generator; torch's default one if not given.
 
         Example:
@@ -250,7 +250,7 @@ class PathHead(TreeLayer):
         return _inputs.samples_first(drawn, sample_shape)
 
     def _among(self, valid_classes: Tensor, input: Tensor) -> Tensor:
-        """Checked classes to draw from, for every row of the input."""
+        """Return the checked classes to draw from, for every row of the input."""
         on_cpu = valid_classes.device.type == "cpu" if isinstance(valid_classes, Tensor) else True
         found = _options.checked_indices(valid_classes, self.tree.num_classes, check=on_cpu)
         _checks.rows_of_indices(found.shape, input.shape)
@@ -260,16 +260,16 @@ class PathHead(TreeLayer):
         return found.expand(*input.shape[:-1], -1)
 
     def topk(self, input: Float[Tensor, "*batch features"], k: int, *, max_nodes: int | None = None) -> TopK:
-        """The ``k`` most probable classes, found by their paths.
+        """Find the ``k`` most probable classes without computing all of them.
 
-        The probability of reaching a node bounds that of every class below it, so most of the tree need not be
-        entered, the less the more certain the head is. Near the prior nearly all of it must.
+        The probability of reaching a node bounds that of every class below it, so large parts of the tree are not read.
+        The more certain the head is, the fewer nodes are read. Near the prior nearly all nodes are read.
 
         Args:
             input: Features.
-            k: How many classes.
-            max_nodes: Stop, with the best classes found, when this many nodes of a row have been read. The first way
-                down, of at most k nodes a level, is always gone.
+            k: The number of classes.
+            max_nodes: Stop when this many nodes of a row have been read, and return the best classes found so far. The
+                first descent, of at most k nodes per level, is always completed.
         """
         self._check_input(input)
         _checks.how_many(k, self.tree.num_classes)
@@ -281,16 +281,16 @@ class PathHead(TreeLayer):
         return TopK(_inputs.as_returned(values, input), indices, proven, visited)
 
     def predict(self, input: Float[Tensor, "*batch features"]) -> Int[Tensor, "*batch"]:
-        """The most probable class; see :meth:`topk`."""
+        """Return the most probable class; see :meth:`topk`."""
         return self.topk(input, 1).indices.squeeze(-1)
 
 
 class CatnatHead(PathHead, RowLayer):
-    r"""Features to a categorical variable of very many classes, with the interface of ``AdaptiveLogSoftmaxWithLoss``.
+    r"""A last layer for very many classes, with the interface of ``torch.nn.AdaptiveLogSoftmaxWithLoss``.
 
-    The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs the scores on its path alone, so a step
-    costs O(d log K) an example, where a softmax costs O(d K); and so do draws. Rows of untouched nodes are neither
-    read nor written with ``sparse=True``.
+    The score of node i is :math:`w_i \cdot x + b_i`. The loss of a target needs only the scores on its path, so an
+    example costs O(d log K), where a softmax costs O(d K). Draws cost the same. With ``sparse=True``, rows of other
+    nodes are neither read nor written.
 
     For inputs of unit variance the scores start with standard deviation 0.5, near the tree's prior; the bias starts at
     zero.
@@ -300,9 +300,9 @@ class CatnatHead(PathHead, RowLayer):
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
         activation: "sigmoid", "natural" (the paper's), or an activation object.
         bias: Whether to add a bias.
-        sparse: Whether gradients of ``weight`` and ``bias`` are sparse tensors that hold the touched rows alone. Use it
-            from about 100,000 classes on, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum.
-        class_weights: A factor on the loss per class.
+        sparse: Whether gradients of ``weight`` and ``bias`` are sparse tensors of the rows that were read. Use it for
+            about 100,000 classes or more, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum.
+        class_weights: A factor per class on the loss.
         ignore_index: A target that is ignored.
 
     Example:
@@ -338,11 +338,11 @@ class CatnatHead(PathHead, RowLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the initial weights anew and set the bias to zero."""
+        """Draw new initial weights and set the bias to zero."""
         draw_rows(self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         bias = self.bias is not None
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={bias}, sparse={self.sparse}"
 
@@ -350,7 +350,7 @@ class CatnatHead(PathHead, RowLayer):
         plan, reader = self._plan(input), RowReader(input, self.weight, self.bias, self.sparse)
         if self.tree.kind == "balanced" or torch.compiler.is_compiling() or input.device.type != "cpu":
             return _walk.path_log_prob(plan, reader, classes)
-        # What would fill up short paths is left out. Another device would have to be waited for: how long is the list?
+        # Paths without padding; not on another device, because the call would wait for the length of the list.
         paths = Paths.to(classes, plan)
         return paths.log_prob(plan, reader.each(paths.row, paths.node))
 
@@ -364,19 +364,19 @@ class CatnatHead(PathHead, RowLayer):
             self.class_weights = torch.cat([self.class_weights, one])[torch.as_tensor(old_classes)]
 
     def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
-        """The log-probability of every class, O(d K)."""
+        """Return the log-probability of every class, O(d K)."""
         return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
     def log_prob(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
-        """:meth:`log_probs`, under the name that ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has for it."""
+        """Call :meth:`log_probs`; ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has this name for it."""
         return self.log_probs(input)
 
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
-        """The distribution over all classes, O(d K) in time and O(K) in memory for every row.
+        """Return the distribution over all classes, O(d K) in time and O(K) in memory for every row.
 
         Args:
             input: Features.
-            **options: Those of :class:`Catnat`, such as ``mask``.
+            **options: Keyword arguments of :class:`Catnat`, such as ``mask``.
         """
         return Catnat(self.scores(input), self.tree, self.activation, **options)
 
@@ -400,7 +400,7 @@ class CatnatHead(PathHead, RowLayer):
 
     @classmethod
     def load(cls, directory: str | Path, *, device: torch.device | str | None = None) -> CatnatHead:
-        """The head that :meth:`save` has written; files that are no such head are a ValueError."""
+        """Load a head written by :meth:`save`; raise a ValueError for other or damaged files."""
         files = _safetensors()
         with saving.damage(f"The head in {directory}"):
             head = cls._read(Path(directory), files)
@@ -411,7 +411,7 @@ class CatnatHead(PathHead, RowLayer):
         tensors = files.load_file(directory / _FILES[0], device="cpu")
         settings = _checked_settings(directory / _FILES[1], tensors)
         arrays = {name: tensors.pop(name).numpy() for name in list(tensors) if name.startswith("tree.")}
-        with torch.device("meta"):  # nothing is drawn that would be overwritten at once
+        with torch.device("meta"):  # no initial weights are drawn, as the file has the weights
             head = cls(
                 settings["options"].pop("in_features"),
                 saving.tree_from_parts(settings["tree"], arrays),
@@ -428,7 +428,7 @@ _FILES = ("head.safetensors", "head.json")
 
 
 def _checked_settings(file: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The settings in a file, compared with the weights before anything as large as these say is built."""
+    """Return the settings in a file, or raise, before a large tree is built, if they do not fit the weights."""
     settings: dict[str, Any] = json.loads(file.read_text())
     tree, options, weight = settings["tree"], settings["options"], tensors["weight"]
     kind, num_classes, shape = tree["kind"], tree["num_classes"], tuple(weight.shape)
@@ -438,7 +438,7 @@ def _checked_settings(file: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if not fits:
         raise ValueError(
             f"{file.name} describes a {kind} tree over {num_classes} classes with the options {options}, but the "
-            f"weights beside it have the shape {shape}: the files are damaged, or of two heads."
+            f"weights beside it have the shape {shape}: the files are damaged, or belong to two different heads."
         )
     return settings
 
@@ -447,5 +447,5 @@ def _safetensors() -> Any:
     try:
         from safetensors import torch as files
     except ImportError as error:
-        raise ImportError('Files of heads need safetensors: pip install "catnat[heads]".') from error
+        raise ImportError('Saving and loading heads needs safetensors: pip install "catnat[heads]".') from error
     return files

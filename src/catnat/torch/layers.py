@@ -1,4 +1,4 @@
-"""The last layer of a model: a tree in place of ``nn.Linear``, and the checks of its checkpoints."""
+"""Last layers to use in place of ``nn.Linear``, and the checks of their checkpoints."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from catnat.trees.tree import Tree
 
 __all__ = ["CatnatLinear", "RowLayer", "TreeLayer", "draw_rows"]
 
-# Scores of this size lie well inside the natural activation's band.
+# The standard deviation of initial scores, well inside the natural activation's band.
 INITIAL_SCORE = 0.5
 
 
 class TreeLayer(nn.Module):
-    """A layer with a tree and an activation, which its checkpoints name.
+    """Base class of layers with a tree and an activation, which their checkpoints identify.
 
-    The entry ``_extra_state`` of its state is a tensor of bytes, because files of weights may hold tensors alone. It is
-    compared before any weight is loaded. Where it is missing, torch names that key, unless it is told ``strict=False``.
+    The entry ``_extra_state`` of the state is a tensor of bytes, because weight files may allow only tensors. It is
+    compared before any weight is loaded. If it is missing, torch reports that key, unless ``strict=False``.
     """
 
     tree: Tree
@@ -42,11 +42,11 @@ class TreeLayer(nn.Module):
         self.tree, self.activation = as_tree(classes, 0), resolve(activation)
 
     def get_extra_state(self) -> Tensor:
-        """The tree and the activation, in ``state_dict`` beside the weights."""
+        """Return the tree and the activation as bytes, for ``state_dict``."""
         return torch.from_numpy(saving.fingerprint(self.tree, self.activation))
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Nothing is left to do: they have been compared."""
+        """Do nothing, because the state has been compared before the weights were loaded."""
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         wrong = self.refusal(state_dict, prefix)
@@ -57,7 +57,7 @@ class TreeLayer(nn.Module):
         error_msgs.append(f"{prefix.rstrip('.')}: {wrong}" if prefix else wrong)
 
     def refusal(self, state: Mapping[str, Any], prefix: str) -> str | None:
-        """Why this layer cannot take its part of a state, if it cannot; a subclass may compare more."""
+        """Return why this layer cannot load its part of a state, or None if it can; subclasses may compare more."""
         mark, weight = state.get(f"{prefix}_extra_state"), state.get(f"{prefix}weight")
         if mark is not None:
             return saving.mismatch(_bytes(mark), self.tree, self.activation)
@@ -67,7 +67,7 @@ class TreeLayer(nn.Module):
 
 
 class RowLayer(TreeLayer):
-    """A layer with a row of weights for every node, whose tree can change while the rows are kept."""
+    """Base class of layers with one row of weights per node, whose tree can be changed in training."""
 
     in_features: int
     weight: nn.Parameter
@@ -80,15 +80,15 @@ class RowLayer(TreeLayer):
         features: Float[Tensor, "*batch features"] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        """Take another tree over the same classes: a better clustering, or a new taxonomy.
+        """Change the tree to another tree over the same classes, such as a better clustering or a new taxonomy.
 
-        Nodes that separate the same classes in both trees keep their rows exactly, negated where their sides are
-        swapped, and their optimizer's state. The others get new rows.
+        Nodes that separate the same classes in both trees keep their rows exactly, negated if their sides are swapped,
+        and their optimizer state. The other nodes get new rows.
 
         Args:
             tree: The new tree.
             features: Inputs on which new rows are fitted to the layer's present distribution, by ridge regression, in
-                O(n K); a few times ``in_features`` of them are enough. Without them new rows are drawn anew.
+                O(n K); a few times ``in_features`` of them are enough. Without features new rows are drawn at random.
             optimizer: The optimizer of this layer's parameters, whose state moves with the rows.
 
         Example:
@@ -120,15 +120,15 @@ class RowLayer(TreeLayer):
         fraction: ArrayLike | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
-        """Add classes K, K + 1 and so on; see :func:`catnat.grow`.
+        """Add the classes K, K + 1 and so on; see :func:`catnat.grow`.
 
-        A new class takes its fraction of the probability at its place, for every input, until it is trained. Those of
-        all other classes stay exactly as they are. Call it between two steps: parameters change their shape.
+        Before training, a new class has its fraction of the probability at its position, for every input. The
+        probabilities of other classes do not change. Call it between two steps: parameters change their shape.
 
         Args:
-            new_classes: How many classes come.
-            beside: The class, or the node j as K + j, that each is put beside; the root if not given.
-            fraction: What each takes of the probability there; an equal part if not given.
+            new_classes: The number of classes to add.
+            beside: The class, or the node j as K + j, beside which each new class is added; the root if not given.
+            fraction: The fraction of the probability there that each takes; an equal part if not given.
             optimizer: The optimizer of this layer's parameters, whose state moves with the rows.
         """
         count = self.tree.num_classes
@@ -136,26 +136,26 @@ class RowLayer(TreeLayer):
         self._took_classes(np.append(np.arange(count), np.full(self.tree.num_classes - count, -1)))
 
     def remove(self, classes: ArrayLike, *, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Remove classes, whose probability goes to their siblings; those above move up. See :func:`catnat.remove`."""
+        """Remove classes, whose probability goes to siblings, and renumber the rest; see :func:`catnat.remove`."""
         left = np.delete(np.arange(self.tree.num_classes), np.asarray(classes))
         _changes.change_tree(self, remove(self.tree, classes), None, None, optimizer, left)
         self._took_classes(left)
 
     def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
-        """Adapt what the layer has for every class; ``old_classes`` says which each of them was, -1 for none."""
+        """Update attributes that have an entry per class, from the old index of each class, -1 for a new class."""
 
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
-        """The scores of all nodes, K-1, O(d K)."""
+        """Return the scores of all K-1 nodes, O(d K)."""
         return F.linear(input, self.weight, self.bias)
 
 
 class CatnatLinear(RowLayer):
-    r"""Features to the log-probabilities of K classes, in the place of ``nn.Linear(in_features, K)``.
+    r"""A last layer that returns log-probabilities of K classes, to use in place of ``nn.Linear(in_features, K)``.
 
-    The output is :func:`log_catnat` of :math:`W x + b`, where W has a row for every one of the K-1 nodes.
-    ``log_softmax`` leaves it unchanged, so it serves as logits wherever logits are taken: ``F.cross_entropy``,
-    ``argmax``, ``Categorical(logits=...)``, ``F.gumbel_softmax``. :meth:`loss` and :meth:`distribution` are faster,
-    above 64 classes much faster, because they read only the paths they need.
+    The output is :func:`log_catnat` of :math:`W x + b`, where W has one row for each of the K-1 nodes. ``log_softmax``
+    leaves it unchanged, so it can be used as logits everywhere: in ``F.cross_entropy``, ``argmax``,
+    ``Categorical(logits=...)`` and ``F.gumbel_softmax``. :meth:`loss` and :meth:`distribution` are faster, above 64
+    classes much faster, because they read only the paths they need.
 
     For inputs of unit variance the scores start with standard deviation 0.5, near the tree's prior.
 
@@ -198,11 +198,11 @@ class CatnatLinear(RowLayer):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
-        """The layer whose state this is, built with the tree and the activation that the state holds.
+        """Build the layer from its state, with the tree and the activation that the state contains.
 
         Args:
-            state: The ``state_dict()`` of a layer, or of a model that has one.
-            prefix: Where the layer's entries stand in it, such as ``"head."``.
+            state: The ``state_dict()`` of a layer, or of a model that contains one.
+            prefix: The prefix of the layer's entries in the state, such as ``"head."``.
         """
         part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         if "_extra_state" not in part or "weight" not in part:
@@ -216,53 +216,53 @@ class CatnatLinear(RowLayer):
         return layer
 
     def reset_parameters(self) -> None:
-        """Draw the initial weights anew and set the bias to zero."""
+        """Draw new initial weights and set the bias to zero."""
         draw_rows(self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         bias = self.bias is not None
         return f"{self.in_features}, {self.tree}, activation={self.activation}, bias={bias}"
 
     def forward(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
-        """The log-probability of every class, which are logits too."""
+        """Return the log-probability of every class, which can be used as logits."""
         return functional.log_catnat(self.scores(input), self.tree, self.activation)
 
     def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
         self.out_features = len(old_classes)
 
     def log_probs(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
-        """What the call returns, under the name that a head has for it."""
+        """Return what calling the layer returns; heads have this method too."""
         found: Tensor = self(input)
         return found
 
     def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
-        """The distribution over the classes; ``options`` are those of :class:`Catnat`, such as ``mask``."""
+        """Return the distribution over the classes; ``options`` are arguments of :class:`Catnat`, such as ``mask``."""
         return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Tensor, **options: Any) -> Float[Tensor, "..."]:
-        """The cross-entropy of targets; ``options`` are those of :func:`cross_entropy`, such as ``reduction``.
+        """Return the cross-entropy of targets; ``options`` are arguments of :func:`cross_entropy`.
 
         Args:
             input: Features.
-            target: Class indices in the batch shape of the input, or class probabilities with K on a last axis more.
+            target: Class indices in the batch shape of the input, or class probabilities with a further axis of size K.
             **options: ``weight``, ``ignore_index``, ``reduction``, ``label_smoothing``.
         """
         scores = self.scores(input)
-        if scores.ndim > 2:  # the loss has classes on its second axis, as torch's does
+        if scores.ndim > 2:  # the loss takes classes on the second axis, as in torch
             target = target.movedim(-1, 1) if target.ndim == scores.ndim else target
             scores = scores.movedim(-1, 1)
         return functional.cross_entropy(scores, target, self.tree, self.activation, **options)
 
 
 def _bytes(mark: Any) -> NDArray[np.uint8] | None:
-    """The entry ``_extra_state`` of a state, if it is one."""
+    """Return the entry ``_extra_state`` of a state as an array, or None if it is not a tensor of bytes."""
     return mark.cpu().numpy() if isinstance(mark, Tensor) and mark.dtype == torch.uint8 else None
 
 
 @torch.no_grad()
 def draw_rows(weight: Tensor, bias: Tensor | None, generator: torch.Generator | None = None) -> None:
-    """Initial rows of nodes: for inputs of unit variance scores have standard deviation 0.5."""
+    """Draw initial rows of nodes; scores of inputs of unit variance have standard deviation 0.5."""
     weight.normal_(std=INITIAL_SCORE / max(1, weight.shape[1]) ** 0.5, generator=generator)
     if bias is not None:
         bias.zero_()

@@ -1,4 +1,4 @@
-"""Which actions belong together, found while a policy acts."""
+"""An order of the actions of a policy, learned during training."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from catnat.trees.actions import ActionModels
 from catnat.trees.statistics import random_projection
 from catnat.trees.tree import Tree
 
-# Of the observations that are remembered, every fifth judges an order that was fitted on the others.
+# Every fifth remembered observation evaluates an order whose rows were fitted on the others.
 _HELD_OUT = 5
 
 
 class ActionOrder:
-    """Puts similar actions side by side in a policy's last layer, a few times early in training.
+    """A schedule that moves similar actions together in the tree of a policy's last layer, early in training.
 
-    A tree over actions in an arbitrary order learns slowly, and which actions are alike is rarely known before. While
-    the policy acts, this collects :class:`catnat.ActionModels`. At the updates ``at`` it gives the layer the tree of
-    these models by :meth:`CatnatLinear.retree`, with rows that keep what the policy does, unless the policy would
-    change by more than ``most_change``. The later a new tree comes, the more it changes.
+    A policy learns slowly if the order of actions is arbitrary, and similar actions are rarely known in advance. During
+    training this object collects :class:`catnat.ActionModels`. At the updates ``at`` it changes the layer's tree to
+    that of the models by :meth:`CatnatLinear.retree`, with rows fitted to the policy, unless the policy would change by
+    more than ``most_change``. A later change of the tree changes the policy more.
 
     Args:
         layer: The last layer of the policy, a :class:`CatnatLinear` or :class:`CatnatHead`, with a row per node.
-        encoder: From observations to the layer's input: the policy without that layer. The identity if not given.
+        encoder: The policy without its last layer, from observations to the layer's input; the identity if not given.
         optimizer: The optimizer of the layer's parameters, whose state moves with the rows.
-        at: After how many updates a new order is tried.
-        num_features: Wider observations are projected to so many random directions.
-        ridge: Of :meth:`ActionModels.tree`; for observations and advantages of about unit variance.
-        remembered: How many of the last observations the new rows are fitted on and judged by.
+        at: The numbers of updates after which a new order is tried.
+        num_features: The number of random directions to which wider observations are projected.
+        ridge: The ridge of :meth:`ActionModels.tree`; for observations and advantages of about unit variance.
+        remembered: The number of last observations on which new rows are fitted and evaluated.
         most_change: The largest mean KL divergence, in nats, from the policy before to the policy after.
 
     Example:
@@ -87,10 +87,10 @@ class ActionOrder:
         actions: Int[Tensor, "batch"],
         advantages: Float[Tensor, "batch"],
     ) -> bool:
-        """Add what the policy did, and try another order if one is due. Call it after each step of the optimizer.
+        """Add actions and their advantages, and try a new order if it is due. Call it after each optimizer step.
 
         Returns:
-            Whether the layer has another tree now.
+            Whether the tree of the layer was changed.
         """
         if self.updates >= max(self.at, default=0):
             return False
@@ -112,7 +112,7 @@ class ActionOrder:
             self._observations.popleft()
 
     def _try(self, tree: Tree) -> bool:
-        """Give the layer this tree, unless the policy would change too much."""
+        """Change the layer's tree unless the policy would change too much; return whether it was changed."""
         observations = torch.cat([*self._observations])
         inputs = observations if self.encoder is None else self.encoder(observations)
         held_out = torch.arange(len(inputs), device=inputs.device) % _HELD_OUT == 0
@@ -126,12 +126,12 @@ class ActionOrder:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint, beside those of the layer and the optimizer."""
+        """Return the state for a checkpoint, to save with those of the layer and the optimizer."""
         models = None if self.models is None else self.models.state_dict()
         return copy.deepcopy({"updates": self.updates, "models": models, "observations": [*self._observations]})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Load the state from a checkpoint."""
         self.updates, self.models = state["updates"], None
         if state["models"] is not None:
             self.models = ActionModels(*state["models"]["sums"].shape)

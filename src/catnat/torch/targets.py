@@ -1,4 +1,4 @@
-"""Targets for regression as classification: what a number means as a distribution over bins."""
+"""Targets for regression as classification, which represent numbers as distributions over bins."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["hard", "hl_gauss", "two_hot"]
 
 
 def hard(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike) -> Int[Tensor, "*batch"]:
-    """The bin that a number lies in; numbers outside of all bins are in the first or the last one.
+    """Return the bin that contains each number; numbers outside all bins get the first or the last bin.
 
-    (``BinnedCatnat.log_prob`` refuses those: the density is 0 there, where a target may well be the nearest bin.)
+    (``BinnedCatnat.log_prob`` raises for numbers outside all bins by default, because the density is 0 there.)
 
-    As targets of :func:`catnat.torch.cross_entropy` these cost one path each, and give the same gradients as
-    ``-BinnedCatnat(...).log_prob(value)`` of numbers inside.
+    As targets of :func:`catnat.torch.cross_entropy` they need one path each. For numbers inside the bins the gradients
+    are those of ``-BinnedCatnat(...).log_prob(value)``.
 
     Args:
         value: Numbers.
@@ -39,18 +39,18 @@ def hard(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike) -> Int[Tensor, 
 
 
 def hl_gauss(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike, sigma: float) -> Float[Tensor, "*batch classes"]:
-    r"""A Gaussian's mass in every bin, the target of HL-Gauss (Imani & White, 2018; Farebrother et al., 2024).
+    r"""Return the mass of a Gaussian in every bin, the HL-Gauss target (Imani & White 2018; Farebrother et al. 2024).
 
     .. math:: t_k = \frac{\Phi\bigl((e_{k+1} - y) / \sigma\bigr) - \Phi\bigl((e_k - y) / \sigma\bigr)}
         {\Phi\bigl((e_K - y) / \sigma\bigr) - \Phi\bigl((e_0 - y) / \sigma\bigr)}
 
-    Neighbouring bins share the target, so that a histogram with many bins learns from few numbers. Tails take the mass
-    outside of all bins; without them it is left out, and numbers outside count as the nearest edge.
+    Neighbouring bins share the target, so that a histogram with many bins learns from few numbers. Tails get the mass
+    outside all bins. Without tails this mass is dropped, and numbers outside are clamped to the nearest edge.
 
     Args:
         value: Numbers.
         bins: The bins, or their edges.
-        sigma: The Gaussian's standard deviation; three quarters of a bin's width is a usual choice.
+        sigma: The standard deviation of the Gaussian; three quarters of a bin's width is a common choice.
 
     Example:
         >>> import torch
@@ -63,14 +63,14 @@ def hl_gauss(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike, sigma: floa
     edges = _bin_positions.table_of(bins, value.device, value.dtype).edges
     if not bins.tails:
         value = value.clamp(float(bins.edges[0]), float(bins.edges[-1]))
-    # A Gaussian a thousand times as wide as all bins is flat there; a wider one would leave no mass in them.
+    # A Gaussian a thousand times as wide as all bins is flat on them; a wider one would have no mass there.
     sigma = min(sigma, 1e3 * float(bins.edges[-1] - bins.edges[0]))
     sigma = max(sigma, torch.finfo(value.dtype).tiny)  # not 0 in this dtype
     scaled = (edges - value.unsqueeze(-1)) / (sigma * math.sqrt(2))
     if bins.tails:
         inner, ends = scaled.narrow(-1, 1, bins.num_bins - 1), torch.full_like(value, math.inf).unsqueeze(-1)
         scaled = torch.cat([-ends, inner, ends], -1)
-    # From the nearer end of the line: a difference of small numbers, which keeps its digits.
+    # Masses are measured from the nearer end of the line, as differences of small numbers, which are accurate.
     start, end = scaled.narrow(-1, 0, bins.num_bins), scaled.narrow(-1, 1, bins.num_bins)
     right = start > 0
     masses = torch.where(right, start, -end).erfc() - torch.where(right, end, -start).erfc()
@@ -78,13 +78,13 @@ def hl_gauss(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike, sigma: floa
 
 
 def two_hot(value: Float[Tensor, "*batch"], bins: Bins | ArrayLike) -> Float[Tensor, "*batch classes"]:
-    r"""The two bins whose means are next to a number, weighted so that the mean of the target is the number.
+    r"""Return weights of the two bins whose means are next to a number, such that the mean of the target is the number.
 
     .. math:: t_k = \frac{m_{k+1} - y}{m_{k+1} - m_k}, \qquad t_{k+1} = 1 - t_k
         \qquad \text{for } m_k \le y < m_{k+1}
 
-    where :math:`m_k` is the mean of bin k, its centre if it is no tail. Numbers beyond the outermost means are in the
-    outermost bin alone.
+    where :math:`m_k` is the mean of bin k, its centre unless it is a tail. Numbers beyond the outermost means have the
+    whole weight in the outermost bin.
 
     Args:
         value: Numbers.

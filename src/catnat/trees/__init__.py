@@ -1,1 +1,1 @@
-"""Trees over classes, and how to make, save and draw them: NumPy only."""
+"""Trees over classes, and functions to build, save and draw them, in NumPy only."""

@@ -1,4 +1,4 @@
-"""The order of actions from feedback: a linear model of every action's advantage, for policies without a data set."""
+"""Linear models of the advantage of every action, which give an order of actions without a data set."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from catnat.trees.builders import slices
 from catnat.trees.clustering import Vectors, from_embeddings
 from catnat.trees.tree import Floats, Tree
 
-# Numbers of the equations that are solved together.
+# The number of matrix entries in a batch of equations that are solved together.
 _NUMBERS = 1 << 20
 
 
 class ActionModels:
-    r"""A linear model of the advantage for every action: actions with similar models belong together.
+    r"""A linear model of the advantage of every action, to put actions with similar models together in a tree.
 
     .. math:: w_k = \Bigl(\lambda I + \sum_{t: a_t = k} x_t x_t^\top\Bigr)^{-1} \sum_{t: a_t = k} A_t x_t
 
-    the ridge regression of the advantages on the features of the observations in which action k was taken. Sums of
-    parts are merged by addition. They take 8 d (d + 1) bytes an action.
+    This is the ridge regression of the advantages on the features of the observations in which action k was taken.
+    Sums of several workers are merged by addition. They take 8 d (d + 1) bytes per action.
 
     Args:
         num_actions: The number of actions K.
-        num_features: The numbers d that describe an observation; few, such as 16: see :func:`catnat.random_projection`.
+        num_features: The number d of features, which should be small, such as 16: see :func:`catnat.random_projection`.
 
     Example:
         >>> import catnat
@@ -42,9 +42,9 @@ class ActionModels:
     """
 
     products: Floats
-    """The sum of every action's products of features, (K, d, d), float64."""
+    """The sum of the outer products of features for each action, (K, d, d), float64."""
     sums: Floats
-    """The sum of every action's features times advantages, (K, d), float64."""
+    """The sum of features times advantages for each action, (K, d), float64."""
 
     def __init__(self, num_actions: int, num_features: int) -> None:
         self.num_actions, self.num_features = _checks.num_classes(num_actions), operator.index(num_features)
@@ -57,12 +57,12 @@ class ActionModels:
         return f"<ActionModels: {self.num_actions} actions, {self.num_features} features>"
 
     def update(self, features: Any, actions: Any, advantages: Any) -> None:
-        """Add actions that were taken.
+        """Add actions that were taken and their advantages.
 
         Args:
-            features: Of the observations, (n, d): arrays of NumPy or JAX, or tensors of PyTorch on any device.
+            features: Features of the observations, (n, d): a NumPy or JAX array, or a PyTorch tensor on any device.
             actions: The actions, integers (n,).
-            advantages: How much better each was than expected, (n,): the reward less a baseline.
+            advantages: The advantage of each action, (n,): the reward minus a baseline.
         """
         rows, taken = as_array(features).astype(np.float64), as_array(actions)
         better = as_array(advantages).astype(np.float64)
@@ -78,12 +78,12 @@ class ActionModels:
             wrong = taken[(taken < 0) | (taken >= self.num_actions)][0]
             raise ValueError(f"`actions` holds {wrong}, but the actions are 0 .. {self.num_actions - 1}.")
         if not (np.isfinite(rows).all() and np.isfinite(better).all()):
-            raise ValueError("`features` or `advantages` holds NaN or infinity: look at what made them.")
+            raise ValueError("`features` or `advantages` holds NaN or infinity: check the code that computes them.")
         np.add.at(self.products, taken, rows[:, :, None] * rows[:, None, :])
         np.add.at(self.sums, taken, rows * better[:, None])
 
     def merge(self, other: ActionModels) -> None:
-        """Add what another worker has seen."""
+        """Add the sums of another worker."""
         if self.sums.shape != other.sums.shape:
             raise ValueError(
                 f"These models are of {self.num_actions} actions and {self.num_features} features, the others of "
@@ -93,10 +93,10 @@ class ActionModels:
         self.sums += other.sums
 
     def coefficients(self, ridge: float = 1.0) -> Vectors:
-        r"""The models :math:`w_k`, (K, d), float32: 0 for an action that was never taken.
+        r"""Return the models :math:`w_k`, (K, d), float32, with 0 for an action that was never taken.
 
         Args:
-            ridge: The :math:`\lambda` of the formula; 1 serves for features and advantages of about unit variance.
+            ridge: The :math:`\lambda` of the formula; use 1 for features and advantages of about unit variance.
         """
         if not 0 < ridge < np.inf:
             raise ValueError(f"`ridge` is {ridge}, but a positive, finite number is needed.")
@@ -107,20 +107,20 @@ class ActionModels:
         return found
 
     def tree(self, ridge: float = 1.0, *, seed: int = 0) -> Tree:
-        """The tree of these models, by :func:`catnat.from_embeddings`, with a uniform prior."""
+        """Return the tree of these models from :func:`catnat.from_embeddings`, with a uniform prior."""
         return from_embeddings(self.coefficients(ridge), seed=seed)
 
     def state_dict(self) -> dict[str, Floats]:
-        """The sums themselves, for a checkpoint."""
+        """Return the sums, not copies, for a checkpoint."""
         return {"products": self.products, "sums": self.sums}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Load the sums from a checkpoint."""
         arrays = {name: as_array(state[name]).astype(np.float64) for name in ("products", "sums")}
         for name, array in arrays.items():
             if array.shape != getattr(self, name).shape:
                 raise ValueError(
                     f"The checkpoint's {name} have shape {array.shape}, but {getattr(self, name).shape} is needed: it "
-                    "is of other actions or features."
+                    "has other actions or features."
                 )
         self.products, self.sums = arrays["products"], arrays["sums"]

@@ -1,4 +1,4 @@
-"""Arrays of NumPy from what users have: tensors of PyTorch, arrays of JAX, sparse matrices of SciPy."""
+"""Conversions to NumPy arrays from PyTorch tensors, JAX arrays and SciPy sparse matrices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """A NumPy array of what may be a tensor of PyTorch, on any device and in any dtype, or an array of JAX."""
+    """Convert ``values`` to a NumPy array; they may be a PyTorch tensor on any device or a JAX array."""
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if "bfloat16" in str(values.dtype):
@@ -19,5 +19,5 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def is_sparse(values: Any) -> bool:
-    """Whether this is a sparse matrix or array of SciPy."""
+    """Return whether ``values`` is a SciPy sparse matrix or array."""
     return hasattr(values, "tocsr")

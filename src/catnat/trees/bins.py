@@ -1,4 +1,4 @@
-"""Ordered bins: the edges of a histogram, and which trees keep their order."""
+"""Ordered bins, and trees whose classes are in the order of the bins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catnat.trees.builders import from_children
 from catnat.trees.forest import Forest
 from catnat.trees.tree import Floats, Ints, Tree, read_only
 
-# Widths between 1e-18 and 1e18 and edges up to 1e18 have squares and quotients that float32 can hold.
+# With widths between 1e-18 and 1e18 and edges up to 1e18, squares and quotients do not overflow in float32.
 _LARGEST = 1e18
 
 
@@ -23,15 +23,15 @@ _LARGEST = 1e18
 class Bins:
     r"""Ordered bins of the real line, one for each class of a tree: class k is the bin from edge k to edge k + 1.
 
-    Inside a bin the density is constant, so the cdf is a straight line from edge to edge. With ``tails`` the first and
-    the last bin have no outer edge: their density falls off exponentially from the inner edge, and the distance from it
-    has the width of the bin as its mean.
+    Inside a bin the density is constant, so the cdf is linear from edge to edge. With ``tails`` the first and the last
+    bin have no outer edge: their density decays exponentially from the inner edge, and the mean distance from this edge
+    is the width of the bin.
 
-    Bins are immutable, and equal when their edges and tails are equal: make them once, for every distribution.
+    Bins are immutable, and equal if their edges and tails are equal. Build them once and reuse them.
 
     Args:
         edges: K + 1 increasing, finite numbers for K bins.
-        tails: Whether the first and the last bin are exponential tails; this needs two bins at least.
+        tails: Whether the first and the last bin are exponential tails; this needs at least two bins.
 
     Example:
         >>> import catnat
@@ -53,25 +53,25 @@ class Bins:
         object.__setattr__(self, "edges", read_only(_checked_edges(edges)))
         object.__setattr__(self, "tails", bool(tails))
         if tails and self.num_bins < 2:
-            raise ValueError("`tails` need two bins at least, one for each tail, but `edges` make a single one.")
+            raise ValueError("`tails` need at least two bins, one for each tail, but `edges` define a single bin.")
 
     @classmethod
     def from_quantiles(cls, data: ArrayLike, num_bins: int, *, tails: bool = False) -> Bins:
-        """Bins that hold equally many of ``data`` each, as far as ties allow.
+        """Build bins that each contain the same number of entries of ``data``, as far as ties allow.
 
-        Where quantiles coincide, as those of counts do, their edges are spread evenly up to the next quantile.
+        If quantiles are equal, as is common for counts, their edges are spread evenly up to the next quantile.
 
         Args:
             data: Numbers, in any shape; at least two different ones.
             num_bins: The number of bins K.
-            tails: Whether the first and the last bin are exponential tails: new data may lie outside of these.
+            tails: Whether the first and the last bin are exponential tails, for new data outside the range of ``data``.
         """
         values = np.asarray(data, dtype=np.float64).ravel()
         size = _checks.num_classes(num_bins)
         if values.size == 0 or not np.isfinite(values).all() or values.min() == values.max():
             raise ValueError(
                 f"`data` has {values.size} entries, of which {int(np.isfinite(values).sum())} are finite, but finite "
-                "numbers are needed, and at least two different ones: leave out or impute the others."
+                "numbers are needed, and at least two different ones: drop or impute the others."
             )
         distinct, first = np.unique(np.quantile(values, np.linspace(0, 1, size + 1)), return_index=True)
         first[-1] = size
@@ -84,7 +84,7 @@ class Bins:
 
     @functools.cached_property
     def widths(self) -> Floats:
-        """The width of every bin, (K,); of a tail, the mean distance from its inner edge."""
+        """The width of every bin, (K,); for a tail, the mean distance from its inner edge."""
         return read_only(np.diff(self.edges))
 
     @functools.cached_property
@@ -132,33 +132,33 @@ class Bins:
 
 
 def as_bins(bins: object) -> Bins:
-    """Bins, or the bins with these edges."""
+    """Return ``bins`` if it is a :class:`Bins`, else the bins with these edges."""
     return bins if isinstance(bins, Bins) else Bins(bins)  # type: ignore[arg-type]
 
 
 def joined(bins: Bins, first: Ints) -> Bins:
-    """Coarser bins, each from the bin ``first`` up to the next."""
+    """Return coarser bins; each begins at the lower edge of a bin in ``first`` and ends where the next begins."""
     return Bins(np.append(bins.edges[first], bins.edges[-1]), bins.tails and len(first) > 1)
 
 
 def check_resolved(bins: Bins, dtype: DTypeLike) -> None:
-    """Raise if the edges, or the means, of two bins are the same number in a dtype."""
+    """Raise if two edges, or the means of two bins, are equal in ``dtype``."""
     for column in (bins.edges, bins.means):
         apart = np.diff(column.astype(dtype)) > 0
         if not apart.all():
             at = int(np.argmin(apart))
             raise ValueError(
                 f"`bins` are {bins!r}, but {np.dtype(dtype)} cannot tell {column[at]} from {column[at + 1]}: subtract "
-                "an offset from edges and values, or compute in float64."
+                "an offset from edges and values, or use float64."
             )
 
 
 def outside(bins: Bins, value: float) -> NoReturn:
-    """Say that a number has no bin."""
+    """Raise an error for a value outside all bins."""
     raise ValueError(
         f"`value` holds {value}, but the bins go from {bins.edges[0]} to {bins.edges[-1]}: widen them, make the first "
-        "and the last ones tails, Bins(edges, tails=True), or clamp the values. (validate_args=False gives values "
-        "outside the smallest finite log-density.)"
+        "and the last bin tails, Bins(edges, tails=True), or clamp the values. (With validate_args=False values "
+        "outside have the smallest finite log-density.)"
     )
 
 
@@ -169,7 +169,7 @@ def same(one: Bins, other: Bins) -> None:
 
 
 def _checked_edges(values: ArrayLike) -> Floats:
-    """Edges as a new float64 vector, or say what is wrong with them."""
+    """Return edges as a new float64 vector, or raise unless they are valid."""
     try:
         edges = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -186,7 +186,7 @@ def _checked_edges(values: ArrayLike) -> Floats:
         at = int(np.argmax(widths <= 0))
         raise ValueError(
             f"`edges` must increase, but edge {at} is {edges[at]} and edge {at + 1} is {edges[at + 1]}: sort them, and "
-            "leave out the same edge twice (Bins.from_quantiles spreads edges where data have ties)."
+            "remove duplicates (Bins.from_quantiles spreads edges where data have ties)."
         )
     if np.abs(edges).max() > _LARGEST or widths.min() < 1 / _LARGEST:
         raise ValueError(
@@ -200,9 +200,9 @@ def _checked_edges(values: ArrayLike) -> Floats:
 
 
 def yes_is_lower(tree: Tree | Forest) -> bool | NDArray[np.bool_] | None:
-    """Whether yes leads to the lower classes: one answer for all nodes, or one each.
+    """Return whether yes leads to the lower classes, as one bool for all nodes or as one per node.
 
-    None if the classes below some node are not consecutive: then a path does not tell what lies below a class.
+    Return None if the classes below some node are not consecutive: a path does not give cumulative sums then.
     """
     if isinstance(tree, Forest):
         return None
@@ -221,7 +221,7 @@ def _yes_is_lower(tree: Tree) -> NDArray[np.bool_] | None:
 
 
 def _class_ranges(tree: Tree) -> tuple[Ints, Ints]:
-    """The first and the last class below every id."""
+    """Return the first and the last class below every id."""
     first = np.concatenate([np.zeros(tree.num_nodes, np.int64), np.arange(tree.num_classes)])
     last = first.copy()
     for level in reversed(tree.levels):
@@ -231,17 +231,17 @@ def _class_ranges(tree: Tree) -> tuple[Ints, Ints]:
 
 
 def cut(tree: Tree, level: int) -> tuple[Tree, Ints]:
-    """The tree of the nodes above ``level``, and the first class of each of its leaves, which are in order.
+    """Return the tree of the nodes above ``level``, and the first class of each of its leaves, in order.
 
-    Nodes are numbered breadth first, so their scores are the first ones of the whole tree. The prior is that of the
-    whole tree, so zero scores still mean the same.
+    Nodes are numbered breadth first, so their scores are the first scores of the whole tree. The prior of a leaf is the
+    sum of the prior of its classes, so zero scores still give the prior.
     """
     if not 0 <= level <= tree.depth:
         raise ValueError(f"`level` is {level}, but this tree can be cut at a level from 0 to its depth, {tree.depth}.")
     if yes_is_lower(tree) is None:
         raise ValueError(
             f"The tree is {tree!r}, in which the classes below some node are not consecutive, so they are no interval: "
-            "bins can be joined on catnat.balanced(K), or on another tree whose leaves are in the order of the bins."
+            "use catnat.balanced(K), or another tree whose leaves are in the order of the bins."
         )
     if level == tree.depth:
         return tree, read_only(np.arange(tree.num_classes))

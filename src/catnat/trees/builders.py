@@ -1,4 +1,4 @@
-"""How to make a tree: balanced, chain, huffman, from_clusters, from_children."""
+"""Functions that build trees: balanced, chain, huffman, from_clusters, from_children."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from catnat import _checks
 from catnat._progress import Done, not_shown, progress_bar
 from catnat.trees.tree import Ints, Tree, known_children, read_only, with_own_prior
 
-# While a tree is being built, a row of `children` names its two members as scipy's linkage does: 0 .. K-1 is a class,
+# While a tree is built, a row of `children` numbers its two children as in SciPy's linkage: 0 .. K-1 is a class,
 # K + j is row j.
 
-# Rows that are worked on together: with 10^8 classes every temporary array of all nodes would be a gigabyte.
+# The number of rows in a batch: with 10^8 classes a temporary array over all nodes would take a gigabyte.
 _ROWS = 1 << 19
 
 
 def balanced(num_classes: int) -> Tree:
-    """The complete tree: depth ceil(log2 K), the paper's tree when K is a power of two.
+    """Build the complete tree of depth ceil(log2 K), which is the paper's tree if K is a power of two.
 
-    Inner nodes are the heap numbers 1 .. K-1, leaves K .. 2K-1; no goes to 2i, yes to 2i+1; classes are the leaves from
-    left to right. Everything about it is bit arithmetic, so it costs nothing at any size.
+    Inner nodes are the heap numbers 1 .. K-1, leaves K .. 2K-1. No leads to 2i, yes to 2i+1. Classes are the leaves
+    from left to right. The tree is computed by bit arithmetic and stores no tables.
 
     Example:
         >>> import catnat
@@ -35,7 +35,7 @@ def balanced(num_classes: int) -> Tree:
 
 
 def as_tree(tree: Tree | int | None, num_classes: int) -> Tree:
-    """The tree that a caller means: a tree, the K of ``balanced(K)``, or None for ``balanced(num_classes)``."""
+    """Return ``tree``, or ``balanced(K)`` if it is a number K, or ``balanced(num_classes)`` if it is None."""
     if isinstance(tree, Tree):
         return tree
     if tree is None:
@@ -46,7 +46,7 @@ def as_tree(tree: Tree | int | None, num_classes: int) -> Tree:
 
 
 def chain(num_classes: int) -> Tree:
-    """Stick-breaking: node i decides "is it class i?"; yes ends there, no goes on.
+    """Build the stick-breaking tree: at node i, yes leads to class i and no to the next node.
 
     Example:
         >>> import catnat
@@ -59,13 +59,13 @@ def chain(num_classes: int) -> Tree:
 
 
 def huffman(weights: ArrayLike, *, progress: bool = False) -> Tree:
-    """The tree with the smallest expected depth under ``weights``, which become its prior.
+    """Build the tree with the smallest expected depth under ``weights``, which become its prior.
 
-    Of the two lightest subtrees joined at each step the lighter is the no side. Of equally heavy ones classes come
-    before joined subtrees, and each of these in their order.
+    Each step joins the two lightest subtrees, the lighter one on the no side. Among subtrees of equal weight, classes
+    come before joined subtrees, each in their order.
 
-    The tree holds 24 bytes a class; building it takes about 8 more, and some 100 MB. Weights may be a memory-mapped
-    file (``np.load(file, mmap_mode="r")``): 10^8 classes take a minute or two.
+    The tree takes 24 bytes per class; building it takes about 8 more, and some 100 MB. Weights may be a memory-mapped
+    file (``np.load(file, mmap_mode="r")``). 10^8 classes take a minute or two.
 
     Args:
         weights: Positive weights of the classes, such as counts, shape (K,).
@@ -81,20 +81,20 @@ def huffman(weights: ArrayLike, *, progress: bool = False) -> Tree:
     size = masses.size
     if size == 1:
         return balanced(1)
-    with progress_bar(progress, 2 * (size - 1), "nodes") as done:  # every node is made, and then numbered
+    with progress_bar(progress, 2 * (size - 1), "nodes") as done:  # every node is built and then numbered
         table = _breadth_first(_huffman_rows(masses, done), size, size - 2, done)
     return with_own_prior(tree_of(table), masses)
 
 
 def from_clusters(clusters: Sequence[Any], weights: ArrayLike | None = None) -> Tree:
-    """The tree of nested groups of classes, such as ``[[0, 3], [1, [2, 4]]]``.
+    """Build a tree from nested groups of classes, such as ``[[0, 3], [1, [2, 4]]]``.
 
     Args:
         clusters: Class indices and groups, nested to any depth; every class 0 .. K-1 exactly once.
-        weights: If given, the members of a group are joined by Huffman's rule on their weights, which become the prior.
-            Otherwise by a balanced tree, and the prior is uniform.
+        weights: Weights of the classes, which become the prior; the members of a group are then joined by Huffman's
+            rule. If not given, they are joined by a balanced tree, and the prior is uniform.
 
-    From a vector of cluster labels: ``[np.flatnonzero(labels == c) for c in np.unique(labels)]``.
+    For a vector of cluster labels pass ``[np.flatnonzero(labels == c) for c in np.unique(labels)]``.
 
     Example:
         >>> import catnat
@@ -121,13 +121,13 @@ def from_clusters(clusters: Sequence[Any], weights: ArrayLike | None = None) -> 
 
 
 def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
-    """The tree given by its inner nodes, in any order.
+    """Build a tree from the children of its inner nodes, in any order.
 
     Args:
-        children: K-1 rows (no, yes). Entries 0 .. K-1 are classes, K + j is row j: the convention of scikit-learn's
-            ``children_`` and of SciPy's ``linkage``, whose rows of four are taken as they are: the distances and counts
-            behind the two children are not used.
-        prior: What zero scores mean, positive weights of shape (K,). Uniform if not given.
+        children: K-1 rows (no, yes). Entries 0 .. K-1 are classes, and K + j is row j, as in scikit-learn's
+            ``children_`` and SciPy's ``linkage``. The rows of a ``linkage`` have four entries; the distances and counts
+            are ignored.
+        prior: The distribution at zero scores, as positive weights of shape (K,). Uniform if not given.
 
     Example:
         >>> import catnat
@@ -140,7 +140,7 @@ def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
     if table.ndim != 2 or table.shape[1] not in (2, 4) or table.dtype.kind not in "iuf":
         raise ValueError(
             f"`children` has shape {table.shape} and dtype {table.dtype}, but K-1 rows of (no, yes) are needed, "
-            "(K-1, 2), or a linkage of SciPy's, (K-1, 4)."
+            "(K-1, 2), or a linkage of SciPy, (K-1, 4)."
         )
     rows = table[:, :2]
     size = len(rows) + 1
@@ -149,9 +149,9 @@ def from_children(children: ArrayLike, prior: ArrayLike | None = None) -> Tree:
 
 
 def tree_of(table: Ints) -> Tree:
-    """The tree of a table of children as trees hold it; as ``balanced`` or ``chain`` if it is one.
+    """Return the tree with this table of child ids, (K-1, 2).
 
-    So equality is by content.
+    It is a ``balanced`` tree or a ``chain`` if the table is equal to theirs, so that trees are compared by content.
     """
     size = len(table) + 1
     for kind in ("balanced", "chain"):
@@ -162,17 +162,17 @@ def tree_of(table: Ints) -> Tree:
 
 
 def narrow_ints(count: int) -> type[np.signedinteger[Any]]:
-    """The smaller of two dtypes that holds 0 .. count-1."""
+    """Return int32 if it can represent 0 .. count-1, else int64."""
     return np.int32 if count <= 2**31 else np.int64
 
 
 def slices(count: int, step: int) -> list[slice]:
-    """0 .. count-1, at most ``step`` at a time."""
+    """Return slices of at most ``step`` numbers that cover 0 .. count-1."""
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def _root(rows: NDArray[Any], size: int) -> int:
-    """The row that is no child, the root. Raise unless every class and every other row is a child exactly once."""
+    """Return the root, the only row that is no child. Raise unless all classes and other rows are children once."""
     is_child = np.zeros(2 * size - 1, dtype=bool)
     for some in slices(size - 1, _ROWS):
         is_child[_checked_ids(rows[some], size)] = True
@@ -182,7 +182,7 @@ def _root(rows: NDArray[Any], size: int) -> int:
         twice = np.flatnonzero(np.bincount(ids, minlength=2 * size - 1) > 1)
         raise ValueError(
             "`children` is not a tree: every class and every row but the root must be a child exactly once, but "
-            f"{twice[:5].tolist()} stand more than once and {never[:5].tolist()} never "
+            f"{twice[:5].tolist()} occur more than once and {never[:5].tolist()} never "
             f"(classes below {size}, then {size} + row)."
         )
     return int(never[0]) - size
@@ -201,10 +201,10 @@ def _checked_ids(rows: NDArray[Any], size: int) -> Ints:
 
 
 def _breadth_first(rows: NDArray[Any], size: int, root: int, done: Done = not_shown) -> Ints:
-    """The rows renumbered breadth first, as a table of ids (nodes, then K-1+class)."""
+    """Renumber the rows breadth first and return them as a table of child ids (nodes, then K-1+class)."""
     table = np.empty((size - 1, 2), dtype=np.int64)
     table[0] = rows[root]
-    # The table is its own queue: rows 0 .. `first` are numbered, and rows up to `last` still name children as `rows`.
+    # The table is its own queue: rows before `first` contain ids, and rows up to `last` the entries of `rows`.
     first, last = 0, 1
     while first < last:
         some = table[first : min(last, first + _ROWS)]
@@ -217,32 +217,32 @@ def _breadth_first(rows: NDArray[Any], size: int, root: int, done: Done = not_sh
         done(len(some))
     if last != size - 1:
         raise ValueError(
-            f"`children` is not a tree: {size - 1 - last} of its rows form a cycle out of the root's reach."
+            f"`children` is not a tree: {size - 1 - last} of its rows form a cycle that the root does not reach."
         )
     return table
 
 
 def _huffman_rows(weights: NDArray[np.float64], done: Done = not_shown) -> NDArray[Any]:
-    """Huffman's merges with two queues: sorted leaves, and merged subtrees, which come out sorted by themselves.
+    """Compute Huffman's merges from two queues: sorted leaves, and merged subtrees, which are already sorted.
 
-    The two lightest subtrees together are at least as heavy as every merged one, so all of these and all leaves up to
-    that sum are paired in one batch. From batch to batch the sum grows by half or more: there are at most some 2,000
-    batches between the smallest and the largest float64, and some 30 for Zipf's law of 10^8 classes.
+    The sum of the two lightest weights is at least the weight of every merged subtree. So all merged subtrees, and all
+    leaves up to this sum, are paired in one batch. The sum grows by half or more per batch. There are at most about
+    2,000 batches for float64 weights, and about 30 for Zipf's law of 10^8 classes.
     """
     size = weights.size
     ids = narrow_ints(2 * size)
     weights = weights / weights.max()  # so that sums cannot overflow
     order = np.argsort(weights, kind="stable")
-    weights = weights[order]  # of leaves; row j's sum is put at j, where the leaf is used up by then
+    weights = weights[order]  # weights of leaves; the sum of row j is written to j, where the leaf is already merged
     order = order.astype(ids)
     rows = np.empty((size - 1, 2), dtype=ids)
-    leaf = merged = row = 0  # the next of each
+    leaf = merged = row = 0  # the next unused ones
     while row < size - 1:
         leaves, sums = weights[leaf : leaf + 2 * _ROWS], weights[merged : min(row, merged + 2 * _ROWS)]
         lightest = np.sort(np.concatenate([leaves[:2], sums[:2]]))
         leaves = leaves[: np.searchsorted(leaves, lightest[0] + lightest[1], side="right")]
         both = np.concatenate([leaves, sums])
-        pairs = np.argsort(both, kind="stable")  # of equal ones leaves come first
+        pairs = np.argsort(both, kind="stable")  # among equal weights leaves come first
         pairs = pairs[: min(len(both) // 2, _ROWS) * 2].reshape(-1, 2)
         names = np.concatenate([order[leaf : leaf + len(leaves)], np.arange(size + merged, size + merged + len(sums))])
         count = len(pairs)
@@ -255,25 +255,25 @@ def _huffman_rows(weights: NDArray[np.float64], done: Done = not_shown) -> NDArr
 
 
 def balanced_rows(size: int) -> list[tuple[int, int]]:
-    """The rows of ``balanced(size)``, children before parents: row j is node size-2-j."""
+    """Return the rows of ``balanced(size)``, children before parents: row j is node size-2-j."""
     ids = balanced(size).child_ids[::-1]
     rows = np.where(ids >= size - 1, ids - (size - 1), 2 * size - 2 - ids)
     return [(no, yes) for no, yes in rows.tolist()]
 
 
 def _groups(clusters: Any) -> list[list[Any]]:
-    """All groups, each before those in it: lists of class indices and of other ones of these lists."""
+    """Return all groups, each before its subgroups, as lists whose entries are class indices or such lists."""
     groups, given = [list(clusters)], {id(clusters): clusters}
-    for group in groups:  # which grows as it is read: recursion would end at some hundred levels
+    for group in groups:  # the list grows while it is read, because recursion depth is limited
         if not group:
-            raise ValueError("`clusters` has an empty group: leave it out.")
+            raise ValueError("`clusters` has an empty group: remove it.")
         for i, member in enumerate(group):
             if not _is_group(member):
                 group[i] = _class_index(member)
                 continue
-            if id(member) in given:  # a group in itself would never end
+            if id(member) in given:  # a group that contains itself would be an infinite loop
                 raise ValueError(
-                    "`clusters` has one list in two places, or in itself: every class stands in one group."
+                    "`clusters` has one list in two places, or in itself, but every class belongs to one group."
                 )
             given[id(member)] = member
             group[i] = list(member)
@@ -282,9 +282,9 @@ def _groups(clusters: Any) -> list[list[Any]]:
 
 
 def _joined_rows(groups: list[list[Any]], size: int, masses: NDArray[np.float64] | None) -> list[tuple[int, int]]:
-    """The rows that join the members of every group, those of inner groups first."""
+    """Return the rows that join the members of every group, inner groups first."""
     rows: list[tuple[int, int]] = []
-    found: dict[int, tuple[int, float]] = {}  # of every group: its subtree, a class or `size` + row, and its mass
+    found: dict[int, tuple[int, float]] = {}  # by group: its subtree, a class or `size` + row, and its mass
 
     def subtree(member: Any) -> tuple[int, float]:
         return found[id(member)] if isinstance(member, list) else (member, 0.0 if masses is None else masses[member])
@@ -306,7 +306,7 @@ def _class_index(member: Any) -> int:
     except TypeError:
         raise TypeError(
             f"`clusters` has {member!r} of type {type(member).__name__}, but its members are class indices 0 .. K-1: "
-            "give names their indices, as in {name: k for k, name in enumerate(names)}."
+            "convert names to indices, as in {name: k for k, name in enumerate(names)}."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Trees that change: which nodes two of them have in common, more classes, fewer classes."""
+"""Changes of trees: nodes that two trees have in common, adding classes and removing classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
 
 
 class MatchingNodes(NamedTuple):
-    """For every node of a new tree, the node of an old tree that separates the same classes.
+    """The nodes of an old tree that separate the same classes as the nodes of a new tree.
 
     Example:
         >>> import catnat
@@ -22,24 +22,24 @@ class MatchingNodes(NamedTuple):
     """
 
     old_nodes: Ints
-    """The old node, or -1 where there is none, (K-1,)."""
+    """The matching old node of each new node, or -1 if there is none, (K-1,)."""
     swapped: NDArray[np.bool_]
     """Whether the new node's yes side is the old node's no side, (K-1,)."""
 
 
 def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> MatchingNodes:
-    """The node of an old tree that each node of a new tree matches, so that its trained weights can be kept.
+    """Find the node of an old tree that matches each node of a new tree, to keep its trained weights.
 
-    Two nodes match if they have the same classes on their two sides, or the same with the sides swapped. Only classes
-    that both trees have are compared, and both sides need one of them. The result is exact, in time O(K) for trees of
-    little depth: the old tree's classes from left to right are numbered, so that the two sides of an old node are two
-    neighbouring intervals, and the gap between two neighbours in this row belongs to one node alone.
+    Two nodes match if they have the same classes on their two sides, possibly with the sides swapped. Only classes in
+    both trees are compared, and each side needs at least one. The result is exact, in time O(K) for shallow trees. The
+    old tree's classes are numbered from left to right. The two sides of an old node are then neighbouring intervals,
+    and the gap between two neighbouring classes belongs to exactly one node.
 
     Args:
         new: The new tree.
         old: The old tree.
-        classes: The old tree's class that each class of the new tree is, or -1 for a class that it did not have. If not
-            given, class k is class k, and further ones are new.
+        classes: The index in the old tree of each class of the new tree, or -1 for a new class. If not given, classes
+            keep their index, and further classes are new.
 
     Example:
         >>> import catnat
@@ -51,7 +51,7 @@ def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> Ma
     """
     old_class = _old_classes(classes, new, old)
     known = np.flatnonzero(old_class >= 0)
-    # The old tree's row of classes: where that of every id begins, and how many of it are also in the new tree.
+    # The common classes in the order of the old tree: the number below every id, and the position where they begin.
     common = np.zeros(old.num_classes, dtype=np.int64)
     common[old_class[known]] = 1
     counts = _sums_below(common, old)
@@ -63,14 +63,14 @@ def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> Ma
     node_at_gap = np.full(len(known) + 1, -1)
     splits = np.flatnonzero((counts[old.child_ids] > 0).all(axis=1))
     node_at_gap[starts[old.child_ids[splits, 1]]] = splits
-    # The same row, seen from the new tree: below an id stand so many classes, from a first to a last place.
+    # For every id of the new tree: the number of common classes below it, and their first and last position.
     found = _sums_below((old_class >= 0).astype(np.int64), new)
     first, last = np.full_like(found, len(known)), np.full_like(found, -1)
     first[new.num_nodes + known] = last[new.num_nodes + known] = starts[old.num_nodes + old_class[known]]
     for level in reversed(new.levels):
         first[level] = first[new.child_ids[level]].min(axis=1)
         last[level] = last[new.child_ids[level]].max(axis=1)
-    # A side is an interval if it has as many classes as places, and a node if both sides are, beside each other.
+    # A side is an interval if it has one class per position; a match needs two neighbouring intervals.
     sides = new.child_ids
     gap = first[sides].max(axis=1)
     intervals = ((found[sides] > 0) & (last[sides] - first[sides] + 1 == found[sides])).all(axis=1)
@@ -82,19 +82,19 @@ def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> Ma
 
 
 def grow(tree: Tree, new_classes: int, beside: ArrayLike | None = None, *, fraction: ArrayLike | None = None) -> Tree:
-    """The tree with more classes, K, K + 1 and so on; the others keep their numbers.
+    """Add the classes K, K + 1 and so on to a tree; the other classes keep their numbers.
 
-    New classes take their probability from the class or the node that becomes their sibling, and from no other. The
-    prior's probabilities at the nodes that were there stay as they are. With their weights (:func:`matching_nodes`),
-    all other classes keep their probabilities under any model.
+    New classes take their probability only from the class or the node that becomes their sibling. The branch
+    probabilities of the prior at old nodes do not change. If old nodes keep their weights (:func:`matching_nodes`), all
+    other classes keep their probabilities under any model.
 
     Args:
-        tree: The tree as it is.
-        new_classes: How many classes come.
-        beside: What each of them is put beside, one number for all or one for each: class k is k, and node j is K + j,
-            as in :attr:`Tree.children`. The root if not given. New classes beside the same place are joined by a
-            balanced tree.
-        fraction: What each new class takes of the probability that was at its place, one number for all or one for
+        tree: The old tree.
+        new_classes: The number of classes to add.
+        beside: The sibling of each new class, one number for all or one for each: k is class k, and K + j is node j, as
+            in :attr:`Tree.children`. The root if not given. New classes with the same sibling are joined by a balanced
+            tree.
+        fraction: The fraction of the sibling's probability that each new class takes, one number for all or one for
             each. If not given, zero scores divide it equally among the classes there, new and old.
 
     Example:
@@ -129,15 +129,15 @@ def grow(tree: Tree, new_classes: int, beside: ArrayLike | None = None, *, fract
 
 
 def remove(tree: Tree, classes: ArrayLike) -> Tree:
-    """The tree without some classes; the others move up, as entries do in ``numpy.delete``.
+    """Remove classes from a tree; the other classes are renumbered, as by ``numpy.delete``.
 
-    The probability of a class goes to its sibling, and if that is a node, to the classes below it in proportion. The
-    prior's probabilities at all nodes that are left stay as they are, and ``matching_nodes(new, old,
-    numpy.delete(numpy.arange(K), classes))`` says which these are.
+    The probability of a class goes to its sibling, and if this is a node, to the classes below it in proportion. The
+    branch probabilities of the prior at the remaining nodes do not change. ``matching_nodes(new, old,
+    numpy.delete(numpy.arange(K), classes))`` returns these nodes.
 
     Args:
-        tree: The tree as it is.
-        classes: The classes that go.
+        tree: The old tree.
+        classes: The classes to remove.
 
     Example:
         >>> import catnat
@@ -147,9 +147,9 @@ def remove(tree: Tree, classes: ArrayLike) -> Tree:
     gone, size = np.unique(np.asarray(classes)), tree.num_classes
     gone = gone if gone.size else gone.astype(np.int64)
     if gone.dtype.kind not in "iu" or (gone < 0).any() or (gone >= size).any() or gone.size == size:
-        raise ValueError(f"`classes` is {classes!r}, but some of the classes 0 .. {size - 1} are needed, and not all.")
+        raise ValueError(f"`classes` is {classes!r}, but it must name some, not all, of the classes 0 .. {size - 1}.")
     left = np.delete(np.arange(size), gone)
-    # What is left of every id: itself, or the only one of its children of which something is left, or nothing, -1.
+    # The replacement of every id: itself, or that of its only remaining child, or -1 if nothing remains.
     rest = np.arange(2 * size - 1)
     rest[tree.num_nodes + gone] = -1
     for level in reversed(tree.levels):
@@ -166,7 +166,7 @@ def remove(tree: Tree, classes: ArrayLike) -> Tree:
 
 
 def _old_classes(classes: ArrayLike | None, new: Tree, old: Tree) -> Ints:
-    """The old class of every new one, or -1, checked."""
+    """Return the checked index in the old tree of every new class, or -1."""
     if classes is None:
         every = np.arange(new.num_classes)
         return np.where(every < old.num_classes, every, -1)
@@ -189,7 +189,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def _sums_below(leaves: NDArray[Number], tree: Tree) -> NDArray[Number]:
-    """The sum of the leaves' numbers below every id."""
+    """Return the sum of ``leaves``, one number per class, below every id."""
     sums = np.concatenate([np.zeros(tree.num_nodes, dtype=leaves.dtype), leaves])
     for level in reversed(tree.levels):
         sums[level] = sums[tree.child_ids[level]].sum(axis=1)
@@ -197,7 +197,7 @@ def _sums_below(leaves: NDArray[Number], tree: Tree) -> NDArray[Number]:
 
 
 def _one_each(values: ArrayLike, name: str, count: int) -> NDArray[Any]:
-    """One number for all, or one for each."""
+    """Broadcast one number, or one per new class, to shape (count,)."""
     array = np.asarray(values)
     if array.ndim > 1 or array.size not in (1, count):
         raise ValueError(f"`{name}` has shape {array.shape}, but one number is needed, or {count}, one per new class.")
@@ -205,7 +205,7 @@ def _one_each(values: ArrayLike, name: str, count: int) -> NDArray[Any]:
 
 
 def _fractions(fractions: NDArray[Any], places: Ints) -> Floats:
-    """Fractions of the probability at some places, checked."""
+    """Return the fractions in float64, or raise unless they are positive and sum to less than 1 at each place."""
     totals = np.bincount(places, fractions)
     if not ((fractions > 0) & (totals[places] < 1)).all():
         raise ValueError(
@@ -216,11 +216,11 @@ def _fractions(fractions: NDArray[Any], places: Ints) -> Floats:
 
 
 def _grown_rows(tree: Tree, places: Ints) -> Ints:
-    """The rows, as :func:`from_children` takes them, of a tree with a new class beside each of these places."""
+    """Return the rows for :func:`from_children` of the tree with a new class beside each of ``places``."""
     size = tree.num_classes
     total = size + len(places)
-    rows: list[tuple[int, int]] = []  # behind those of the tree
-    entries = np.arange(2 * size - 1)  # what stands in the place of a class or a node
+    rows: list[tuple[int, int]] = []  # new rows, after those of the tree
+    entries = np.arange(2 * size - 1)  # the entry that replaces each class or node
     entries[size:] += len(places)
 
     def add(no: int, yes: int) -> int:
@@ -236,7 +236,7 @@ def _grown_rows(tree: Tree, places: Ints) -> Ints:
 
 
 def _with_branches(tree: Tree, branches: Floats) -> Tree:
-    """The tree with the prior that has these probabilities of no and yes at its nodes, (K-1, 2)."""
+    """Return the tree with the prior whose probabilities of no and yes at the nodes are ``branches``, (K-1, 2)."""
     masses = np.ones(2 * tree.num_classes - 1)
     for level in tree.levels:
         masses[tree.child_ids[level]] = masses[level, None] * branches[level]

@@ -1,4 +1,4 @@
-"""A tree from class embeddings: alike classes are told apart late."""
+"""Trees from class embeddings, in which similar classes share most of their path."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
 
 Vectors = NDArray[np.float32]
 
-# Rows that are worked on together, unless one group alone has more: small beside a million rows, large for a loop.
+# The number of rows in a batch, unless a single group has more.
 _ROWS = 1 << 14
-# Numbers of embeddings that are worked on together, 64 MB: a group that has more of both is read in parts.
+# The number of entries of embeddings in a batch, 64 MB. A group that exceeds both limits is read in parts.
 _NUMBERS = 1 << 24
-# Multiplications with the covariance matrix that turn a random direction into nearly the main one.
+# Steps of the power iteration, which turn a random direction into nearly the principal direction.
 _TURNS = 6
 
 
@@ -34,25 +34,24 @@ def from_embeddings(
     progress: bool = False,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Tree:
-    """The tree whose nodes split their classes in halves, along the main direction of the classes' embeddings.
+    """Build a tree whose nodes halve their classes along the principal direction of the classes' embeddings.
 
-    Classes with similar embeddings share most of their path. A million classes of 64 numbers take about half a minute.
+    Classes with similar embeddings share most of their path. A million classes with 64 dimensions take about half a
+    minute.
 
     Embeddings are read in parts, so they may be a memory-mapped file (``np.load(file, mmap_mode="r")``) of any dtype.
-    The tree holds 16 bytes a class, 24 with weights; building it takes about 16 more, and some 200 MB for the parts.
-    Every level reads all embeddings, not in the order of the file: if that is larger than the memory, give a folder
+    The tree takes 16 bytes per class, 24 with weights; building it takes about 16 more, and some 200 MB for the parts.
+    Every level reads all embeddings, not in the order of the file. If the file is larger than memory, pass a folder
     ``scratch`` on a fast disk.
 
     Args:
-        embeddings: A vector for every class, (K, d): rows of a trained output layer, or averages of the features seen
-            with each class.
-        weights: Positive weights of the classes, such as counts, which become the prior. Sides then have equal weight,
-            so that frequent classes have short paths; otherwise equal numbers of classes.
-        seed: Of the directions that the search for main directions starts from.
+        embeddings: A vector for every class, (K, d): rows of a trained output layer, or mean features of each class.
+        weights: Positive weights of the classes, such as counts, which become the prior. The sides of a node then have
+            equal weight, so that frequent classes have short paths; otherwise equal numbers of classes.
+        seed: The seed of the random initial directions.
         progress: Whether to show a progress bar, which needs ``tqdm``.
-        scratch: A folder for copies of the embeddings in which groups stand side by side, so that every level reads a
-            file from its beginning to its end. It needs room for two of them, 4 d bytes a class each, until the tree
-            is built. The tree is the same.
+        scratch: A folder for sorted copies of the embeddings, so that every level reads a file from beginning to end.
+            It needs space for two copies, 4 d bytes per class each, until the tree is built. The tree is the same.
 
     Example:
         >>> import catnat
@@ -78,30 +77,30 @@ def from_embeddings(
 
 
 class _Embeddings:
-    """The vectors of all classes, in the array that was given, or in a file in which groups stand side by side."""
+    """The vectors of all classes, in the given array or in a scratch file that is sorted by group."""
 
     def __init__(self, points: NDArray[Any], scratch: str | os.PathLike[str] | None = None) -> None:
         self.size, self.width = points.shape
         self._points, self._scratch = points, scratch
-        self._places: NDArray[Any] | None = None  # of classes in that file
+        self._places: NDArray[Any] | None = None  # the row of each class in that file
 
     def __getitem__(self, classes: NDArray[Any]) -> Vectors:
         rows = classes if self._places is None else self._places[classes]
         return np.asarray(self._points[rows], dtype=np.float32)
 
     def parts(self, count: int) -> list[slice]:
-        """So many vectors, as many at a time as are worked on together."""
+        """Return slices that split ``count`` vectors into batches."""
         return slices(count, max(_ROWS, _NUMBERS // self.width))
 
     def all_finite(self) -> bool:
-        with np.errstate(over="ignore"):  # what float32 cannot hold is not finite
+        with np.errstate(over="ignore"):  # numbers that overflow float32 count as not finite
             return all(np.isfinite(self._points[part].astype(np.float32)).all() for part in self.parts(self.size))
 
     def regroup(self, order: NDArray[Any]) -> None:
-        """Write the vectors of these classes in this order, if there is a folder for that."""
+        """Write the vectors of the classes ``order`` into a new scratch file, if there is a scratch folder."""
         if self._scratch is None or not len(order):
             return
-        with tempfile.TemporaryFile(dir=self._scratch) as file:  # has no name, and is gone with the array
+        with tempfile.TemporaryFile(dir=self._scratch) as file:  # it has no name and is deleted with the array
             points = np.memmap(file, np.float32, "w+", shape=(len(order), self.width))
         for part in self.parts(len(order)):
             points[part] = self[order[part]]
@@ -111,22 +110,22 @@ class _Embeddings:
 
 
 def _work(sizes: Ints) -> float:
-    """What is left to be done of groups of these sizes: a class is halved about log2(size) times more."""
+    """Return the remaining work for groups of these sizes: each class takes part in about log2(size) more splits."""
     return float(sizes @ np.log2(sizes))
 
 
 class _Groups(NamedTuple):
-    """Groups of classes that stand side by side in ``order``, each from its start to the next."""
+    """Groups of classes, each a slice of ``order`` from its start to the next start."""
 
     order: NDArray[Any]
-    starts: Ints  # and the end
+    starts: Ints  # the start of every group, and the end of the last one
 
     @property
     def sizes(self) -> Ints:
         return np.diff(self.starts)
 
     def blocks(self) -> Iterator[_Groups]:
-        """Some groups at a time, starting at 0."""
+        """Yield batches of groups, whose starts count from 0."""
         first = 0
         while first < len(self.starts) - 1:
             last = int(np.searchsorted(self.starts, self.starts[first] + _ROWS, side="right")) - 1
@@ -137,7 +136,7 @@ class _Groups(NamedTuple):
 
 
 def _halving(points: _Embeddings, masses: Floats | None, rng: np.random.Generator, done: Done) -> Ints:
-    """The table of children, one level after the other."""
+    """Build the table of child ids, level by level."""
     size = points.size
     table = np.empty((size - 1, 2), dtype=np.int64)
     groups, node, next_node = _Groups(np.arange(size, dtype=narrow_ints(2 * size)), np.array([0, size])), 0, 1
@@ -150,7 +149,7 @@ def _halving(points: _Embeddings, masses: Floats | None, rng: np.random.Generato
             children = np.where(inner, next_node + np.cumsum(inner) - 1, size - 1 + halves.order[halves.starts[:-1]])
             table[node : node + len(children) // 2] = children.reshape(-1, 2)
             node, next_node = node + len(children) // 2, next_node + int(inner.sum())
-            # What is halved further moves to the front, over what this level is through with.
+            # Classes of groups that are split further move to the front, over classes that this level has finished.
             further = halves.order[np.repeat(inner, sizes)]
             groups.order[kept : kept + len(further)] = further
             kept += len(further)
@@ -158,13 +157,13 @@ def _halving(points: _Embeddings, masses: Floats | None, rng: np.random.Generato
             done(_work(block.sizes) - _work(sizes))
         had_parts = len(points.parts(groups.sizes.max())) > 1
         groups = _Groups(groups.order[:kept], np.concatenate([[0], np.cumsum(np.concatenate(inner_sizes))]))
-        if had_parts:  # smaller groups are halved where they stand, and stay side by side
+        if had_parts:  # smaller groups stay together in the file while they are split
             points.regroup(groups.order)
     return table
 
 
 def _halve(groups: _Groups, points: _Embeddings, masses: Floats | None, rng: np.random.Generator) -> _Groups:
-    """Twice as many groups: the two sides of each."""
+    """Split every group in two, and return the groups of both sides."""
     starts, sizes = groups.starts[:-1], groups.sizes
     directions = rng.standard_normal((len(sizes), points.width), dtype=np.float32)
     if len(sizes) == 1:
@@ -176,19 +175,19 @@ def _halve(groups: _Groups, points: _Embeddings, masses: Floats | None, rng: np.
         np.cumsum(sums, out=sums)
     before = np.where(starts > 0, sums[starts - 1], 0.0)
     middle = (before + sums[groups.starts[1:] - 1]) / 2
-    # The cut whose sides differ least lies at the first sum above the middle, before that class or after it.
+    # The most even cut is before or after the class at which the sum reaches the middle.
     cut = np.searchsorted(sums, middle)
     nearer = np.abs(np.where(cut > 0, sums[cut - 1], 0.0) - middle) <= np.abs(sums[cut] - middle)
     cut = np.clip(cut + ~nearer, starts + 1, groups.starts[1:] - 1)
     if len(sizes) == 1 and len(points.parts(sizes[0])) > 1:
-        # Classes stay in their order on both sides, so that each pass over them goes through the file once.
+        # Both sides keep the order of the classes, so that each pass reads the file once from beginning to end.
         ranks[: cut[0]].sort()
         ranks[cut[0] :].sort()
     return _Groups(groups.order[ranks], np.append(np.stack([starts, cut], 1).ravel(), len(ranks)))
 
 
 def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: Vectors) -> Vectors:
-    """Where each row of one group stands along its main direction, by power iteration."""
+    """Project each row of one group on the group's principal direction, found by power iteration."""
     parts = points.parts(len(order))
     total, largest, smallest = np.zeros(points.width), np.full(points.width, -np.inf), np.full(points.width, np.inf)
     for part in parts:
@@ -198,7 +197,7 @@ def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: V
     mean = (total / len(order)).astype(np.float32)
     scale = _scale(np.maximum(largest - mean, mean - smallest).max().astype(np.float32))
 
-    # One part is made once, several are made again in every pass over them.
+    # A single part is cached; several parts are read again in every pass.
     @functools.lru_cache(maxsize=1)
     def centred(i: int) -> Vectors:
         rows = points[order[parts[i]]]
@@ -218,9 +217,9 @@ def _along_main_direction(points: _Embeddings, order: NDArray[Any], direction: V
 
 
 def _ranks_in_groups(groups: _Groups, points: _Embeddings, directions: Vectors) -> Ints:
-    """Where the classes of several groups stand in ``groups.order``, each group sorted along its main direction.
+    """Return indices into ``groups.order`` that sort each group along its principal direction.
 
-    Groups of similar size are worked on as one array, filled up with rows of zeros.
+    Groups of similar size are batched in one array, padded with rows of zeros.
     """
     ranks = np.empty(len(groups.order), dtype=np.int64)
     widths = 1 << np.ceil(np.log2(groups.sizes)).astype(np.int64)
@@ -236,7 +235,7 @@ def _ranks_in_groups(groups: _Groups, points: _Embeddings, directions: Vectors) 
 
 
 def _along_main_directions(rows: Vectors, inside: NDArray[np.bool_], directions: Vectors) -> Vectors:
-    """The same for several groups at once, (groups, rows, d), of which only the rows ``inside`` count."""
+    """Project the rows of several groups, (groups, rows, d), on principal directions; only rows ``inside`` count."""
     counted = inside.astype(np.float32)
     rows -= _rows_times(counted / counted.sum(axis=1, keepdims=True), rows)[:, None]
     rows *= counted[:, :, None]
@@ -247,21 +246,21 @@ def _along_main_directions(rows: Vectors, inside: NDArray[np.bool_], directions:
 
 
 def _along(rows: Vectors, directions: Vectors) -> Vectors:
-    """The product of every row with the direction of its group."""
+    """Return the product of every row with the direction of its group."""
     return np.asarray(np.matmul(rows, directions[:, :, None])[:, :, 0])
 
 
 def _rows_times(factors: Vectors, rows: Vectors) -> Vectors:
-    """The sum of every group's rows, each times its factor."""
+    """Return the sum of every group's rows, each times its factor."""
     return np.asarray(np.matmul(factors[:, None], rows)[:, 0])
 
 
 def _scale(largest: Vectors) -> Vectors:
-    """What rows are divided by, so that no product overflows."""
+    """Return the divisors of rows with these largest entries, so that no product overflows."""
     return np.maximum(largest, np.finfo(np.float32).tiny)
 
 
 def _unit(turned: Vectors, directions: Vectors) -> Vectors:
-    """The vectors at length 1; the former directions where all rows are alike."""
+    """Normalize ``turned`` to length 1; zero vectors, from equal rows, keep their former ``directions``."""
     length = np.linalg.norm(turned, axis=1, keepdims=True)
     return np.where(length > 0, turned / np.where(length > 0, length, 1), directions)

@@ -1,4 +1,4 @@
-"""Several trees side by side: variables with different numbers of classes in one tensor of scores."""
+"""Forests: one tree for each of several variables, whose scores are in one tensor."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from catnat.trees.tree import Ints, Tree, read_only
 
 
 class Group(NamedTuple):
-    """The n variables of a forest that have one tree in common, and where their numbers stand."""
+    """The n variables of a forest that have equal trees."""
 
     tree: Tree
     variables: Ints
-    """Which variables these are, (n,)."""
+    """The indices of the variables, (n,)."""
     nodes: Ints
-    """Where their scores stand among those of all variables, (n, K-1)."""
+    """The indices of their scores among the scores of all variables, (n, K-1)."""
     classes: Ints
-    """Where their classes stand among those of all variables, (n, K)."""
+    """The indices of their classes among the classes of all variables, (n, K)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, init=False)
 class Forest:
-    """N trees side by side, one per variable, whose scores and classes are concatenated in their order.
+    """N trees, one per variable, whose scores and classes are concatenated in this order.
 
-    Like trees, forests are immutable and equal by content.
+    Like trees, forests are immutable and compared by content.
 
     Args:
-        trees: A tree for every variable; a number K stands for ``balanced(K)``.
+        trees: A tree, or a number of classes K for ``balanced(K)``, for every variable.
 
     Example:
         >>> import catnat
@@ -47,7 +47,7 @@ class Forest:
     sizes: tuple[int, ...]
     """The number of classes of every variable."""
     num_nodes: int
-    """The number of inner nodes of all trees: one score each."""
+    """The number of inner nodes, and of scores, of all trees."""
     num_classes: int
     """The number of classes of all variables together."""
 
@@ -63,7 +63,7 @@ class Forest:
 
     @functools.cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The variables by their tree: those with equal trees are computed as one batch."""
+        """The variables grouped by tree; a group is computed as one batch."""
         first_class = np.cumsum([0, *self.sizes[:-1]])
         first_node = first_class - np.arange(len(self.sizes))
         alike: dict[Tree, list[int]] = {}
@@ -89,12 +89,12 @@ class Forest:
         return f"<Forest: {len(self.trees)} trees, {self.num_classes} classes in all>"
 
 
-# A layer needs the same forest at every step.
+# Cached, because a layer needs the same forest at every step.
 _kept = functools.lru_cache(maxsize=64)(Forest)
 
 
 def as_forest(trees: Forest | Iterable[Tree | int]) -> Forest:
-    """What users pass for the trees of several variables, as a forest."""
+    """Return ``trees`` if it is a :class:`Forest`, else a cached forest of them."""
     return trees if isinstance(trees, Forest) else _kept(_checks.listed(trees, "trees"))
 
 

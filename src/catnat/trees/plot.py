@@ -1,4 +1,4 @@
-"""A picture of a tree: matplotlib is imported here only."""
+"""Plots of trees; only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Beyond this the labels would cover each other.
+# With more classes the labels would overlap.
 MOST_CLASSES = 64
 
 
@@ -62,7 +62,7 @@ def _new_axes(num_classes: int, depth: float) -> Axes:
 
 
 def _layout(children: Ints, yes: Floats) -> tuple[Floats, Floats, Floats]:
-    """Reach, horizontal and vertical position of every id: leaves left to right, parents above their middle."""
+    """Return reach, horizontal and vertical position of every id: leaves from left to right, parents centred above."""
     count = 2 * len(children) + 1
     reach, across, down = np.ones(count), np.zeros(count), np.zeros(count)
     for node, (no_child, yes_child) in enumerate(children):
@@ -75,7 +75,7 @@ def _layout(children: Ints, yes: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _left_to_right(children: Ints) -> list[int]:
-    """The ids of the leaves, the no side of every node first."""
+    """Return the ids of the leaves, the no side of every node first."""
     stack, leaves = [0], []
     while stack:
         i = stack.pop()

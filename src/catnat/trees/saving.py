@@ -1,4 +1,4 @@
-"""A tree and an activation as what JSON and safetensors can hold: nothing here is pickled."""
+"""Conversions of trees and activations to JSON and arrays, to save them without pickle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
-    """A tree's facts, and its arrays: none for a balanced tree or a chain with a uniform prior."""
+    """Return a tree's kind and size, and its arrays: none for a balanced tree or a chain with a uniform prior."""
     arrays: Arrays = {}
     if tree.kind == "table":
         arrays["tree.children"] = tree.children
@@ -36,7 +36,7 @@ def tree_parts(tree: Tree) -> tuple[dict[str, Any], Arrays]:
 
 
 def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Tree:
-    """The inverse of :func:`tree_parts`."""
+    """Build the tree from the results of :func:`tree_parts`."""
     if facts["kind"] == "table":
         tree = from_children(arrays["tree.children"])
     elif facts["kind"] in ("balanced", "chain"):
@@ -45,7 +45,7 @@ def tree_from_parts(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
         raise ValueError(f"The file has a tree of the kind {facts['kind']!r}, but there are balanced, chain and table.")
     if "tree.prior" not in arrays:
         return tree
-    # Not `with_prior`: dividing by the sum once more could change a last digit, and with it the tree's identity.
+    # Not `with_prior`, because normalizing again could change a last digit, and so the tree's hash.
     prior = _checks.weights(arrays["tree.prior"], "tree.prior", tree.num_classes)
     if abs(prior.sum() - 1) > 1e-6:
         raise ValueError(f"The file has a prior whose sum is {prior.sum()}, which is not 1.")
@@ -60,16 +60,16 @@ def save_tree(tree: Tree, file: BinaryIO) -> None:
 
 
 def load_tree(file: BinaryIO) -> Tree:
-    """The inverse of :func:`save_tree`; nothing in the file is run, and no array is larger than the file."""
+    """Read a tree written by :func:`save_tree`; no code in the file is run, and no array is larger than the file."""
     with damage("The file of a tree"), zipfile.ZipFile(file) as archive:
         arrays = {info.filename.removesuffix(".npy"): _stored_array(archive, info) for info in archive.infolist()[:3]}
         return tree_from_parts(json.loads(arrays["facts"].tobytes()), arrays)
 
 
 def _stored_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """An array as ``np.savez`` writes it; ``np.load`` would unpack bombs, and allocate what a header says."""
+    """Read an array written by ``np.savez``; ``np.load`` would decompress bombs and trust sizes in headers."""
     if info.compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{info.filename} is compressed, which no file of ours is")
+        raise ValueError(f"{info.filename} is compressed, but catnat writes no compressed files")
     content = io.BytesIO(archive.read(info))
     if np.lib.format.read_magic(content) != (1, 0):
         raise ValueError(f"{info.filename} has another version of NumPy's format")
@@ -79,36 +79,36 @@ def _stored_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[An
 
 @contextlib.contextmanager
 def damage(what: str) -> Iterator[None]:
-    """What reading a file ends in, as a ValueError: the libraries below raise a dozen types for damaged ones."""
+    """Convert errors of reading a file to a ValueError, because libraries raise many types for damaged files."""
     try:
         yield
-    except (FileNotFoundError, PermissionError, MemoryError):  # of this machine
+    except (FileNotFoundError, PermissionError, MemoryError):  # errors of the machine, not of the file
         raise
     except Exception as error:
-        raise ValueError(f"{what} cannot be read, it is damaged or no such file: {error!s:.500}") from error
+        raise ValueError(f"{what} cannot be read: it is damaged or another kind of file: {error!s:.500}") from error
 
 
 @contextlib.contextmanager
 def replacing(file: str | Path) -> Iterator[Path]:
-    """Where to write what takes the place of ``file`` in one piece: a process that is killed leaves what was there."""
+    """Yield a path to write to, then move it to ``file`` atomically, so that a killed process leaves the old file."""
     part = Path(f"{file}.part")
     yield part
     part.replace(file)
 
 
 def activation_parts(activation: Activation) -> dict[str, Any]:
-    """The name and the settings of one of the library's own activations."""
+    """Return the name and the settings of a built-in activation."""
     for name, one in REGISTRY.items():
         if type(one) is type(activation):
             return {"name": name, **dataclasses.asdict(activation)}
     raise TypeError(
         f"The activation is {activation!r}, which is none of the library's own ({', '.join(REGISTRY)}): a file cannot "
-        "hold its code. Save `state_dict()`, and build the head yourself before you load it."
+        "contain its code. Save `state_dict()`, and build the head yourself before you load it."
     )
 
 
 def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
-    """The inverse of :func:`activation_parts`."""
+    """Build the activation from the results of :func:`activation_parts`."""
     settings = dict(facts)
     for name, default in {"scaling": "paper", "boundary": "clamp"}.items():  # settings of version 0.2
         if settings.pop(name, default) != default:
@@ -127,29 +127,29 @@ def activation_from_parts(facts: Mapping[str, Any]) -> Activation:
 
 # ---- names ----
 #
-# A layer's weights mean nothing without its tree and its activation, so checkpoints carry names that tell both apart.
+# A layer's weights are valid only for its tree and its activation, so checkpoints contain names that identify both.
 
 
 @functools.lru_cache(maxsize=256)
 def names(tree: Tree | Forest, activation: Activation) -> tuple[str, str]:
-    """A name for the tree and one for the activation, which differ where these do; letters, digits and ``_`` only.
+    """Return names that identify the tree and the activation, of letters, digits and ``_`` only.
 
-    A prior is compared in float32: the last digits of a float64 sum are not the same on every machine. Of an activation
-    the settings that are not the default ones are compared: a setting that is new in a later version changes no name.
+    Priors are compared in float32, because the last digits of float64 sums depend on the machine. Only settings of an
+    activation that differ from the default are compared, so a new setting in a later version changes no name.
     """
     return _tree_name(tree), _activation_name(activation)
 
 
 def check_names(saved: Collection[str], tree: Tree | Forest, activation: Activation) -> None:
-    """Raise unless weights that were saved under these names belong to this tree and this activation."""
+    """Raise unless the saved names of weights are those of this tree and this activation."""
     for name, mine in zip(names(tree, activation), (tree, activation), strict=True):
         kind = name.partition("_")[0]
         if name not in saved:
             other = next((one for one in saved if one.startswith(kind)), "none that is known")
             raise ValueError(
                 f"The weights are of a layer with another {kind}: {other}, but this layer has {name}, which is "
-                f"{mine!r}. They would mean another distribution here. Build the layer with the {kind} that they were "
-                "trained with, and load them into that."
+                f"{mine!r}. They would give another distribution here. Build the layer with the {kind} with which they "
+                "were trained, and load them into it."
             )
 
 
@@ -178,8 +178,8 @@ def _digest(data: bytes) -> str:
 
 # ---- fingerprints ----
 #
-# The names as an entry beside the weights: text in an array of bytes, which every format for weights can hold. Behind a
-# zero byte stands the tree itself, so that a layer can be built again from its weights alone.
+# A fingerprint is an entry beside the weights: the names as JSON in an array of bytes, which all weight formats allow.
+# After a zero byte it contains the tree, so that a layer can be rebuilt from its weights alone.
 
 
 @functools.lru_cache(maxsize=16)
@@ -194,12 +194,12 @@ def _fingerprint_bytes(tree: Tree | Forest, activation: Activation) -> bytes:
 
 
 def fingerprint(tree: Tree | Forest, activation: Activation) -> NDArray[np.uint8]:
-    """The tree and the activation of a layer, as a checkpoint names them."""
+    """Return the bytes that identify the tree and the activation of a layer in a checkpoint."""
     return np.frombuffer(_fingerprint_bytes(tree, activation), np.uint8).copy()
 
 
 def mismatch(found: Any, tree: Tree | Forest, activation: Activation) -> str | None:
-    """Why a checkpoint with this fingerprint does not fit a layer with this tree and activation."""
+    """Return why a checkpoint with this fingerprint does not fit this tree and activation, or None if it fits."""
     ours = {"names": names(tree, activation), "tree": repr(tree), "activation": repr(activation)}
     try:
         theirs, _ = _facts(found)
@@ -211,7 +211,7 @@ def mismatch(found: Any, tree: Tree | Forest, activation: Activation) -> str | N
         ]
     except (ValueError, KeyError, TypeError, RecursionError):
         return (
-            'The entry "_extra_state", which says what tree and activation the weights are for, cannot be read: the '
+            'The entry "_extra_state", which names the tree and the activation of the weights, cannot be read: the '
             "checkpoint is damaged, or not one of this layer."
         )
     if not differs:
@@ -223,7 +223,7 @@ def mismatch(found: Any, tree: Tree | Forest, activation: Activation) -> str | N
 
 
 def tree_and_activation(found: Any, weight: tuple[int, ...]) -> tuple[Tree, Activation]:
-    """The tree and the activation that a fingerprint is of, compared with the shape of the weights beside it."""
+    """Return the tree and the activation in a fingerprint, or raise if the tree does not fit the shape ``weight``."""
     with damage('The entry "_extra_state"'):
         facts, file = _facts(found)
         names = f"its tree, {facts['tree']!s:.100}, and its activation, {facts['activation']!s:.100}"
@@ -242,7 +242,7 @@ def tree_and_activation(found: Any, weight: tuple[int, ...]) -> tuple[Tree, Acti
 
 
 def _facts(found: Any) -> tuple[dict[str, Any], bytes]:
-    """What a fingerprint says, and the file of the tree behind it."""
+    """Return the JSON object of a fingerprint, and the bytes of its tree file."""
     array = np.asarray(found)
     if array.dtype.kind not in "iu":
         raise ValueError("not a fingerprint")
@@ -254,7 +254,7 @@ def _facts(found: Any) -> tuple[dict[str, Any], bytes]:
 
 
 def softmax_rows(tree: Tree | Forest) -> str:
-    """The message for a last layer with one row per class."""
+    """Return the error message for weights with one row per class."""
     return (
         f"The checkpoint has {tree.num_classes} rows, one per class, as a softmax layer has; this layer has one per "
         f"node, {tree.num_nodes}. catnat.integrations.checkpoints.from_softmax converts such a layer."
@@ -262,15 +262,15 @@ def softmax_rows(tree: Tree | Forest) -> str:
 
 
 def check_state(state: Mapping[str, Any], needed: Mapping[str, Any], tree: Tree, activation: Activation) -> None:
-    """Raise unless a state has the entries that are needed, in their shapes, for this tree and activation."""
+    """Raise unless a state fits this tree and activation, and has exactly the entries and shapes of ``needed``."""
     found, wanted = ({name: np.shape(value) for name, value in each.items()} for each in (state, needed))
     wrong: str | None
     named = "_extra_state" in state
-    if not named and found.get("weight", ())[:1] == (tree.num_classes,):  # a head may be padded to as many rows
+    if not named and found.get("weight", ())[:1] == (tree.num_classes,):  # a padded head may also have K rows
         wrong = softmax_rows(tree)
     elif not named:
         wrong = (
-            "The state does not say which tree and activation its weights are for. If they are "
+            "The state does not name the tree and activation of its weights. If they are "
             f'{tree!r} and {activation!r}, take its "_extra_state" from the state_dict() of this layer.'
         )
     else:

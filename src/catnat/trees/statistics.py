@@ -1,4 +1,4 @@
-"""The order of classes from data: the mean features of every class, in one pass."""
+"""Statistics of classes from which trees are built: the mean features of every class, in one pass over the data."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ from catnat.trees.builders import slices
 from catnat.trees.clustering import Vectors, from_embeddings
 from catnat.trees.tree import Floats, Tree
 
-# Numbers that are worked on together: they and their places fit into a processor's cache.
+# The number of features in a batch, which fit with their indices into a processor's cache.
 _NUMBERS = 1 << 15
-# Larger features are refused: no sum of them overflows, and float32 holds their means.
+# The bound of features, so that their sums do not overflow and their means are finite in float32.
 _LARGEST = 1e30
-# A class without examples has no prior of 0, which nothing could learn away.
+# The count of a class without examples, because a prior of 0 could not be changed by learning.
 _UNSEEN = 0.5
 
 
 class ClassMeans:
-    r"""The mean features of every class, collected batch by batch. Their tree puts similar classes side by side.
+    r"""The mean features of every class, collected batch by batch, to build a tree of similar classes.
 
-    One pass over the data, or over a part of it, gives a tree whose similar classes share most of their path and whose
-    frequent classes have short ones. Statistics of parts of the data are merged by addition. They take 8 (d + 1) bytes
-    a class.
+    After one pass over the data, or over a part of it, similar classes share most of their path in the tree, and
+    frequent classes have short paths. Statistics of parts are merged by addition and take 8 (d + 1) bytes per class.
 
     Args:
         num_classes: The number of classes K.
-        num_features: The numbers d that describe an example.
+        num_features: The number d of features of an example.
 
     Example:
         >>> import catnat
@@ -50,9 +49,9 @@ class ClassMeans:
     """
 
     sums: Floats
-    """The sum of every class's features, (K, d), float64. Ranks that add theirs up in place have merged."""
+    """The sum of the features of each class, (K, d), float64. Ranks may merge by an in-place sum of this array."""
     counts: Floats
-    """The number of every class's examples, (K,), float64."""
+    """The number of examples of each class, (K,), float64."""
 
     def __init__(self, num_classes: int, num_features: int) -> None:
         self.num_classes = _checks.num_classes(num_classes)
@@ -72,8 +71,8 @@ class ClassMeans:
         """Add examples.
 
         Args:
-            features: The features of every example: the shape of the targets, then axes of d numbers in all. Arrays of
-                NumPy or JAX, tensors of PyTorch on any device, or a sparse matrix of SciPy (examples, d).
+            features: The features of every example, in the shape of the targets plus axes with d numbers in all: a
+                NumPy or JAX array, a PyTorch tensor on any device, or a SciPy sparse matrix (examples, d).
             targets: The class of every example, integers of any shape.
             ignore_index: A target that is ignored, with its features.
         """
@@ -83,10 +82,10 @@ class ClassMeans:
         known = np.flatnonzero(classes.ravel() != ignore_index)
         classes = classes.ravel()[known].astype(np.int64)
         parts = slices(len(known), max(1, _NUMBERS // self.num_features))
-        # A batch with something wrong in it is refused whole, so it is read before anything is added.
+        # The whole batch is checked before anything is added, so that an invalid batch changes nothing.
         if not all((np.abs(_dense(rows[known[part]])) < _LARGEST).all() for part in parts):
             raise ValueError(
-                f"`features` holds NaN, or a number beyond {_LARGEST:.0e}: look at what made them, or scale them."
+                f"`features` holds NaN, or a number beyond {_LARGEST:.0e}: check their computation, or scale features."
             )
         columns = np.arange(self.num_features)
         for part in parts:
@@ -105,7 +104,7 @@ class ClassMeans:
             )
 
     def _rows(self, features: Any, batch: tuple[int, ...]) -> Any:
-        """The features of all examples, (examples, d)."""
+        """Return the checked features of all examples, (examples, d)."""
         rows = features.tocsr() if is_sparse(features) else as_array(features)
         shape, count = tuple(rows.shape), int(np.prod(batch))
         if shape[: len(batch)] != batch or int(np.prod(shape[len(batch) :])) != self.num_features:
@@ -124,12 +123,12 @@ class ClassMeans:
         *,
         progress: bool = False,
     ) -> ClassMeans:
-        """The statistics of all batches of a loader.
+        """Collect the statistics of all batches of a loader.
 
         Args:
             num_classes: The number of classes K.
-            batches: Pairs of inputs and targets, such as a ``DataLoader`` has. Images are taken as their pixels.
-            features: From a batch of inputs to their features, such as a frozen encoder; the inputs if not given.
+            batches: Pairs of inputs and targets, such as from a ``DataLoader``. Images are flattened to pixels.
+            features: A function from a batch of inputs to features, such as a frozen encoder; the inputs if not given.
             progress: Whether to show a progress bar, which needs ``tqdm``.
 
         Example:
@@ -153,28 +152,28 @@ class ClassMeans:
 
     @classmethod
     def from_frame(cls, frame: Any, target: str, num_classes: int | None = None, *, size: int = 16) -> ClassMeans:
-        """The statistics of a table of pandas.
+        """Collect the statistics of a pandas ``DataFrame``.
 
-        Numbers are standardized, and missing ones are 0 then. Other columns are a random vector for every value.
+        Numbers are standardized, and missing numbers are then 0. In other columns each value is a random vector.
 
         Args:
             frame: A ``DataFrame`` with a row for every example.
-            target: The column of class indices. Names are turned into indices by ``pandas.factorize``, for example.
+            target: The column of class indices. Convert names to indices, for example by ``pandas.factorize``.
             num_classes: The number of classes K; the largest index plus 1 if not given.
-            size: Of the random vectors.
+            size: The size of the random vectors.
         """
         if target not in frame.columns:
             raise ValueError(f"`target` is {target!r}, but the columns are {', '.join(map(repr, frame.columns))}.")
         classes = frame[target].to_numpy()
         parts = [_column(frame[name].to_numpy(), size) for name in frame.columns if name != target]
         if not parts or not len(classes):
-            raise ValueError(f"`frame` has shape {frame.shape}, but rows, and a column beside the target, are needed.")
+            raise ValueError(f"`frame` has shape {frame.shape}, but rows and a column besides the target are needed.")
         return cls.from_batches(num_classes or int(classes.max()) + 1, [(np.concatenate(parts, axis=1), classes)])
 
     # ---- merging ----
 
     def merge(self, other: ClassMeans) -> None:
-        """Add the statistics of another part of the data to these."""
+        """Add the statistics of another part of the data."""
         mine, theirs = self.sums.shape, other.sums.shape
         if mine != theirs:
             raise ValueError(
@@ -195,15 +194,15 @@ class ClassMeans:
     # ---- means and trees ----
 
     def class_means(self, shrinkage: float = 2.0) -> Vectors:
-        r"""The mean features of every class less those of all examples, drawn towards 0 where examples are few.
+        r"""Return the mean features of every class minus the overall mean, shrunk towards 0 if there are few examples.
 
         .. math:: \frac{n_k}{n_k + \lambda} (\bar x_k - \bar x)
 
-        for class k with n_k examples: so a class seen once does not stand out by its noise, and one that was never seen
-        stands at the overall mean.
+        where n_k is the number of examples of class k. Shrinkage reduces the noise of rare classes; a class without
+        examples gets 0.
 
         Args:
-            shrinkage: The number of examples :math:`\lambda` at which a class counts half.
+            shrinkage: The number of examples :math:`\lambda` at which the factor is 1/2.
 
         Returns:
             The means, (K, d), float32.
@@ -229,13 +228,13 @@ class ClassMeans:
         progress: bool = False,
         scratch: str | os.PathLike[str] | None = None,
     ) -> Tree:
-        """The tree of these means, by :func:`catnat.from_embeddings`.
+        """Build the tree of these means by :func:`catnat.from_embeddings`.
 
         Args:
             shrinkage: See :meth:`class_means`.
-            prior: Whether counts are the weights of the tree: frequent classes get short paths, and zero scores mean
-                the frequencies. A class that was never seen counts as half an example.
-            seed: See :func:`catnat.from_embeddings`, as for the others.
+            prior: Whether counts are the weights of the tree: frequent classes get short paths, and zero scores give
+                the frequencies. A class without examples has a count of 1/2.
+            seed: The seed of the random initial directions.
             progress: Whether to show a progress bar, which needs ``tqdm``.
             scratch: A folder for copies of the means.
         """
@@ -245,28 +244,28 @@ class ClassMeans:
     # ---- files ----
 
     def state_dict(self) -> dict[str, Floats]:
-        """The sums and counts themselves, for a checkpoint."""
+        """Return the sums and counts, not copies, for a checkpoint."""
         return {"sums": self.sums, "counts": self.counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Load the sums and counts from a checkpoint."""
         arrays = {name: as_array(state[name]).astype(np.float64) for name in ("sums", "counts")}
         for name, array in arrays.items():
             if array.shape != getattr(self, name).shape:
                 raise ValueError(
                     f"The checkpoint's {name} have shape {array.shape}, but {getattr(self, name).shape} is needed: "
-                    "it is of other classes or features."
+                    "it has other classes or features."
                 )
         self.sums, self.counts = arrays["sums"], arrays["counts"]
 
     def save(self, file: str | Path) -> None:
-        """Write the statistics into a file of NumPy's ``.npz`` format, for :meth:`load`."""
+        """Write the statistics to a file in NumPy's ``.npz`` format, for :meth:`load`."""
         with open(file, "wb") as stream:
             np.savez(stream, sums=self.sums, counts=self.counts)
 
     @classmethod
     def load(cls, file: str | Path) -> ClassMeans:
-        """Read the statistics that :meth:`save` has written."""
+        """Read statistics written by :meth:`save`."""
         with np.load(file) as arrays:
             found = cls(*arrays["sums"].shape)
             found.load_state_dict(arrays)
@@ -274,7 +273,7 @@ class ClassMeans:
 
 
 def _dense(rows: Any) -> Floats:
-    """Some rows of a matrix that may be sparse, float64."""
+    """Convert rows of a matrix that may be sparse to a dense float64 array."""
     return np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64)
 
 
@@ -282,15 +281,15 @@ def _dense(rows: Any) -> Floats:
 
 
 def random_features(tokens: Any, size: int = 32, seed: int = 0) -> Vectors:
-    """A fixed random vector of signs for every token: features for values that are too many for one-hot columns.
+    """Return a fixed random vector of signs for every token, to use as features if there are too many for one-hot.
 
-    The vector of a token is computed from its number, so nothing is stored, and all workers agree. Vectors of different
-    tokens are nearly orthogonal: their mean over the neighbours of a class describes these neighbours.
+    The vector of a token is computed from its number, so nothing is stored and all workers get the same vectors.
+    Vectors of different tokens are nearly orthogonal, so their mean over the neighbours of a class describes these.
 
     Args:
-        tokens: Integers of any shape; a negative one stands for no token, and gets zeros.
-        size: The numbers of a vector.
-        seed: Another seed gives other vectors.
+        tokens: Integers of any shape; a negative integer means no token and gets zeros.
+        size: The size of a vector.
+        seed: The seed; another seed gives other vectors.
 
     Returns:
         The vectors, (..., size), float32.
@@ -318,12 +317,12 @@ def random_features(tokens: Any, size: int = 32, seed: int = 0) -> Vectors:
 
 
 def random_projection(values: Any, size: int = 32, seed: int = 0) -> Vectors:
-    """Fewer features from many: the sum of each column's fixed random vector, times its value.
+    """Reduce the number of features, by the sum of a fixed random vector for each column times its value.
 
     Args:
-        values: Numbers (n, columns): an array, a tensor, or a sparse matrix of SciPy, such as counts of words.
-        size: The number of features.
-        seed: Another seed gives other vectors.
+        values: Numbers (n, columns): an array, a tensor, or a SciPy sparse matrix, such as word counts.
+        size: The number of features in the result.
+        seed: The seed; another seed gives other vectors.
 
     Returns:
         The features, (n, size), float32.
@@ -341,7 +340,7 @@ def random_projection(values: Any, size: int = 32, seed: int = 0) -> Vectors:
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The step of SplitMix64: every bit of the result depends on every bit of a word."""
+    """Apply a step of SplitMix64, in which every bit of the result depends on every bit of the input."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -349,7 +348,7 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _column(values: NDArray[Any], size: int) -> Vectors:
-    """The features of one column of a table."""
+    """Return the features of one column of a table."""
     if values.dtype.kind in "iuf":
         numbers = values.astype(np.float64)
         numbers[~np.isfinite(numbers)] = np.nan
@@ -362,5 +361,5 @@ def _column(values: NDArray[Any], size: int) -> Vectors:
 
 
 def _number(name: object) -> int:
-    """A number for a value of a column, the same in every process."""
+    """Hash a value of a column to a number that is the same in every process."""
     return int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest(), "little") >> 1

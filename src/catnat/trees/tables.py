@@ -1,4 +1,4 @@
-"""Tables that all backends compute with, as NumPy arrays: of paths, of subsets, and for fused kernels."""
+"""Tables of paths, of subsets and for fused kernels, as NumPy arrays for all backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catnat.trees.tree import Ints, Tree
 
 
 def path_branches(tree: Tree, to: str) -> NDArray[np.float64]:
-    """Whether a no, and whether a yes, at a node lies on a path: 0/1, (2, nodes, leaves) or (2, nodes, nodes)."""
+    """Return 0/1 whether no, and whether yes, at a node is on a path, (2, nodes, leaves) or (2, nodes, nodes)."""
     count = tree.num_nodes + tree.num_classes
     branches = np.zeros((2, tree.num_nodes, count))
     for node, (no, yes) in enumerate(tree.child_ids):
@@ -24,9 +24,10 @@ def path_branches(tree: Tree, to: str) -> NDArray[np.float64]:
 
 @functools.cache
 def subsets(k: int) -> tuple[list[tuple[Ints, Ints]], Ints]:
-    """For every size below k, its subsets U in order: who is not in U, and where U with that one stands a size up.
+    """Return index tables of all subsets of k members: a pair of tables for every size below k, and one of pairs.
 
-    And for every two members where their pair stands, behind the k singles; on the diagonal the single itself.
+    A row of a pair is a subset U: the members s not in U, and the index of U + s among the subsets one larger. The
+    last table has the index of every {s, t} among the k single members followed by all pairs.
     """
     place = {subset: i for m in range(k + 1) for i, subset in enumerate(itertools.combinations(range(k), m))}
     levels = []
@@ -43,22 +44,22 @@ def subsets(k: int) -> tuple[list[tuple[Ints, Ints]], Ints]:
 
 # ---- for fused kernels ----
 
-# The activations that kernels compute, by their number: exactly these types, as a subclass may compute something else.
+# The numbers of the activations in the kernels, by exact type, because a subclass may compute something else.
 FUSED: dict[type[Activation], int] = {sigmoid: 0, natural: 1}
-# A balanced tree of more classes than this is computed level by level, not by a table of children. That takes more
-# classes than a vector has numbers, 16 with AVX-512.
+# A balanced tree with more classes is computed level by level, not by a table of children. This needs more classes
+# than a vector register has numbers, 16 with AVX-512.
 _MOST_TABLE_CLASSES = 31
 
 
 def fused_table(tree: Tree) -> NDArray[np.int32]:
-    """The number of roots, the root, the ids of both children of every node; nothing for a large balanced tree."""
+    """Return the number of roots, the root and the child ids of every node; empty for a large balanced tree."""
     if tree.kind == "balanced" and tree.num_classes > _MOST_TABLE_CLASSES:
         return np.empty(0, np.int32)
     return np.concatenate([[1, 0], tree.child_ids.ravel()]).astype(np.int32)
 
 
 def fused_parents(tree: Tree) -> NDArray[np.int32]:
-    """Of every id twice its parent, plus 1 if it is the yes of it; -1 at the root. Nothing for a balanced tree."""
+    """Return for every id twice its parent, plus 1 for a yes child, and -1 for the root; empty if balanced."""
     if tree.kind == "balanced":
         return np.empty(0, np.int32)
     return np.where(tree.parents < 0, -1, 2 * tree.parents + tree.bits).astype(np.int32)

@@ -1,8 +1,8 @@
-"""The topology: full binary trees as plain data, with no framework.
+"""Full binary trees as plain data, independent of the framework.
 
-Inner nodes are numbered 0 .. K-2 breadth first. Where inner nodes and leaves are spoken of together, the *id* K-1+k is
-the leaf of class k. A ``balanced`` tree and a ``chain`` are known by their size alone, everything about them is
-arithmetic; any other tree stores one table of children.
+Inner nodes are numbered 0 .. K-2 breadth first. An *id* is the number of an inner node, or K-1+k for the leaf of class
+k. A ``balanced`` tree and a ``chain`` are defined by their size and computed by arithmetic. Any other tree stores one
+table of children.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ Floats = NDArray[np.float64]
 class Tree:
     r"""A full binary tree with one leaf per class.
 
-    Each inner node :math:`i` is one decision: yes (bit 1) with probability :math:`a(s_i)`. The probability
-    of class :math:`k` is the product of the branch probabilities on the path from the root to its leaf. Build trees
-    with
-    :func:`catnat.balanced`, :func:`catnat.chain`, :func:`catnat.huffman`, :func:`catnat.from_clusters` or
-    :func:`catnat.from_children`, not with this constructor.
+    Each inner node :math:`i` has two branches, no and yes (bit 1); yes has the probability :math:`a(s_i)`. The
+    probability of class :math:`k` is the product of the branch probabilities on the path from the root to its leaf.
+    Build trees with :func:`catnat.balanced`, :func:`catnat.chain`, :func:`catnat.huffman`,
+    :func:`catnat.from_clusters` or :func:`catnat.from_children`, not with this constructor.
 
-    Trees are immutable, and equal when their topology, class order and prior are equal, however they were built: they
-    can be dictionary keys and static arguments under ``jit``.
+    Trees are immutable. They are equal if their topology, class order and prior are equal, however they were built. So
+    they can be dictionary keys and static arguments under ``jit``.
 
     Example:
         >>> import catnat
@@ -55,14 +54,14 @@ class Tree:
     num_classes: int
     """The number of classes K."""
     kind: Literal["balanced", "chain", "table"]
-    """How the topology is known: by bit arithmetic, as stick-breaking, or from a table of children."""
+    """The kind of the topology: a complete tree, a stick-breaking chain, or a table of children."""
     _table: Ints | None = None
     _prior: Floats | None = None
     depth: int = dataclasses.field(init=False)
     """The number of nodes on the longest path."""
 
     def __post_init__(self) -> None:
-        # A plain attribute, not a property that computes: the compilers read it.
+        # A plain attribute and not a computed property, because compilers read it.
         depth = self.num_nodes.bit_length() if self.kind == "balanced" else self.num_nodes
         object.__setattr__(self, "depth", len(self.levels) if self.kind == "table" else depth)
 
@@ -70,7 +69,7 @@ class Tree:
 
     @property
     def num_nodes(self) -> int:
-        """The number of inner nodes, K - 1: one score each."""
+        """The number of inner nodes, and of scores, K - 1."""
         return self.num_classes - 1
 
     # ---- topology ----
@@ -79,7 +78,7 @@ class Tree:
     def children(self) -> Ints:
         """The (no, yes) children of every inner node, shape (K-1, 2): class k is k, node j is K + j.
 
-        The convention of :func:`catnat.from_children`, SciPy's ``linkage`` and scikit-learn's ``children_``, so that
+        :func:`catnat.from_children`, SciPy's ``linkage`` and scikit-learn's ``children_`` have the same convention, so
         ``from_children(tree.children, tree.prior)`` is the same tree, up to the last digits of the prior.
         """
         is_class = self.child_ids >= self.num_nodes
@@ -103,7 +102,7 @@ class Tree:
         return bits_of(self.child_ids, self.num_classes)
 
     def path(self, k: int) -> tuple[Ints, Ints]:
-        """The nodes on the path to class ``k``, and its branches.
+        """Return the nodes and branches on the path to class ``k``.
 
         Returns:
             The inner nodes from the root down, and the bit (1 = yes) taken at each.
@@ -130,7 +129,7 @@ class Tree:
 
     @functools.cached_property
     def levels(self) -> list[slice]:
-        """The slice of nodes on each level: nodes are numbered breadth first, so a level is a slice."""
+        """The slice of nodes on each level; levels are slices because nodes are numbered breadth first."""
         levels, start, stop = [], 0, min(1, self.num_nodes)
         while start < stop:
             levels.append(slice(start, stop))
@@ -142,12 +141,12 @@ class Tree:
 
     @property
     def has_uniform_prior(self) -> bool:
-        """Whether zero scores mean the uniform distribution."""
+        """Whether zero scores give the uniform distribution."""
         return self._prior is None
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether every node halves its prior mass and a level has one reach: the paper's case, K = 2^H and uniform."""
+        """Whether every node halves its prior mass, as in the paper: balanced, K = 2^H and a uniform prior."""
         return self.has_uniform_prior and self.kind == "balanced" and self.num_classes == first_leaf(self)
 
     @property
@@ -158,7 +157,7 @@ class Tree:
         return np.full(self.num_classes, 1.0 / self.num_classes)
 
     def with_prior(self, weights: ArrayLike) -> Tree:
-        """The same tree whose zero scores mean ``weights`` (positive; normalized here).
+        """Return the tree with the prior ``weights``, positive numbers that are normalized to sum to 1.
 
         Example:
             >>> import catnat
@@ -168,7 +167,7 @@ class Tree:
         return with_own_prior(self, _checks.weights(weights, "weights", self.num_classes))
 
     def reach(self, probs: ArrayLike | None = None) -> Floats:
-        r"""The probability :math:`P(i)` of reaching each node: the sum of ``probs`` over the leaves below it.
+        r"""Return the probability :math:`P(i)` of reaching each node, the sum of ``probs`` over the leaves below it.
 
         Args:
             probs: Class probabilities, shape (..., K). The prior if not given.
@@ -176,23 +175,23 @@ class Tree:
         return self._masses(probs)[..., : self.num_nodes]
 
     def yes_fraction(self) -> Floats:
-        r"""The prior's probability of yes at each node: mass on the yes side over mass below, shape (K-1,)."""
+        r"""Return the prior's probability of yes at each node, shape (K-1,)."""
         return self.prior_branches()[1]
 
     def prior_branches(self) -> tuple[Floats, Floats]:
-        """The prior's probabilities of no and yes, both to full relative precision: 1 - yes may round to 0."""
+        """Return the prior's probabilities of no and yes, both to full relative precision: 1 - yes may round to 0."""
         if self.is_symmetric:
             half = np.full(self.num_nodes, 0.5)
             return half, half
         sides = self._masses(None)[self.child_ids]
-        tiny = np.finfo(np.float64).tiny  # only matters when a mass underflowed
+        tiny = np.finfo(np.float64).tiny  # used only if a mass has underflowed
         odds = sides.min(axis=1) / np.maximum(sides.max(axis=1), tiny)
         smaller, larger = np.maximum(odds, tiny) / (1 + odds), 1 / (1 + odds)
         rather_no = sides[:, 1] <= sides[:, 0]
         return np.where(rather_no, larger, smaller), np.where(rather_no, smaller, larger)
 
     def _masses(self, probs: ArrayLike | None) -> Floats:
-        """The mass below every id, inner nodes first, then the leaves."""
+        """Return the mass below every id, inner nodes first, then the leaves."""
         leaves = self.prior if probs is None else np.asarray(probs, dtype=np.float64)
         if leaves.shape[-1:] != (self.num_classes,):
             raise ValueError(
@@ -242,7 +241,7 @@ class Tree:
     # ---- files ----
 
     def save(self, file: str | Path) -> None:
-        """Write the tree into a file of NumPy's ``.npz`` format, for :meth:`load`; in one piece, or not at all."""
+        """Write the tree to a file in NumPy's ``.npz`` format, for :meth:`load`; the file is replaced atomically."""
         from catnat.trees import saving
 
         with saving.replacing(file) as part, open(part, "wb") as opened:
@@ -250,7 +249,7 @@ class Tree:
 
     @staticmethod
     def load(file: str | Path) -> Tree:
-        """Read the tree that :meth:`save` has written; a file that is no such tree is a ValueError."""
+        """Read a tree written by :meth:`save`; raise a ValueError for other or damaged files."""
         from catnat.trees import saving
 
         with open(file, "rb") as opened:
@@ -264,9 +263,9 @@ class Tree:
         """Draw the tree, with the probability of every branch on its edge and of every class at its leaf.
 
         Args:
-            scores: One score per node, shape (K-1,). Zero scores, which mean the prior, if not given.
-            activation: The activation that turns scores into probabilities.
-            ax: Where to draw; a new figure if not given.
+            scores: One score per node, shape (K-1,). Zero scores, which give the prior, if not given.
+            activation: The activation that maps scores to probabilities.
+            ax: The axes to draw on; a new figure if not given.
         """
         activation = resolve(activation)
         values = np.zeros(self.num_nodes) if scores is None else np.asarray(scores, dtype=np.float64)
@@ -280,16 +279,16 @@ class Tree:
 
 
 def first_leaf(tree: Tree) -> int:
-    """The heap number 2**depth of class 0 in a balanced tree, the first leaf of its deepest level.
+    """Return the heap number 2**depth of class 0 in a balanced tree, the first leaf of its deepest level.
 
-    Leaves from left to right are the heap numbers ``first_leaf .. 2K-1``, then ``K .. first_leaf-1``. So class k sits
-    at heap number ``k + first_leaf``, less K if that is 2K or more.
+    Leaves from left to right have the heap numbers ``first_leaf .. 2K-1``, then ``K .. first_leaf-1``. So class k has
+    the heap number ``k + first_leaf``, minus K if this is 2K or more.
     """
     return 1 << tree.depth
 
 
 def with_own_prior(tree: Tree, masses: Floats) -> Tree:
-    """``with_prior`` of checked weights, which are normalized in place: no other code may hold them."""
+    """Compute ``tree.with_prior`` for checked weights, which are normalized in place and must not be shared."""
     uniform = bool((masses == masses[0]).all())
     masses /= masses.max()  # so that the sum cannot overflow
     masses /= masses.sum()
@@ -297,7 +296,7 @@ def with_own_prior(tree: Tree, masses: Floats) -> Tree:
 
 
 def known_children(tree: Tree, rows: slice) -> Ints:
-    """Some rows of the table of children of a balanced tree or a chain."""
+    """Return the given rows of the table of child ids of a balanced tree or a chain."""
     nodes = np.arange(rows.start, rows.stop, dtype=np.int64)
     if tree.kind == "chain":
         table = np.stack([nodes + 1, tree.num_nodes + nodes], axis=1)
@@ -309,14 +308,14 @@ def known_children(tree: Tree, rows: slice) -> Ints:
 
 
 def parents_of(children: Ints, num_classes: int) -> Ints:
-    """The parent of every id, from a table of children; a root's is -1."""
+    """Return the parent of every id, from a table of child ids; -1 for a root."""
     parents = np.full(len(children) + num_classes, -1, dtype=np.int64)
     parents[children] = np.arange(len(children))[:, None]
     return read_only(parents)
 
 
 def bits_of(children: Ints, num_classes: int) -> NDArray[np.bool_]:
-    """Whether each id is its parent's yes child, from a table of children; a root's is False."""
+    """Return whether each id is its parent's yes child, from a table of child ids; False for a root."""
     bits = np.zeros(len(children) + num_classes, dtype=bool)
     bits[children[:, 1]] = True
     return read_only(bits)
@@ -326,6 +325,6 @@ Array = TypeVar("Array", bound=NDArray[Any])
 
 
 def read_only(array: Array) -> Array:
-    """``array``, made read-only."""
+    """Make ``array`` read-only and return it."""
     array.setflags(write=False)
     return array
