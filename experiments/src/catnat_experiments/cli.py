@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, NoReturn
@@ -16,14 +16,14 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from catnat_experiments.builtin import BUILT_IN, BuiltIn
+from catnat_experiments.builtin import BUILT_IN
 from catnat_experiments.engine import files, records, stages
 from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.extras import MissingExtraError
 from catnat_experiments.engine.freeze import DamagedError, freeze
 from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.loop import Printing
-from catnat_experiments.engine.progress import Best, Display, duration
+from catnat_experiments.engine.progress import Display
 from catnat_experiments.engine.records import Corrupt, Record
 from catnat_experiments.engine.search import Search
 from catnat_experiments.engine.types import Config
@@ -124,48 +124,19 @@ def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list
 
 @app.command(name="list")
 def list_command() -> None:
-    """Show the built-in experiments and their presets: runs, and core-hours from nothing."""
+    """Show the built-in experiments and their presets, with their core-hours from nothing."""
     console = Console()
     for name, builtin in BUILT_IN.items():
         console.print(f"{name}: {builtin.about}", style="bold", highlight=False, soft_wrap=True)
-        try:
-            runs, missing = _runs_of_presets(name), ""
-        except MissingExtraError as error:
-            runs, missing = dict.fromkeys(builtin.hours), str(error)
-        for line in _preset_lines(runs, builtin):
-            console.print(line, highlight=False, soft_wrap=True)
-        if missing:
-            console.print(f"  {missing}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        "Core-hours are about what one core of a small machine takes; `plan` measures it on this one.",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _runs_of_presets(name: str) -> dict[str, int | None]:
-    """Of a built-in experiment, for every preset."""
-    module = _module(name)
-    return {preset: sum(stage.expected_runs for stage in module.EXPERIMENT.stages(preset)) for preset in module.PRESETS}
-
-
-def _preset_lines(runs: Mapping[str, int | None], builtin: BuiltIn) -> list[str]:
-    """A line for each preset; what is not known is said to be unknown."""
-    lines, width = [], max(map(len, runs))
-    for preset, count in runs.items():
-        known = "unknown" if count is None else f"{count:,}"
-        hours = f"{builtin.hours[preset]:,g}" if preset in builtin.hours else "unknown"
-        lines.append(f"  {preset:<{width}} {known:>7} runs {hours:>8} core-hours")
-    return lines
+        for preset, hours in builtin.hours.items():
+            console.print(f"  {preset:<15}{hours:>8,g} core-hours", highlight=False)
+    console.print("Core-hours are about what one core of a small machine takes.", highlight=False)
 
 
 @app.command()
-def plan(
-    name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None, cpus: CpusOption = None
-) -> None:
+def plan(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
     """Show the stages, the number of runs and the core-hours that are left, before anything starts."""
-    loaded = _open(name, results)
-    _print_plan(loaded, preset, cpus, Console())
+    _print_plan(_open(name, results), preset, Console())
 
 
 @app.command()
@@ -175,23 +146,20 @@ def run(
     results: ResultsOption = None,
     cpus: CpusOption = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join. Default: this machine alone.")] = None,
-    gpus_per_trial: Annotated[
-        float, typer.Option(min=0.0, help="The fraction of a GPU that a group of runs needs.")
-    ] = 0.0,
     retries: Annotated[int, typer.Option(min=0, help="How often a group that failed is started again.")] = 3,
 ) -> None:
     """Compute what is missing, then report and draw. Repeat the command to go on after any interruption."""
     if address is not None and cpus is not None:
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
     loaded, console = _open(name, results), Console()
-    _print_plan(loaded, preset, cpus, console)
+    _print_plan(loaded, preset, console)
     from catnat_experiments.engine import run as engine  # Ray takes a second to import: only who runs something waits
 
-    options = engine.Options(address=address, cpus=cpus, gpus_per_trial=gpus_per_trial, retries=retries)
+    options = engine.Options(address=address, cpus=cpus, retries=retries)
     try:
-        with Display(console, _best(loaded.tables)) as display:
+        with Display(console) as display:
             engine.run(loaded.experiment, preset, loaded.directory, options, display)
-    except (engine.UnfinishedError, BusyError, engine.ResourcesError, OSError) as error:
+    except (engine.UnfinishedError, BusyError, engine.AddressError, OSError) as error:
         console.print(_text(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -221,13 +189,11 @@ def train(
 
 
 def _example(loaded: Loaded) -> Config:
-    """A run of the first preset: of its last stage if that names some, otherwise of its first."""
-    first, *_, last = (*loaded.experiment.stages(loaded.presets[0]),) * 2
-    if last.alike:
-        return dict(last.alike[0])
+    """The last run of the first stage of the first preset."""
+    first, *_ = loaded.experiment.stages(loaded.presets[0])
     if isinstance(first, Search):
-        return {**first.bases[0], **{knob: vars(space)["low"] for knob, space in first.space.items()}}
-    return first.runs(pd.DataFrame())[0]
+        return {**first.bases[-1], **{knob: vars(space)["low"] for knob, space in first.space.items()}}
+    return first.runs(pd.DataFrame())[-1]
 
 
 @app.command(name="status")
@@ -333,22 +299,17 @@ def freeze_command(
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console) -> None:
+def _print_plan(loaded: Loaded, preset: str, console: Console) -> None:
     statuses, _, corrupt = _survey(loaded, preset)
-    seconds = stages.seconds_left(loaded.experiment, statuses)
-    table = RichTable(
-        "stage", "runs", "done", "core-hours left", "", title=f"{loaded.experiment.name}, preset {preset}"
-    )
-    for status, left in zip(statuses, seconds, strict=True):
+    table = RichTable("stage", "runs", "done", "", title=f"{loaded.experiment.name}, preset {preset}")
+    for status in statuses:
         done = len(status.done)
         counts = (_count(status, done + status.missing), _count(status, done))
-        table.add_row(status.stage.name, *counts, _hours(left), status.stage.about)
+        table.add_row(status.stage.name, *counts, status.stage.about)
     console.print(table)
-    total = sum(seconds)
-    time = "" if cpus is None or math.isnan(total) else f", about {duration(total / cpus)} on {cpus} cores"
-    console.print(
-        f"In all: {_hours(total)} core-hours{time}. Records: {loaded.directory}", highlight=False, soft_wrap=True
-    )
+    left = _hours_left(loaded.experiment.name, preset, statuses)
+    hours = "unknown" if math.isnan(left) else f"about {left:.2g}"
+    console.print(f"Core-hours left: {hours}. Records: {loaded.directory}", highlight=False, soft_wrap=True)
     if corrupt:
         console.print(f"{len(corrupt)} damaged records will be computed again.", highlight=False)
 
@@ -379,15 +340,12 @@ def _unsettled(statuses: Sequence[stages.StageStatus], found: Sequence[Record]) 
     return told
 
 
-def _hours(seconds: float) -> str:
-    return "unknown" if math.isnan(seconds) else f"{seconds / 3600:.2g}"
-
-
-def _best(tables: tuple[Table, ...]) -> Best | None:
-    if not tables:
-        return None
-    first = tables[0]
-    return Best(first.metric, first.direction, first.row, first.column, first.columns)
+def _hours_left(name: str, preset: str, statuses: Sequence[stages.StageStatus]) -> float:
+    """The missing part of what the preset is listed with; of one that is not listed, at the mean of its records."""
+    missing, done = sum(status.missing for status in statuses), done_records(statuses)
+    if name in BUILT_IN and preset in BUILT_IN[name].hours:
+        return BUILT_IN[name].hours[preset] * missing / max(1, missing + len(done))
+    return missing * sum(record.seconds for record in done) / len(done) / 3600 if done else math.nan
 
 
 def _text(error: Exception) -> str:

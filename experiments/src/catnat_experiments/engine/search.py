@@ -34,7 +34,6 @@ class Search:
         budget: Runs per base.
         about: One line for ``plan``.
         at_once: Runs of one base at the same time. With more of them a search ends sooner and learns less from each.
-        alike: Runs that cost what a run of this search costs in the mean, for ``plan``: one for every base.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Search:
     budget: int
     about: str
     at_once: int = 4
-    alike: tuple[Config, ...] = ()
 
     @property
     def expected_runs(self) -> int:

@@ -50,7 +50,7 @@ class Curve:
     Attributes:
         name: The key in the records' history.
         title: For the vertical axis; the name if empty.
-        x: The key of the horizontal values in the history; None for ``<name>.step``, as the scalars of a run have.
+        x: The key of the horizontal values in the history.
         log: Whether the vertical axis is logarithmic.
         x_title: For the horizontal axis.
         log_x: Whether the horizontal axis is logarithmic.
@@ -58,7 +58,7 @@ class Curve:
 
     name: str
     title: str = ""
-    x: str | None = None
+    x: str = "step"
     log: bool = False
     x_title: str = "updates"
     log_x: bool = False

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.engine import loop
 from catnat_experiments.engine.loop import add_point, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.world.environment import Play, canvas, play, predicted, stream_of
@@ -55,8 +54,10 @@ def rate_factor(step: int, run: Config) -> float:
     return min(1.0, left / decay) if (decay := float(run.get("decay", 0.0))) else 1.0
 
 
-class Training:
+class Training(loop.Training):
     """One run. Its seed gives the start, the sequences, which are drawn anew for every step, and the model's draws."""
+
+    changing = ("step", "model", "optimizer", "sums", "stream", "generator", "history")
 
     def __init__(self, run: Config) -> None:
         self.run, self.steps, self.step = run, int(run["steps"]), 0
@@ -91,28 +92,6 @@ class Training:
         point["rollout"] = float(rollout_loss(self.model, some, LOOKED_AT_SAMPLES, 0).mean())
         add_point(self.history, self.step, point)
         return [point]
-
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
-        changing = {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sums": self.sums,
-            "stream": self.stream.bit_generator.state,
-            "generator": self.generator.get_state(),
-            "history": self.history,
-        }
-        return copy.deepcopy(changing)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        kept = copy.deepcopy(state)
-        self.step, self.sums, self.history = kept["step"], kept["sums"], kept["history"]
-        self.model.load_state_dict(kept["model"])
-        self.optimizer.load_state_dict(kept["optimizer"])
-        self.stream.bit_generator.state = kept["stream"]
-        self.generator.set_state(kept["generator"])
 
 
 def train(run: Config, checkpointer: Checkpointer) -> Outcome:
