@@ -22,7 +22,7 @@ from catnat_experiments.engine.checkpoints import FileCheckpointer
 from catnat_experiments.engine.records import group_id, run_id
 from catnat_experiments.engine.search import Search, top
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
-from catnat_experiments.report.tables import Claim, Curve, Table
+from catnat_experiments.report.tables import Claim, Table
 from catnat_experiments.report.targets import Target
 
 METHODS = ("alpha", "beta")
@@ -81,9 +81,6 @@ class Toy:
     def groups(self, runs: list[Config]) -> list[list[Config]]:
         return [runs[start : start + self.batch] for start in range(0, len(runs), self.batch)]
 
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        return self.steps * max(self.sleep, 0.001)
-
     def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
         state = checkpointer.load()
         generators = [torch.Generator().manual_seed(int(run["seed"])) for run in runs]
@@ -138,7 +135,6 @@ TABLES = (
         columns=METHODS,
         paper={0.2: {"alpha": Target(0.001), "beta": Target(0.01)}},
         claims=(Claim("alpha", "beta"),),
-        curves=(Curve("x"),),
     ),
 )
 

@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table as RichTable
 
 from catnat_experiments.builtin import BUILT_IN
@@ -24,11 +25,11 @@ from catnat_experiments.engine.freeze import DamagedError, freeze
 from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.loop import Printing
 from catnat_experiments.engine.progress import Display
-from catnat_experiments.engine.records import Corrupt, Record
+from catnat_experiments.engine.records import Corrupt
 from catnat_experiments.engine.search import Search
 from catnat_experiments.engine.types import Config
-from catnat_experiments.report import claims, page, terminal
-from catnat_experiments.report.markdown import markdown_table
+from catnat_experiments.report import claims, page
+from catnat_experiments.report.markdown import main_table, markdown_table
 from catnat_experiments.report.tables import Table, done_records, fill
 
 app = typer.Typer(
@@ -110,11 +111,11 @@ def _fail(reason: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list[Record], list[Corrupt]]:
-    """Where the stages of a preset stand, all records that are there, and the damaged ones."""
+def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list[Corrupt]]:
+    """Where the stages of a preset stand, and the damaged records."""
     found, corrupt = records.load_all(loaded.directory)
     try:
-        return stages.survey(loaded.experiment, preset, found), found, corrupt
+        return stages.survey(loaded.experiment, preset, found), corrupt
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -165,7 +166,7 @@ def run(
     except KeyboardInterrupt:
         console.print("Interrupted. What is finished is kept: repeat the command to go on.")
         raise typer.Exit(130) from None
-    statuses, *_ = _survey(loaded, preset)
+    statuses, _ = _survey(loaded, preset)
     _report(loaded, preset, statuses, loaded.directory, console)
     _draw(loaded, statuses, loaded.directory, console)
 
@@ -200,13 +201,19 @@ def _example(loaded: Loaded) -> Config:
 def status_command(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
     """Count what is done, missing and damaged."""
     loaded, console = _open(name, results), Console()
-    statuses, found, corrupt = _survey(loaded, preset)
+    statuses, corrupt = _survey(loaded, preset)
     table = RichTable("stage", "done", "missing")
     for status in statuses:
         table.add_row(status.stage.name, _count(status, len(status.done)), _count(status, status.missing))
     console.print(table)
-    for told in _unsettled(statuses, found):
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    if any(status.done and not status.settled for status in statuses):
+        first = next(status.stage.name for status in statuses if not status.complete)
+        console.print(
+            f"Stage {first} is not complete, so what it will select is not certain: the stages after it are counted as "
+            "its records so far select them.",
+            highlight=False,
+            soft_wrap=True,
+        )
     for damaged in corrupt:
         place = damaged.path.parent / damaged.name
         console.print(f"damaged: {place} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
@@ -222,7 +229,7 @@ def report_command(
 ) -> None:
     """Write README.md with tables, tests and plots, from the records alone."""
     loaded = _open(name, results)
-    statuses, *_ = _survey(loaded, preset)
+    statuses, _ = _survey(loaded, preset)
     _report(loaded, preset, statuses, output or loaded.directory, Console())
 
 
@@ -237,7 +244,7 @@ def figures(
     loaded, console = _open(name, results), Console()
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
-    statuses, *_ = _survey(loaded, preset)
+    statuses, _ = _survey(loaded, preset)
     directory = f"--results {loaded.directory}"
     if not done_records(statuses):
         _fail(
@@ -266,7 +273,7 @@ def verdicts_command(
     for report in reports:
         name, _, preset = report.partition(":")
         loaded = _open(name, results / name)
-        statuses, *_ = _survey(loaded, preset)
+        statuses, _ = _survey(loaded, preset)
         filled = [fill(table, statuses) for table in loaded.tables]
         rows += claims.verdict_rows(f"{name}, {preset}", filled)
     files.write_atomically(output, (markdown_table(claims.VERDICT_HEADER, rows) + "\n").encode())
@@ -274,22 +281,13 @@ def verdicts_command(
 
 
 @app.command(name="freeze")
-def freeze_command(
-    name: NameArgument,
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="Only the records that this preset needs. Default: all.")
-    ] = None,
-    results: ResultsOption = None,
-) -> None:
+def freeze_command(name: NameArgument, results: ResultsOption = None) -> None:
     """Collect the records in one archive a preset, to be committed: the same records give the same bytes."""
     loaded, console = _open(name, results), Console()
-    presets = loaded.presets or ((preset,) if preset is not None else ())
-    if not presets or (preset is not None and preset not in presets):
-        raise typer.BadParameter(f"Give a --preset of {name}: {', '.join(presets) or 'the module defines no PRESETS'}.")
     if not loaded.directory.is_dir():
         _fail(f"There is nothing to freeze: {loaded.directory} does not exist.")
     try:
-        archives = freeze(loaded.experiment, presets, loaded.directory, preset)
+        archives = freeze(loaded.experiment, loaded.presets, loaded.directory)
     except (DamagedError, BusyError) as error:
         _fail(str(error))
     for path, frozen in sorted(archives.items()):
@@ -300,7 +298,7 @@ def freeze_command(
 
 
 def _print_plan(loaded: Loaded, preset: str, console: Console) -> None:
-    statuses, _, corrupt = _survey(loaded, preset)
+    statuses, corrupt = _survey(loaded, preset)
     table = RichTable("stage", "runs", "done", "", title=f"{loaded.experiment.name}, preset {preset}")
     for status in statuses:
         done = len(status.done)
@@ -317,27 +315,6 @@ def _print_plan(loaded: Loaded, preset: str, console: Console) -> None:
 def _count(status: stages.StageStatus, runs: int) -> str:
     """A number of runs, which is a guess as long as the stages before may still select others."""
     return str(runs) if status.settled or not runs else f"about {runs}"
-
-
-def _unsettled(statuses: Sequence[stages.StageStatus], found: Sequence[Record]) -> list[str]:
-    """Sentences: what may change about the counts, and how many records nothing selects as long as runs are missing."""
-    waiting = [status for status in statuses if not status.settled]
-    told = []
-    if any(status.done for status in waiting):
-        first = next(status for status in statuses if not status.complete)
-        told.append(
-            f"Stage {first.stage.name} is not complete, so what it will select is not certain: the stages after it are "
-            "counted as its records so far select them."
-        )
-    counted = {record.id for status in statuses for record in status.done}
-    for name in (status.stage.name for status in waiting):
-        others = sum(record.stage == name and record.id not in counted for record in found)
-        if others:
-            told.append(
-                f"Not counted: {others} more records of a stage {name}. They belong to another preset, or to what will "
-                "be selected again once the missing runs are there."
-            )
-    return told
 
 
 def _hours_left(name: str, preset: str, statuses: Sequence[stages.StageStatus]) -> float:
@@ -358,13 +335,8 @@ def _report(
     path = page.write(loaded.experiment.name, preset, statuses, loaded.tables, output)
     for table in loaded.tables:
         numbers = fill(table, statuses)
-        if not numbers.rows:
-            if not table.optional:
-                console.print(f"{table.title}: no record for this table yet.", highlight=False)
-            continue
-        console.print(terminal.rich_table(numbers))
-        for sentence in claims.claims(numbers):
-            console.print(sentence.replace("**", ""), highlight=False, markup=False, soft_wrap=True)
+        if numbers.rows:
+            console.print(Markdown("\n\n".join([f"## {table.title}", main_table(numbers), *claims.claims(numbers)])))
     console.print(f"The whole report: {path}", highlight=False, soft_wrap=True)
 
 

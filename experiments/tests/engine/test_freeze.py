@@ -95,17 +95,6 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     assert contents(second) == wanted
 
 
-def test_one_preset_leaves_the_files_of_the_others(tmp_path: Path) -> None:
-    found = fill(tmp_path)
-    archives = freeze(TOY, toy.PRESETS, tmp_path, only="many")
-    left = {path.stem for path in tmp_path.glob("*.json")}
-    needed = {record.id for status in stages.survey(TOY, "many", found) for record in status.done}
-    assert {record.id for frozen in archives.values() for record in frozen} == needed
-    assert left == {record.id for record in found} - needed
-    assert sorted(path.name for path in archives) == ["many.jsonl", "quick.jsonl"]  # they share a record
-    assert repr(records.load_all(tmp_path)[0]) == repr(found)
-
-
 def test_a_record_in_both_forms_counts_once_and_its_file_wins(tmp_path: Path) -> None:
     found = fill(tmp_path)
     freeze(TOY, toy.PRESETS, tmp_path)

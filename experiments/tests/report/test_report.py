@@ -17,7 +17,7 @@ from catnat_experiments.engine import records
 from catnat_experiments.engine.records import Record
 from catnat_experiments.engine.stages import StageStatus
 from catnat_experiments.engine.types import Config, Outcome, Stage
-from catnat_experiments.report import plots, terminal
+from catnat_experiments.report import plots
 from catnat_experiments.report.page import write
 from catnat_experiments.report.tables import Claim, Curve, Table, fill
 from catnat_experiments.report.targets import Target
@@ -35,7 +35,7 @@ TABLE = Table(
     reference="optimal",
     chosen=("rate",),
     claims=(Claim("natural", "softmax"), Claim("softmax", "natural", rows=(0.9,))),
-    curves=(Curve("loss", title="training loss", x="step"),),
+    curves=(Curve("loss", title="training loss"),),
     note="A note.",
 )
 
@@ -170,7 +170,6 @@ def test_a_metric_that_describes_is_not_judged(tmp_path: Path) -> None:
     text = page(CLEAR, tmp_path, table)
     assert "| 0.5 | 2.00 ± 0.10 (2.00 ± 0.25) | 1.00 ± 0.10 (1.00 ± 0.10*) | 0.51 (0.50) |" in text
     assert not re.search(r"better|\*\*|p-values|No test", text)
-    assert terminal.rich_table(fill(table, [status(CLEAR)])).title == "Energy score, test"
 
 
 def test_a_baseline_is_tested_against_though_nothing_is_better(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ def test_curve_is_the_mean_over_the_recorded_steps() -> None:
     numbers = fill(TABLE, [status(CLEAR)])
     axes = Figure().add_subplot()
     curve, runs = TABLE.curves[0], numbers.frame[numbers.frame["config.kind"] == "softmax"]
-    plots.draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", "C0", "softmax")
+    plots.draw_history(axes, runs, curve.name, curve.x, "C0", "softmax")
     [line] = axes.get_lines()
     np.testing.assert_allclose(np.array(line.get_data()), [[0.0, 10.0, 20.0], [4.0, 2.0, 1.0]])
 
@@ -253,14 +252,6 @@ def test_curve_is_the_mean_over_the_recorded_steps() -> None:
 def test_curve_without_history_is_left_out(tmp_path: Path) -> None:
     text = page(CLEAR, tmp_path, dataclasses.replace(TABLE, curves=(Curve("nothing"),)))
     assert "nothing" not in text
-
-
-def test_terminal_shows_the_same_cells() -> None:
-    table = terminal.rich_table(fill(TABLE, [status(CLEAR)]))
-    assert [str(cell) for cell in table.columns[2].cells] == [
-        "[bold]1.00 ± 0.10[/bold] (1.00 ± 0.10*)",
-        "[bold]1.07 ± 0.15[/bold]",
-    ]
 
 
 def test_thousand_records_are_read_and_reported_in_seconds(tmp_path: Path) -> None:
