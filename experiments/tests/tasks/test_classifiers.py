@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import catnat
-from catnat_experiments.engine.search import Search
 
 task = pytest.importorskip("catnat_experiments.tasks.classifiers.task", exc_type=ImportError)
 from catnat_experiments.tasks.classifiers import data, evaluation, methods  # noqa: E402
@@ -101,15 +100,9 @@ def test_every_method_for_text_has_probabilities_of_all_classes(method: str) -> 
     assert (CLASSES[probs.argmax(1)] == y).mean() > 0.5
 
 
-def test_every_method_has_the_same_number_of_trials() -> None:
-    search, final = task.EXPERIMENT.stages("evidence")
-    assert isinstance(search, Search)
-    assert search.budget == 8
-    assert final.expected_runs == 5 * len(search.bases)
+def test_without_trials_both_dials_are_in_the_middle() -> None:
     [fixed] = task.EXPERIMENT.stages("icd10-3")
-    runs = fixed.runs(pd.DataFrame())
-    assert len(runs) == fixed.expected_runs == 5 * len(methods.TEXT_METHODS)
-    assert {(run["first"], run["second"]) for run in runs} == {(0.5, 0.5)}
+    assert {(run["first"], run["second"]) for run in fixed.runs(pd.DataFrame())} == {(0.5, 0.5)}
 
 
 # ---- the figures ----

@@ -24,10 +24,10 @@ from catnat_experiments.report import page, tables
 from catnat_experiments.tasks.defaults import bandit, classifier, panel, table
 from catnat_experiments.tasks.defaults import task as defaults
 from catnat_experiments.tasks.defaults.panel import PANEL, Task, Variant
-from catnat_experiments.tasks.defaults.small import TASKS, train
 from catnat_experiments.tasks.defaults.training import ORDERS, ordered
 
 torch.set_num_threads(1)
+train = defaults.EXPERIMENT.train_one
 BY_NAME = {task.name: task for task in defaults.TASKS}
 ACTIONS, VALID = 12, 4
 POLICIES = ("softmax", *panel.TREES)
@@ -207,7 +207,7 @@ def test_frequent_classes_come_first_and_draws_follow_the_truth() -> None:
 # ---- runs ----
 
 
-@pytest.mark.parametrize(("task", "order"), [*((task, "given") for task in TASKS), ("bandit", "learned")])
+@pytest.mark.parametrize(("task", "order"), [*((task, "given") for task in defaults.TRAININGS), ("bandit", "learned")])
 def test_an_interrupted_run_goes_on(task: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(task, "sigmoid", order=order)
     outcome = assert_goes_on(lambda checkpointer: train(run, checkpointer), 2, monkeypatch)
