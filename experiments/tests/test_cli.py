@@ -117,17 +117,6 @@ def test_status_counts_final_runs_though_a_record_of_the_search_is_damaged(exper
     assert stages_of(winner) == {"coarse": ["5", "1"], "final": ["about 3", "about 3"]}
 
 
-def test_report_shows_final_runs_though_a_record_of_the_search_is_damaged(experiment: Toy) -> None:
-    finish(experiment, 2)
-    found, _ = records.load_all(Path("results/toy"))
-    lost = next(r for r in found if r.stage == "coarse" and r.config["rate"] == 0.4)
-    Path(f"results/toy/{lost.id}.json").write_text("{")
-    call("report", "toy")
-    text = Path("results/toy/README.md").read_text()
-    assert "over 3 runs a cell" in text
-    assert "**Preliminary: a stage before this table's is not complete" in text
-
-
 def test_report_writes_the_page_where_it_is_told(experiment: Toy) -> None:
     finish(experiment, 2)
     said = call("report", "toy", "--output", "page")

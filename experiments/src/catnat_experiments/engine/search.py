@@ -101,11 +101,6 @@ class Studies:
         """Runs still to be asked for."""
         return sum(study.remaining for study in self._studies)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether runs that were asked for have not been told yet."""
-        return bool(self._asked)
-
     def ask(self) -> Config | None:
         """The next config to try; None if the studies want to wait for running ones, or if all is asked for."""
         free = [study for study in self._studies if study.remaining > 0 and study.running < self.search.at_once]

@@ -72,7 +72,6 @@ def _table(title: str, metric: str, *, better: Direction | None = "lower", **opt
         row="data",
         column="parameterization",
         listed=True,
-        optional=True,  # a preset has a taxonomy or none
         **settings,
     )
 

@@ -138,7 +138,6 @@ def _table(task: Task, title: str, metric: str, better: Direction | None, **opti
         column="variant",
         columns=tuple(variant.name for variant in task.variants),
         where={"task": task.name},
-        optional=True,
         **options,
     )
 
@@ -174,7 +173,6 @@ def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: 
         columns=tuple(columns),
         where={"task": name, **where},
         baselines=(columns[0],),
-        optional=True,
         digits=task.digits,
     )
 

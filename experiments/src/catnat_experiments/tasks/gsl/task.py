@@ -59,35 +59,14 @@ class Preset:
     two_rates: tuple[str, ...] = ()  # parameterizations that search for a rate of W beside that of the scores
 
 
+_PAPER = Preset(THETAS, IN_THE_PAPER, COARSE_RATES, refine=True, seeds=10, steps=5000)
 PRESETS = {
     # A look at the table in minutes.
-    "quick": Preset(
-        thetas=(0.75,),
-        parameterizations=IN_THE_PAPER,
-        coarse=(0.01, 0.02, 0.05),
-        refine=False,
-        seeds=3,
-        steps=2500,
-    ),
+    "quick": Preset((0.75,), IN_THE_PAPER, (0.01, 0.02, 0.05), refine=False, seeds=3, steps=2500),
     # The paper's table in full.
-    "paper": Preset(
-        thetas=THETAS,
-        parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=True,
-        seeds=10,
-        steps=5000,
-    ),
+    "paper": _PAPER,
     # The other reading of the paper's search: one rate for W and one for the scores, each from the same grid.
-    "two-rates": Preset(
-        thetas=THETAS,
-        parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=True,
-        seeds=10,
-        steps=5000,
-        two_rates=("sparsemax", "natural"),
-    ),
+    "two-rates": dataclasses.replace(_PAPER, two_rates=("sparsemax", "natural")),
 }
 
 

@@ -134,7 +134,6 @@ def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
             columns=ALL,
             digits=digits,
             where={"optimizer": optimizer, "data": data, "latents": latents},
-            optional=True,
             **options,
         )
 

@@ -101,7 +101,6 @@ def _tables(latents: int, classes: int) -> tuple[Table, ...]:
             columns=ALL,
             digits=digits,
             where={"latents": latents, "classes": classes},
-            optional=True,
             **options,
         )
 
