@@ -249,15 +249,6 @@ def test_a_run_that_diverged_ends_without_a_return() -> None:
     assert np.isnan(training.metrics()["return"])
 
 
-def same(first: Any, second: Any) -> bool:
-    """Whether two checkpoints are equal, bit for bit."""
-    if isinstance(first, dict):
-        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list) and len(first) == len(second):
-        return all(map(same, first, second))
-    return torch.equal(first, second) if isinstance(first, torch.Tensor) else first is second or first == second
-
-
 @pytest.mark.slow
 def test_a_checkpoint_keeps_all_but_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
@@ -268,14 +259,6 @@ def test_a_checkpoint_keeps_all_but_the_games(monkeypatch: pytest.MonkeyPatch) -
     kept = broken.state
     assert (kept["step"], kept["history"]["step"]) == (2, [256, 512])
     assert kept["finished_games"] == len(kept["returns"]) > 0
-    copies = [Training(run), Training(run)]
-    for duplicate in copies:
-        duplicate.restore(kept)
-        assert same(duplicate.state(), kept)
-        duplicate.advance()
-    assert same(copies[0].state(), copies[1].state())  # what follows is decided by it
-    assert not same(copies[0].state()["network"], kept["network"])  # which is a copy
-    assert not same(copies[0].state()["optimizer"], kept["optimizer"])
     [outcome] = atari.EXPERIMENT.train([run], Memory(kept))
     assert outcome.history["step"] == [256, 512, 768, 1024]
     assert outcome.history["entropy"][:2] == kept["history"]["entropy"]

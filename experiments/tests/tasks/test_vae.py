@@ -412,22 +412,10 @@ def test_training_learns() -> None:
     assert outcome.metrics["test_nll"] < 230  # all pixels alike cost 272 nats, and independent pixels 208
 
 
-def test_a_run_repeats_bit_by_bit() -> None:
-    assert train(small(), Memory()) == train(small(), Memory())
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_a_run_broken_off_goes_on_to_the_same_bits(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(optimizer=optimizer)
     assert_goes_on(lambda checkpointer: train(run, checkpointer), 13, monkeypatch)
-
-
-def test_a_run_killed_in_its_evaluation_has_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Memory(break_at=20)
-    with pytest.raises(KeyboardInterrupt):
-        train(small(), first)
-    assert first.state["step"] == 20
-    assert train(small(), Memory(first.state)) == train(small(), Memory())
 
 
 def test_a_diverged_run_ends_with_nan() -> None:
