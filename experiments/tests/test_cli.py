@@ -136,19 +136,17 @@ def test_figures_are_the_experiments_own(experiment: Toy, monkeypatch: pytest.Mo
     assert "has no figures of its own" in said.output
 
 
-def test_figures_without_records_say_so(experiment: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_without_their_runs_say_so(experiment: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, preset in ("toy", "quick"), ("gsl", "paper"):
         said = call("figures", name, "--preset", preset, "--results", "nothing")
-        assert said.exit_code == 1
-        told = f"nothing has no record of {name} with preset {preset}. Make them: catnat-experiments run {name}"
-        assert said.output.startswith("There is nothing to draw: ")
-        assert f"{told} --preset {preset} --results nothing\n" in said.output
-        assert said.exception is None or isinstance(said.exception, SystemExit)
+        assert (said.exit_code, isinstance(said.exception, SystemExit)) == (1, True)
+        told = f"There is nothing to draw: nothing lacks the runs of {name} with preset {preset} that its figures need."
+        assert said.output == f"{told} Make them: catnat-experiments run {name} --preset {preset} --results nothing\n"
     assert not Path("nothing").exists()
     finish(experiment, 1)
     monkeypatch.setattr(toy, "figures", lambda frame, directory: [])
     said = call("figures", "toy")
-    assert (said.exit_code, "the figures need runs that are missing" in said.output) == (1, True)
+    assert (said.exit_code, "lacks the runs of toy" in said.output) == (1, True)
 
 
 def test_freeze_puts_the_records_into_archives_that_the_other_commands_read(experiment: Toy) -> None:

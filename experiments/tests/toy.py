@@ -17,6 +17,7 @@ from pathlib import Path
 import optuna
 import pandas as pd
 import torch
+from memory import Memory
 
 from catnat_experiments.engine.checkpoints import FileCheckpointer
 from catnat_experiments.engine.records import group_id, run_id
@@ -145,19 +146,6 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     return [path]
 
 
-class NoCheckpointer:
-    """For a run without any engine: the truth that a disturbed run must come to."""
-
-    def load(self) -> None:
-        return None
-
-    def save(self, state: object, step: int, of: int) -> None:
-        pass
-
-    def scalars(self, run: int, step: int, values: object) -> None:
-        pass
-
-
 def checkpoint_at(step: int, experiment: Toy, runs: list[Config], directory: Path) -> None:
     """Leave the checkpoint of a group that got as far as a step and was killed."""
 
@@ -178,7 +166,7 @@ def undisturbed(experiment: Toy, runs: list[Config]) -> dict[str, dict[str, floa
     quiet = dataclasses.replace(experiment, log=f"{experiment.log}-undisturbed", sleep=0.0, kill_at=-1)
     found = {}
     for group in experiment.groups(runs):
-        outcomes = quiet.train(group, NoCheckpointer())
+        outcomes = quiet.train(group, Memory())
         found |= {run_id(run): outcome.metrics for run, outcome in zip(group, outcomes, strict=True)}
     return found
 

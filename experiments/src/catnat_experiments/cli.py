@@ -245,16 +245,10 @@ def figures(
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
     statuses, _ = _survey(loaded, preset)
-    directory = f"--results {loaded.directory}"
-    if not done_records(statuses):
+    if not (done_records(statuses) and _draw(loaded, statuses, output or loaded.directory, console)):
         _fail(
-            f"There is nothing to draw: {loaded.directory} has no record of {name} with preset {preset}. Make them: "
-            f"catnat-experiments run {name} --preset {preset} {directory}"
-        )
-    if not _draw(loaded, statuses, output or loaded.directory, console):
-        _fail(
-            f"There is nothing to draw yet: the figures need runs that are missing. What they are: catnat-experiments "
-            f"status {name} --preset {preset} {directory}"
+            f"There is nothing to draw: {loaded.directory} lacks the runs of {name} with preset {preset} that its "
+            f"figures need. Make them: catnat-experiments run {name} --preset {preset} --results {loaded.directory}"
         )
 
 
@@ -306,7 +300,7 @@ def _print_plan(loaded: Loaded, preset: str, console: Console) -> None:
         table.add_row(status.stage.name, *counts, status.stage.about)
     console.print(table)
     left = _hours_left(loaded.experiment.name, preset, statuses)
-    hours = "unknown" if math.isnan(left) else f"about {left:.2g}"
+    hours = "unknown" if math.isnan(left) else f"about {left:,.0f}" if left >= 10 else f"about {left:.2g}"
     console.print(f"Core-hours left: {hours}. Records: {loaded.directory}", highlight=False, soft_wrap=True)
     if corrupt:
         console.print(f"{len(corrupt)} damaged records will be computed again.", highlight=False)

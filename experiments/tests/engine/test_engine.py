@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pytest
 import toy
+from memory import Memory
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy import Toy
@@ -47,7 +48,7 @@ def finished(experiment: Toy) -> list[Record]:
     for place in range(2):
         runs = engine_stages.survey(experiment, "quick", found)[place].runs or []
         about: Any = {"experiment": "toy", "stage": ("coarse", "final")[place], "versions": {}, "commit": None}
-        outcomes = [experiment.train([run], toy.NoCheckpointer())[0] for run in runs]
+        outcomes = [experiment.train([run], Memory())[0] for run in runs]
         found += [Record.of(out, run, seconds=1.0, **about) for run, out in zip(runs, outcomes, strict=True)]
     return found
 
@@ -316,7 +317,7 @@ def test_search_goes_on_from_its_records_and_hands_its_winners_to_the_next_stage
     asked = [config for config in (studies.ask() for _ in range(4)) if config is not None]
     known, begun = asked[:3], asked[3]
     for config in known:
-        [outcome] = experiment.train([config], toy.NoCheckpointer())
+        [outcome] = experiment.train([config], Memory())
         about = {"experiment": "toy", "stage": "search", "seconds": 1.0, "versions": {}, "commit": None}
         records.write(Record.of(outcome, config, **about), tmp_path)
     toy.checkpoint_at(2, experiment, [begun], tmp_path)
