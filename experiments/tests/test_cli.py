@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import toy
@@ -175,25 +174,9 @@ def test_freeze_needs_a_directory() -> None:
 # ---- the built-in experiments ----------------------------------------------------------------------------------------
 
 
-def opened(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(f"catnat_experiments.tasks.{name}.task")
-    except MissingExtraError as error:
-        pytest.skip(str(error))
-
-
 def test_every_experiment_of_the_package_is_listed() -> None:
     package = Path(catnat_experiments.__file__).parent
     assert {path.parent.name for path in package.glob("tasks/*/task.py")} == set(BUILT_IN)
-
-
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_presets_are_those_of_the_experiment_and_an_unknown_one_raises_with_them(name: str) -> None:
-    presets = list(opened(name).PRESETS)
-    assert list(BUILT_IN[name].hours) == presets
-    said = call("plan", name, "--preset", "huge")
-    assert said.exit_code == 2
-    assert f"`preset` is 'huge', but {name} has these: {', '.join(presets)}." in said.output
 
 
 def test_readme_has_the_same_core_hours() -> None:

@@ -49,6 +49,14 @@ def tried(search: Search) -> list[Config]:
     return [{**base, **lowest, knob: place} for base in search.bases for place in places]
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_presets_are_those_that_are_listed_and_an_unknown_one_raises_with_them(name: str) -> None:
+    task = opened(name)
+    assert list(task.PRESETS) == list(BUILT_IN[name].hours)
+    with pytest.raises(ValueError, match=f"`preset` is 'huge', but {name} has these: {', '.join(task.PRESETS)}"):
+        task.EXPERIMENT.stages("huge")
+
+
 @pytest.mark.parametrize(("name", "preset"), [(name, preset) for name in BUILT_IN for preset in BUILT_IN[name].hours])
 def test_a_preset_has_the_runs_that_it_expects(name: str, preset: str) -> None:
     experiment, found, searched = opened(name).EXPERIMENT, dict[str, Record](), list[Config]()
