@@ -1,14 +1,15 @@
-"""What stands for the disk: a checkpointer in memory, runs broken off with it, and a run as a row of the records."""
+"""What the tests of the tasks share: a checkpointer in memory, runs broken off with it, and what reports take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import pytest
 
 from catnat_experiments.engine import loop
 from catnat_experiments.engine.types import Config, Outcome
+from catnat_experiments.report.tables import Table
 
 Found = TypeVar("Found")
 
@@ -52,3 +53,13 @@ def final_row(run: Config, outcome: Outcome) -> dict[str, Any]:
     row = {f"config.{key}": value for key, value in run.items()} | {"stage": "final"}
     row |= {f"metrics.{key}": value for key, value in outcome.metrics.items()}
     return row | {f"history.{key}": values for key, values in outcome.history.items()}
+
+
+def assert_tables_fit(tables: Iterable[Table], run: Config, outcome: Outcome) -> None:
+    """Every table is of a metric, of keys and of curves that a run has."""
+    for table in tables:
+        assert table.metric in outcome.metrics
+        assert {table.row, table.column, *table.chosen, *table.where} <= set(run)
+        assert all({curve.name, curve.x} <= set(outcome.history) for curve in table.curves)
+        assert {claim.worse for claim in table.claims} <= set(table.columns)
+        assert table.against in (None, *table.columns)

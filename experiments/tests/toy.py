@@ -17,12 +17,13 @@ from pathlib import Path
 import optuna
 import pandas as pd
 import torch
+from memory import Memory
 
 from catnat_experiments.engine.checkpoints import FileCheckpointer
 from catnat_experiments.engine.records import group_id, run_id
 from catnat_experiments.engine.search import Search, top
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
-from catnat_experiments.report.tables import Claim, Curve, Table
+from catnat_experiments.report.tables import Claim, Table
 from catnat_experiments.report.targets import Target
 
 METHODS = ("alpha", "beta")
@@ -81,9 +82,6 @@ class Toy:
     def groups(self, runs: list[Config]) -> list[list[Config]]:
         return [runs[start : start + self.batch] for start in range(0, len(runs), self.batch)]
 
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        return self.steps * max(self.sleep, 0.001)
-
     def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
         state = checkpointer.load()
         generators = [torch.Generator().manual_seed(int(run["seed"])) for run in runs]
@@ -138,7 +136,6 @@ TABLES = (
         columns=METHODS,
         paper={0.2: {"alpha": Target(0.001), "beta": Target(0.01)}},
         claims=(Claim("alpha", "beta"),),
-        curves=(Curve("x"),),
     ),
 )
 
@@ -147,19 +144,6 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
     path = directory / "toy.txt"
     path.write_text(f"{len(frame)} records\n")
     return [path]
-
-
-class NoCheckpointer:
-    """For a run without any engine: the truth that a disturbed run must come to."""
-
-    def load(self) -> None:
-        return None
-
-    def save(self, state: object, step: int, of: int) -> None:
-        pass
-
-    def scalars(self, run: int, step: int, values: object) -> None:
-        pass
 
 
 def checkpoint_at(step: int, experiment: Toy, runs: list[Config], directory: Path) -> None:
@@ -182,7 +166,7 @@ def undisturbed(experiment: Toy, runs: list[Config]) -> dict[str, dict[str, floa
     quiet = dataclasses.replace(experiment, log=f"{experiment.log}-undisturbed", sleep=0.0, kill_at=-1)
     found = {}
     for group in experiment.groups(runs):
-        outcomes = quiet.train(group, NoCheckpointer())
+        outcomes = quiet.train(group, Memory())
         found |= {run_id(run): outcome.metrics for run, outcome in zip(group, outcomes, strict=True)}
     return found
 

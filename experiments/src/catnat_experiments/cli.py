@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, NoReturn
@@ -14,21 +14,22 @@ from typing import Annotated, NoReturn
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table as RichTable
 
-from catnat_experiments.builtin import BUILT_IN, BuiltIn
+from catnat_experiments.builtin import BUILT_IN
 from catnat_experiments.engine import files, records, stages
 from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.extras import MissingExtraError
 from catnat_experiments.engine.freeze import DamagedError, freeze
 from catnat_experiments.engine.lock import BusyError
 from catnat_experiments.engine.loop import Printing
-from catnat_experiments.engine.progress import Best, Display, duration
-from catnat_experiments.engine.records import Corrupt, Record
+from catnat_experiments.engine.progress import Display
+from catnat_experiments.engine.records import Corrupt
 from catnat_experiments.engine.search import Search
 from catnat_experiments.engine.types import Config
-from catnat_experiments.report import claims, page, terminal
-from catnat_experiments.report.markdown import markdown_table
+from catnat_experiments.report import claims, page
+from catnat_experiments.report.markdown import main_table, markdown_table
 from catnat_experiments.report.tables import Table, done_records, fill
 
 app = typer.Typer(
@@ -110,11 +111,11 @@ def _fail(reason: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list[Record], list[Corrupt]]:
-    """Where the stages of a preset stand, all records that are there, and the damaged ones."""
+def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list[Corrupt]]:
+    """Where the stages of a preset stand, and the damaged records."""
     found, corrupt = records.load_all(loaded.directory)
     try:
-        return stages.survey(loaded.experiment, preset, found), found, corrupt
+        return stages.survey(loaded.experiment, preset, found), corrupt
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -124,48 +125,19 @@ def _survey(loaded: Loaded, preset: str) -> tuple[list[stages.StageStatus], list
 
 @app.command(name="list")
 def list_command() -> None:
-    """Show the built-in experiments and their presets: runs, and core-hours from nothing."""
+    """Show the built-in experiments and their presets, with their core-hours from nothing."""
     console = Console()
     for name, builtin in BUILT_IN.items():
         console.print(f"{name}: {builtin.about}", style="bold", highlight=False, soft_wrap=True)
-        try:
-            runs, missing = _runs_of_presets(name), ""
-        except MissingExtraError as error:
-            runs, missing = dict.fromkeys(builtin.hours), str(error)
-        for line in _preset_lines(runs, builtin):
-            console.print(line, highlight=False, soft_wrap=True)
-        if missing:
-            console.print(f"  {missing}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        "Core-hours are about what one core of a small machine takes; `plan` measures it on this one.",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _runs_of_presets(name: str) -> dict[str, int | None]:
-    """Of a built-in experiment, for every preset."""
-    module = _module(name)
-    return {preset: sum(stage.expected_runs for stage in module.EXPERIMENT.stages(preset)) for preset in module.PRESETS}
-
-
-def _preset_lines(runs: Mapping[str, int | None], builtin: BuiltIn) -> list[str]:
-    """A line for each preset; what is not known is said to be unknown."""
-    lines, width = [], max(map(len, runs))
-    for preset, count in runs.items():
-        known = "unknown" if count is None else f"{count:,}"
-        hours = f"{builtin.hours[preset]:,g}" if preset in builtin.hours else "unknown"
-        lines.append(f"  {preset:<{width}} {known:>7} runs {hours:>8} core-hours")
-    return lines
+        for preset, hours in builtin.hours.items():
+            console.print(f"  {preset:<15}{hours:>8,g} core-hours", highlight=False)
+    console.print("Core-hours are about what one core of a small machine takes.", highlight=False)
 
 
 @app.command()
-def plan(
-    name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None, cpus: CpusOption = None
-) -> None:
+def plan(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
     """Show the stages, the number of runs and the core-hours that are left, before anything starts."""
-    loaded = _open(name, results)
-    _print_plan(loaded, preset, cpus, Console())
+    _print_plan(_open(name, results), preset, Console())
 
 
 @app.command()
@@ -175,29 +147,26 @@ def run(
     results: ResultsOption = None,
     cpus: CpusOption = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join. Default: this machine alone.")] = None,
-    gpus_per_trial: Annotated[
-        float, typer.Option(min=0.0, help="The fraction of a GPU that a group of runs needs.")
-    ] = 0.0,
     retries: Annotated[int, typer.Option(min=0, help="How often a group that failed is started again.")] = 3,
 ) -> None:
     """Compute what is missing, then report and draw. Repeat the command to go on after any interruption."""
     if address is not None and cpus is not None:
         raise typer.BadParameter("--cpus is for this machine alone: a cluster that is joined brings its own cores.")
     loaded, console = _open(name, results), Console()
-    _print_plan(loaded, preset, cpus, console)
+    _print_plan(loaded, preset, console)
     from catnat_experiments.engine import run as engine  # Ray takes a second to import: only who runs something waits
 
-    options = engine.Options(address=address, cpus=cpus, gpus_per_trial=gpus_per_trial, retries=retries)
+    options = engine.Options(address=address, cpus=cpus, retries=retries)
     try:
-        with Display(console, _best(loaded.tables)) as display:
+        with Display(console) as display:
             engine.run(loaded.experiment, preset, loaded.directory, options, display)
-    except (engine.UnfinishedError, BusyError, engine.ResourcesError, OSError) as error:
+    except (engine.UnfinishedError, BusyError, engine.AddressError, OSError) as error:
         console.print(_text(error), style="red", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         console.print("Interrupted. What is finished is kept: repeat the command to go on.")
         raise typer.Exit(130) from None
-    statuses, *_ = _survey(loaded, preset)
+    statuses, _ = _survey(loaded, preset)
     _report(loaded, preset, statuses, loaded.directory, console)
     _draw(loaded, statuses, loaded.directory, console)
 
@@ -221,26 +190,30 @@ def train(
 
 
 def _example(loaded: Loaded) -> Config:
-    """A run of the first preset: of its last stage if that names some, otherwise of its first."""
-    first, *_, last = (*loaded.experiment.stages(loaded.presets[0]),) * 2
-    if last.alike:
-        return dict(last.alike[0])
+    """The last run of the first stage of the first preset."""
+    first, *_ = loaded.experiment.stages(loaded.presets[0])
     if isinstance(first, Search):
-        return {**first.bases[0], **{knob: vars(space)["low"] for knob, space in first.space.items()}}
-    return first.runs(pd.DataFrame())[0]
+        return {**first.bases[-1], **{knob: vars(space)["low"] for knob, space in first.space.items()}}
+    return first.runs(pd.DataFrame())[-1]
 
 
 @app.command(name="status")
 def status_command(name: NameArgument, preset: PresetOption = "quick", results: ResultsOption = None) -> None:
     """Count what is done, missing and damaged."""
     loaded, console = _open(name, results), Console()
-    statuses, found, corrupt = _survey(loaded, preset)
+    statuses, corrupt = _survey(loaded, preset)
     table = RichTable("stage", "done", "missing")
     for status in statuses:
         table.add_row(status.stage.name, _count(status, len(status.done)), _count(status, status.missing))
     console.print(table)
-    for told in _unsettled(statuses, found):
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    if any(status.done and not status.settled for status in statuses):
+        first = next(status.stage.name for status in statuses if not status.complete)
+        console.print(
+            f"Stage {first} is not complete, so what it will select is not certain: the stages after it are counted as "
+            "its records so far select them.",
+            highlight=False,
+            soft_wrap=True,
+        )
     for damaged in corrupt:
         place = damaged.path.parent / damaged.name
         console.print(f"damaged: {place} ({damaged.reason})", highlight=False, markup=False, soft_wrap=True)
@@ -256,7 +229,7 @@ def report_command(
 ) -> None:
     """Write README.md with tables, tests and plots, from the records alone."""
     loaded = _open(name, results)
-    statuses, *_ = _survey(loaded, preset)
+    statuses, _ = _survey(loaded, preset)
     _report(loaded, preset, statuses, output or loaded.directory, Console())
 
 
@@ -271,17 +244,11 @@ def figures(
     loaded, console = _open(name, results), Console()
     if loaded.figures is None:
         raise typer.BadParameter(f"The experiment '{name}' has no figures of its own; `report` draws the usual plots.")
-    statuses, *_ = _survey(loaded, preset)
-    directory = f"--results {loaded.directory}"
-    if not done_records(statuses):
+    statuses, _ = _survey(loaded, preset)
+    if not (done_records(statuses) and _draw(loaded, statuses, output or loaded.directory, console)):
         _fail(
-            f"There is nothing to draw: {loaded.directory} has no record of {name} with preset {preset}. Make them: "
-            f"catnat-experiments run {name} --preset {preset} {directory}"
-        )
-    if not _draw(loaded, statuses, output or loaded.directory, console):
-        _fail(
-            f"There is nothing to draw yet: the figures need runs that are missing. What they are: catnat-experiments "
-            f"status {name} --preset {preset} {directory}"
+            f"There is nothing to draw: {loaded.directory} lacks the runs of {name} with preset {preset} that its "
+            f"figures need. Make them: catnat-experiments run {name} --preset {preset} --results {loaded.directory}"
         )
 
 
@@ -300,7 +267,7 @@ def verdicts_command(
     for report in reports:
         name, _, preset = report.partition(":")
         loaded = _open(name, results / name)
-        statuses, *_ = _survey(loaded, preset)
+        statuses, _ = _survey(loaded, preset)
         filled = [fill(table, statuses) for table in loaded.tables]
         rows += claims.verdict_rows(f"{name}, {preset}", filled)
     files.write_atomically(output, (markdown_table(claims.VERDICT_HEADER, rows) + "\n").encode())
@@ -308,22 +275,13 @@ def verdicts_command(
 
 
 @app.command(name="freeze")
-def freeze_command(
-    name: NameArgument,
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="Only the records that this preset needs. Default: all.")
-    ] = None,
-    results: ResultsOption = None,
-) -> None:
+def freeze_command(name: NameArgument, results: ResultsOption = None) -> None:
     """Collect the records in one archive a preset, to be committed: the same records give the same bytes."""
     loaded, console = _open(name, results), Console()
-    presets = loaded.presets or ((preset,) if preset is not None else ())
-    if not presets or (preset is not None and preset not in presets):
-        raise typer.BadParameter(f"Give a --preset of {name}: {', '.join(presets) or 'the module defines no PRESETS'}.")
     if not loaded.directory.is_dir():
         _fail(f"There is nothing to freeze: {loaded.directory} does not exist.")
     try:
-        archives = freeze(loaded.experiment, presets, loaded.directory, preset)
+        archives = freeze(loaded.experiment, loaded.presets, loaded.directory)
     except (DamagedError, BusyError) as error:
         _fail(str(error))
     for path, frozen in sorted(archives.items()):
@@ -333,22 +291,17 @@ def freeze_command(
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def _print_plan(loaded: Loaded, preset: str, cpus: int | None, console: Console) -> None:
-    statuses, _, corrupt = _survey(loaded, preset)
-    seconds = stages.seconds_left(loaded.experiment, statuses)
-    table = RichTable(
-        "stage", "runs", "done", "core-hours left", "", title=f"{loaded.experiment.name}, preset {preset}"
-    )
-    for status, left in zip(statuses, seconds, strict=True):
+def _print_plan(loaded: Loaded, preset: str, console: Console) -> None:
+    statuses, corrupt = _survey(loaded, preset)
+    table = RichTable("stage", "runs", "done", "", title=f"{loaded.experiment.name}, preset {preset}")
+    for status in statuses:
         done = len(status.done)
         counts = (_count(status, done + status.missing), _count(status, done))
-        table.add_row(status.stage.name, *counts, _hours(left), status.stage.about)
+        table.add_row(status.stage.name, *counts, status.stage.about)
     console.print(table)
-    total = sum(seconds)
-    time = "" if cpus is None or math.isnan(total) else f", about {duration(total / cpus)} on {cpus} cores"
-    console.print(
-        f"In all: {_hours(total)} core-hours{time}. Records: {loaded.directory}", highlight=False, soft_wrap=True
-    )
+    left = _hours_left(loaded.experiment.name, preset, statuses)
+    hours = "unknown" if math.isnan(left) else f"about {left:,.0f}" if left >= 10 else f"about {left:.2g}"
+    console.print(f"Core-hours left: {hours}. Records: {loaded.directory}", highlight=False, soft_wrap=True)
     if corrupt:
         console.print(f"{len(corrupt)} damaged records will be computed again.", highlight=False)
 
@@ -358,36 +311,12 @@ def _count(status: stages.StageStatus, runs: int) -> str:
     return str(runs) if status.settled or not runs else f"about {runs}"
 
 
-def _unsettled(statuses: Sequence[stages.StageStatus], found: Sequence[Record]) -> list[str]:
-    """Sentences: what may change about the counts, and how many records nothing selects as long as runs are missing."""
-    waiting = [status for status in statuses if not status.settled]
-    told = []
-    if any(status.done for status in waiting):
-        first = next(status for status in statuses if not status.complete)
-        told.append(
-            f"Stage {first.stage.name} is not complete, so what it will select is not certain: the stages after it are "
-            "counted as its records so far select them."
-        )
-    counted = {record.id for status in statuses for record in status.done}
-    for name in (status.stage.name for status in waiting):
-        others = sum(record.stage == name and record.id not in counted for record in found)
-        if others:
-            told.append(
-                f"Not counted: {others} more records of a stage {name}. They belong to another preset, or to what will "
-                "be selected again once the missing runs are there."
-            )
-    return told
-
-
-def _hours(seconds: float) -> str:
-    return "unknown" if math.isnan(seconds) else f"{seconds / 3600:.2g}"
-
-
-def _best(tables: tuple[Table, ...]) -> Best | None:
-    if not tables:
-        return None
-    first = tables[0]
-    return Best(first.metric, first.direction, first.row, first.column, first.columns)
+def _hours_left(name: str, preset: str, statuses: Sequence[stages.StageStatus]) -> float:
+    """The missing part of what the preset is listed with; of one that is not listed, at the mean of its records."""
+    missing, done = sum(status.missing for status in statuses), done_records(statuses)
+    if name in BUILT_IN and preset in BUILT_IN[name].hours:
+        return BUILT_IN[name].hours[preset] * missing / max(1, missing + len(done))
+    return missing * sum(record.seconds for record in done) / len(done) / 3600 if done else math.nan
 
 
 def _text(error: Exception) -> str:
@@ -400,13 +329,8 @@ def _report(
     path = page.write(loaded.experiment.name, preset, statuses, loaded.tables, output)
     for table in loaded.tables:
         numbers = fill(table, statuses)
-        if not numbers.rows:
-            if not table.optional:
-                console.print(f"{table.title}: no record for this table yet.", highlight=False)
-            continue
-        console.print(terminal.rich_table(numbers))
-        for sentence in claims.claims(numbers):
-            console.print(sentence.replace("**", ""), highlight=False, markup=False, soft_wrap=True)
+        if numbers.rows:
+            console.print(Markdown("\n\n".join([f"## {table.title}", main_table(numbers), *claims.claims(numbers)])))
     console.print(f"The whole report: {path}", highlight=False, soft_wrap=True)
 
 

@@ -72,15 +72,14 @@ def test_a_missing_file_is_an_error_that_says_where_it_belongs(folder: Path) -> 
         mnist._checked("t10k-images-idx3-ubyte.gz")
 
 
-def test_without_a_folder_the_mirrors_are_tried_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With real files behind addresses of this machine; the first mirror does not have them."""
+def test_without_a_folder_the_files_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With real files behind an address of this machine."""
     served = mnist._path("t10k-images-idx3-ubyte.gz").parent
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Silent, directory=str(served))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        home = f"http://127.0.0.1:{server.server_port}/"
         monkeypatch.delenv(mnist.FOLDER, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(mnist, "MIRRORS", (f"{home}nowhere/", home))
+        monkeypatch.setattr(mnist, "ADDRESS", f"http://127.0.0.1:{server.server_port}/")
         path = mnist._path("t10k-images-idx3-ubyte.gz")
         assert tmp_path in path.parents
         assert path.read_bytes() == (served / path.name).read_bytes()

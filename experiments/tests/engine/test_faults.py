@@ -150,8 +150,7 @@ def test_node_lost_from_a_cluster_of_three(tmp_path: Path, log: Log, display: Di
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    # A GPU on each, in name only: enough to see that a fraction of 0.6 keeps a second group away.
-    node = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 2**20}
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
         nodes = [cluster.add_node(**node) for _ in range(2)]
@@ -159,7 +158,7 @@ def test_node_lost_from_a_cluster_of_three(tmp_path: Path, log: Log, display: Di
         experiment = Toy(log("a"), many=12, batch=1, steps=10, sleep=0.3)
         remover = threading.Thread(target=_remove_when_busy, args=(cluster, nodes[0], tmp_path))
         remover.start()
-        engine.run(experiment, "many", tmp_path, Options(address=cluster.address, gpus_per_trial=0.6), display)
+        engine.run(experiment, "many", tmp_path, Options(address=cluster.address), display)
         remover.join(timeout=60)
         assert len(cluster.list_all_nodes()) == 2
     finally:

@@ -15,7 +15,6 @@ from scipy import integrate, stats
 import catnat
 import catnat.torch as ct
 from catnat_experiments.engine.progress import Display
-from catnat_experiments.engine.search import Search
 from catnat_experiments.report import page
 
 task = pytest.importorskip("catnat_experiments.tasks.binned.task", exc_type=ImportError)
@@ -216,14 +215,6 @@ def test_the_best_weights_by_validation_crps_are_kept(monkeypatch: pytest.Monkey
     assert outcome.metrics["validation_crps"] == pytest.approx(min(outcome.history["validation_crps"]), abs=1e-6)
     assert outcome.history["validation_crps"][-1] > min(outcome.history["validation_crps"])  # so it matters
     assert len(outcome.history["step"]) == methods.LOOKS
-
-
-def test_every_method_has_the_same_number_of_trials() -> None:
-    search, final, truth = task.EXPERIMENT.stages("evidence")
-    assert isinstance(search, Search)
-    assert search.budget == 8
-    assert final.expected_runs == 5 * len(search.bases)
-    assert truth.expected_runs == 5 * 2
 
 
 @pytest.mark.slow

@@ -24,10 +24,10 @@ from catnat_experiments.report import page, tables
 from catnat_experiments.tasks.defaults import bandit, classifier, panel, table
 from catnat_experiments.tasks.defaults import task as defaults
 from catnat_experiments.tasks.defaults.panel import PANEL, Task, Variant
-from catnat_experiments.tasks.defaults.small import TASKS, train
 from catnat_experiments.tasks.defaults.training import ORDERS, ordered
 
 torch.set_num_threads(1)
+train = defaults.EXPERIMENT.train_one
 BY_NAME = {task.name: task for task in defaults.TASKS}
 ACTIONS, VALID = 12, 4
 POLICIES = ("softmax", *panel.TREES)
@@ -207,7 +207,7 @@ def test_frequent_classes_come_first_and_draws_follow_the_truth() -> None:
 # ---- runs ----
 
 
-@pytest.mark.parametrize(("task", "order"), [*((task, "given") for task in TASKS), ("bandit", "learned")])
+@pytest.mark.parametrize(("task", "order"), [*((task, "given") for task in defaults.TRAININGS), ("bandit", "learned")])
 def test_an_interrupted_run_goes_on(task: str, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(task, "sigmoid", order=order)
     outcome = assert_goes_on(lambda checkpointer: train(run, checkpointer), 2, monkeypatch)
@@ -222,10 +222,6 @@ def test_variants_have_distinct_names_and_configs() -> None:
         assert len(set(names)) == len(names)
         assert names[0] == "softmax"
         assert {"softmax", defaults.DEFAULT.get(task.name, "sigmoid")} <= set(names)
-        runs = [run for variant in task.variants for run in task.searched(variant, task.grid)]
-        assert len({run_id(run) for run in runs}) == len(runs)
-        final = task.repeated(task.variants[1], task.grid[0])
-        assert not {run["seed"] for run in final} & {run["seed"] for run in runs}
 
 
 # ---- the choice of rates ----

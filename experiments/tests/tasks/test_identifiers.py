@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from catnat_experiments.engine import loop
-from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Config, Outcome
 from catnat_experiments.tasks.identifiers import heads, purchases
 from catnat_experiments.tasks.identifiers import model as identifiers_model
@@ -303,21 +302,9 @@ def test_a_run_that_diverged_has_no_metrics(corpus: Corpus, clock: Clock) -> Non
 # ---- stages ----
 
 
-def test_final_runs_have_the_best_rate_of_each_head_and_seeds_of_their_own() -> None:
-    search, final = identifiers.EXPERIMENT.stages("quick")
-    plan = identifiers.PRESETS["quick"]
-    runs = search.runs(pd.DataFrame())
-    best = {head: plan.rates[place % 2] for place, head in enumerate(plan.heads)}
-    values = [1.0 if run["rate"] == best[str(run["parameterization"])] else 2.0 for run in runs]
-    frame = pd.DataFrame({"id": [run_id(run) for run in runs], "metrics.validation_nll": values})
-    last = final.runs(frame)
-    assert len(runs) == search.expected_runs == len(plan.heads) * len(plan.rates)
-    assert len(last) == final.expected_runs == len(plan.heads) * plan.seeds
-    assert {(run["parameterization"], run["rate"]) for run in last} == set(best.items())
-    assert {run["seed"] for run in runs}.isdisjoint({run["seed"] for run in last})
-    assert all(run["seconds"] == pytest.approx(plan.seconds / 5) for run in runs)
-    with pytest.raises(ValueError, match="quick, evidence"):
-        identifiers.EXPERIMENT.stages("quik")
+def test_a_run_of_the_search_has_a_fifth_of_the_time() -> None:
+    search, _ = identifiers.EXPERIMENT.stages("quick")
+    assert {run["seconds"] for run in search.runs(pd.DataFrame())} == {0.2 * 12.0}
 
 
 # ---- purchases -------------------------------------------------------------------------------------------------------

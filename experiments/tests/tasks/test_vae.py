@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memory import Memory, assert_goes_on, final_row
+from memory import Memory, assert_goes_on, assert_tables_fit, final_row
 from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,7 +18,6 @@ from torch.nn import functional as F
 from catnat_experiments.common import mnist
 from catnat_experiments.common.parameterizations import PARAMETERIZATIONS, parameterization
 from catnat_experiments.engine import loop
-from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.vae import gumbel, variants
 from catnat_experiments.tasks.vae import model as vae_model
@@ -419,64 +412,10 @@ def test_training_learns() -> None:
     assert outcome.metrics["test_nll"] < 230  # all pixels alike cost 272 nats, and independent pixels 208
 
 
-def test_a_run_repeats_bit_by_bit() -> None:
-    assert train(small(), Memory()) == train(small(), Memory())
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("step", [1, 13])
-def test_a_run_broken_off_goes_on_to_the_same_bits(step: int, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_broken_off_goes_on_to_the_same_bits(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = small(optimizer=optimizer)
-    assert_goes_on(lambda checkpointer: train(run, checkpointer), step, monkeypatch)
-
-
-def test_a_run_killed_in_its_evaluation_has_all_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Memory(break_at=20)
-    with pytest.raises(KeyboardInterrupt):
-        train(small(), first)
-    assert first.state["step"] == 20
-    assert train(small(), Memory(first.state)) == train(small(), Memory())
-
-
-@pytest.mark.slow
-def test_a_run_killed_by_the_system_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """Real processes and SIGKILL, in the size of the evidence."""
-    cell = Cell("adam", "binary", 20, 32)
-    sizes = {"steps": 300, "validation_images": 50, "test_images": 20, "test_samples": 64}
-    run = config(cell, "natural", 0.0069, 1, **sizes)
-    program = """
-        import json, sys
-        from pathlib import Path
-        from catnat_experiments.engine import checkpoints, loop
-        from catnat_experiments.engine.checkpoints import FileCheckpointer
-        from catnat_experiments.tasks.vae.task import EXPERIMENT
-        checkpoints.commit = lambda: None  # the repository may get a commit while this test runs
-        loop.SECONDS_BETWEEN_CHECKPOINTS = 0.5
-        run = json.loads(sys.argv[2])
-        outcome = EXPERIMENT.train_one(run, FileCheckpointer(Path(sys.argv[1]), [run], lambda progress: None))
-        print(json.dumps([outcome.metrics, outcome.history]))
-    """
-
-    def start(directory: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", textwrap.dedent(program), str(directory), json.dumps(run)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    def result(process: subprocess.Popen[str]) -> object:
-        told, _ = process.communicate(timeout=280)
-        assert process.returncode == 0
-        assert "of no use" not in told, told[:500]
-        return json.loads(told)
-
-    with start(tmp_path / "killed") as process:
-        while not list(tmp_path.glob("killed/.checkpoints/*/state.pt")):
-            assert process.poll() is None
-            time.sleep(0.05)
-        time.sleep(0.3)  # on the way to the next checkpoint
-        process.send_signal(signal.SIGKILL)
-    [kept] = tmp_path.glob("killed/.checkpoints/*/state.pt")
-    assert 0 < torch.load(kept, weights_only=False)["state"]["step"] < 300
-    with start(tmp_path / "killed") as again, start(tmp_path / "whole") as whole:
-        assert result(again) == result(whole)
+    assert_goes_on(lambda checkpointer: train(run, checkpointer), 13, monkeypatch)
 
 
 def test_a_diverged_run_ends_with_nan() -> None:
@@ -488,25 +427,6 @@ def test_a_diverged_run_ends_with_nan() -> None:
 # ---- stages ----
 
 NOTHING = pd.DataFrame()
-
-
-def records_of(runs: list[Config], score: Any) -> pd.DataFrame:
-    return pd.DataFrame([{"id": run_id(run), "metrics.validation_nll": score(run), "config": run} for run in runs])
-
-
-@pytest.mark.parametrize("preset", vae.PRESETS)
-def test_stages_have_as_many_runs_as_the_plan_says(preset: str) -> None:
-    records = NOTHING
-    for stage in vae.EXPERIMENT.stages(preset):
-        runs = stage.runs(records)
-        assert len(runs) == stage.expected_runs
-        assert len({run_id(run) for run in runs}) == len(runs)
-        if stage.name == "final":
-            assert all(run["rate"] == 0.01 or 0.01 not in vae.PRESETS[preset].coarse for run in runs)
-            assert {run["seed"] for run in runs} == set(range(1, vae.PRESETS[preset].seeds + 1))
-        else:
-            assert all((run["seed"], run["test_samples"]) == (0, 0) for run in runs)  # the test set is not looked at
-        records = pd.concat([records, records_of(runs, lambda run: abs(math.log(0.01 / float(run["rate"]))))])
 
 
 def test_the_paper_preset_is_the_papers_protocol() -> None:
@@ -590,28 +510,12 @@ def test_the_decoder_is_trained_on_relaxed_draws() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="'hot', but one of these is needed: cold, relaxed, clip"):
         train(small(parameterization="natural+hot"), Memory())
-    with pytest.raises(ValueError, match="'huge', but vae has these: quick, adam, adam-binary"):
-        vae.EXPERIMENT.stages("huge")
-    coarse, final = vae.EXPERIMENT.stages("quick")
-    with pytest.raises(ValueError, match=r"No run of sparsemax.* has a finite validation_nll"):
-        final.runs(records_of(coarse.runs(NOTHING), lambda run: math.nan))
     with pytest.raises(ValueError, match="one of these is needed: adam, sgd"):
         train(small(optimizer="lion"), Memory())
 
 
-def test_a_run_is_priced_by_steps_and_draws() -> None:
-    run = small()
-    price = vae.EXPERIMENT.seconds_per_group
-    assert 0 < price([run]) < price([{**run, "test_images": 2000}]) < price([{**run, "steps": 100_000}])
-
-
 def test_every_table_of_the_report_is_of_a_metric_and_of_curves_that_runs_have() -> None:
-    outcome = train(small(steps=3, parameterization="natural+relaxed"), Memory())
-    for table in vae.TABLES:
-        assert table.metric in outcome.metrics
-        assert {table.row, table.column, *table.chosen, *table.where} <= set(small())
-        assert all({curve.name, curve.x} <= set(outcome.history) for curve in table.curves)
-        assert {claim.worse for claim in table.claims} <= set(table.columns)
+    assert_tables_fit(vae.TABLES, small(), train(small(steps=3, parameterization="natural+relaxed"), Memory()))
     assert len({table.title for table in vae.TABLES}) == len(vae.TABLES)
 
 

@@ -1,7 +1,7 @@
 """MNIST from its original files: found in a folder or downloaded, checked by hash, kept as tensors.
 
-The folder is ``$CATNAT_DATA/mnist`` if that variable is set. Otherwise the files are downloaded once, from public
-mirrors, to the user's cache directory.
+The folder is ``$CATNAT_DATA/mnist`` if that variable is set. Otherwise the files are downloaded once, to the user's
+cache directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HASHES = {
     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
 }
 """SHA-256 of the original files."""
-MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 PIXELS = 28 * 28
 TRAINING = 55_000
 """Of the 60,000 images of the training file; the others are for validation."""
@@ -74,7 +74,7 @@ def _checked(name: str) -> bytes:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != HASHES[name]:
         raise ValueError(
-            f"{path} is not the original file: its SHA-256 differs. Remove it, and get the file again from {MIRRORS[0]}"
+            f"{path} is not the original file: its SHA-256 differs. Remove it, and get the file again from {ADDRESS}"
         )
     return content
 
@@ -93,24 +93,14 @@ def _path(name: str) -> Path:
 
 
 def _downloaded(name: str) -> Path:
-    """From the first mirror that answers, to the cache directory, where it is found the next time."""
-    failures = []
-    for mirror in MIRRORS:
-        found = _retrieved(mirror, name)
-        if isinstance(found, Path):
-            return found
-        failures.append(f"{mirror}: {found}")
-    raise ConnectionError(
-        f"{name} could not be downloaded ({'; '.join(failures)}). Get it in another way, put it into a folder "
-        f"`mnist`, and set {FOLDER} to the folder above."
-    )
-
-
-def _retrieved(mirror: str, name: str) -> Path | Exception:
+    """To the cache directory, where it is found the next time."""
     import pooch  # only who has no folder of data sets needs it
 
     try:
-        found = pooch.retrieve(mirror + name, HASHES[name], fname=name, path=pooch.os_cache("catnat-experiments"))
+        found = pooch.retrieve(ADDRESS + name, HASHES[name], fname=name, path=pooch.os_cache("catnat-experiments"))
     except (OSError, ValueError) as error:  # no connection, or other bytes than expected
-        return error
+        raise ConnectionError(
+            f"{name} could not be downloaded ({error}). Get it in another way, put it into a folder `mnist`, and set "
+            f"{FOLDER} to the folder above."
+        ) from error
     return Path(found)

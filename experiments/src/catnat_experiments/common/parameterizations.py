@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import torch
 from entmax import sparsemax
@@ -66,44 +67,20 @@ def _saturated_scores(probs: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(Parameterization):
-    """One score per class."""
+    """Softmax of one score per class, or of logits that are a fixed linear map of K - 1 scores.
+
+    Attributes:
+        basis: From K to that map, a row of logits for each score, (K - 1, K); None for one score per class.
+    """
+
+    basis: Callable[[int], Tensor] | None = None
 
     def num_scores(self, num_classes: int) -> int:
-        """One per class."""
-        return num_classes
-
-    def probs(self, scores: Tensor) -> Tensor:
-        """Softmax over the last axis."""
-        return scores.softmax(-1)
-
-    def log_probs(self, scores: Tensor) -> Tensor:
-        """Its logarithm."""
-        return scores.log_softmax(-1)
-
-    def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """``log p``, centred: of two classes, half the log-odds and minus that."""
-        logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
-        return logs - logs.mean(-1, keepdim=True)
-
-    def saturated(self, scores: Tensor) -> Tensor:
-        """Only where a probability underflows to 0: 104 below the largest score, in float32."""
-        return _saturated_scores(self.probs(scores))
-
-
-@dataclasses.dataclass(frozen=True)
-class ReducedSoftmax(Parameterization):
-    r"""Softmax of logits that are a fixed linear map of K - 1 scores: ``logits = scores @ basis``, (K - 1, K)."""
-
-    @abc.abstractmethod
-    def basis(self, num_classes: int) -> Tensor:
-        """One row of logits a score."""
-
-    def num_scores(self, num_classes: int) -> int:
-        """One fewer than classes: softmax does not change with a constant added to all logits."""
-        return num_classes - 1
+        """One per class, or one fewer: softmax does not change with a constant added to all logits."""
+        return num_classes if self.basis is None else num_classes - 1
 
     def _logits(self, scores: Tensor) -> Tensor:
-        return scores @ self.basis(scores.shape[-1] + 1).to(scores)
+        return scores if self.basis is None else scores @ self.basis(scores.shape[-1] + 1).to(scores)
 
     def probs(self, scores: Tensor) -> Tensor:
         """Softmax of the logits."""
@@ -114,37 +91,32 @@ class ReducedSoftmax(Parameterization):
         return self._logits(scores).log_softmax(-1)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """The scores whose logits are ``log p`` up to a constant."""
+        """The scores whose logits are ``log p`` up to a constant; centred, if they are the logits."""
         logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+        if self.basis is None:
+            return logs - logs.mean(-1, keepdim=True)
         basis = self.basis(probs.shape[-1]).to(probs)
         basis = torch.cat((basis, torch.ones_like(basis[:1])))  # the constant is the last coordinate
         scores: Tensor = torch.linalg.solve(basis, logs, left=False)
         return scores[..., :-1]
 
     def saturated(self, scores: Tensor) -> Tensor:
-        """Where all probabilities but one underflow to 0, so that no score has a gradient."""
-        certain = (self.probs(scores) == 0).sum(-1, keepdim=True) == scores.shape[-1]
+        """Only where a probability underflows to 0: 104 below the largest score, in float32."""
+        probs = self.probs(scores)
+        if self.basis is None:
+            return _saturated_scores(probs)
+        certain = (probs == 0).sum(-1, keepdim=True) == scores.shape[-1]  # of one class, so no score has a gradient
         return certain.expand_as(scores)
 
 
-class AnchoredSoftmax(ReducedSoftmax):
-    """The logit of the last class is 0."""
-
-    def basis(self, num_classes: int) -> Tensor:
-        """The unit vectors of all classes but the last."""
-        return torch.eye(num_classes)[:-1]
-
-
-class HaarSoftmax(ReducedSoftmax):
-    """The scores are coordinates in the orthonormal Haar basis of the balanced tree: its contrasts alone."""
-
-    def basis(self, num_classes: int) -> Tensor:
-        """A row for each node: positive on the leaves of *yes*, negative on those of *no*, of sum 0 and norm 1."""
-        return _haar(num_classes)
+def _anchored(num_classes: int) -> Tensor:
+    """The logit of the last class is 0: the unit vectors of all others."""
+    return torch.eye(num_classes)[:-1]
 
 
 @functools.cache
 def _haar(num_classes: int) -> Tensor:
+    """The orthonormal Haar basis of the balanced tree: a row for each node, of sum 0, positive on the leaves of yes."""
     tree, rows = balanced(num_classes), torch.zeros(num_classes - 1, num_classes)
     for label in range(num_classes):
         nodes, bits = (torch.from_numpy(part.copy()) for part in tree.path(label))
@@ -220,8 +192,8 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
         Sparsemax("sparsemax"),
         Catnat("sigmoid", activation=ct.sigmoid()),
         Catnat("natural", activation=ct.natural()),
-        AnchoredSoftmax("softmax-anchored"),
-        HaarSoftmax("softmax-haar"),
+        Softmax("softmax-anchored", _anchored),
+        Softmax("softmax-haar", _haar),
     )
 }
 

@@ -1,32 +1,78 @@
-"""Which parameterization and rate is best, from the records of a search."""
+"""Which rate is best, from the records of a search, and the stages of a search for rates."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
 from catnat_experiments.engine.records import run_id
-from catnat_experiments.engine.types import Config
+from catnat_experiments.engine.types import Config, Stage
 
 SEARCH_SEED = 0
 """The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
-Arm = tuple[str, float]
-"""A parameterization and a rate."""
+Place = TypeVar("Place")
+"""What has a rate of its own, such as a parameterization on a data set."""
 
 
-def ranked(runs: Sequence[Config], records: pd.DataFrame, metric: str = "validation_nll") -> list[Arm]:
-    """Parameterizations and rates of these runs, lowest mean of the metric first; other records are ignored."""
+def best_run(runs: Sequence[Config], records: pd.DataFrame, metric: str) -> Config:
+    """Of these runs the one with the lowest metric, and of equal ones that with the lowest rate."""
     values = dict(zip(records["id"], records[f"metrics.{metric}"], strict=True))
-    found: dict[Arm, list[float]] = {}
-    for run in runs:
-        arm = (str(run["parameterization"]), float(run["rate"]))
-        found.setdefault(arm, []).append(float(values.get(run_id(run), math.nan)))
-    finite = {arm: mean for arm, each in found.items() if math.isfinite(mean := sum(each) / len(each))}
+    finite = [run for run in runs if math.isfinite(values.get(run_id(run), math.nan))]
     if not finite:
         raise ValueError(
             f"No run of {runs[0]['parameterization']} has a finite {metric} in the records: finish the stage before, "
             "then repeat the command."
         )
-    return sorted(finite, key=lambda arm: (finite[arm], arm))
+    return min(finite, key=lambda run: (values[run_id(run)], run["rate"], run.get("network_rate", run["rate"])))
+
+
+def rate_stages(
+    places: Sequence[Place],
+    grids: Mapping[str, Sequence[float]],
+    seeds: int,
+    searched: Callable[[Place, float], Config],
+    final: Callable[[Place, float, int], Config],
+    *,
+    metric: str = "validation_nll",
+    fixed: Sequence[float] = (),
+    more: Sequence[Config] = (),
+) -> list[Stage]:
+    """A stage for each grid of rates, with one run a rate, and the final seeds of every place at its best rate.
+
+    Args:
+        places: What has a rate of its own.
+        grids: Rates by the name of their stage.
+        seeds: Final runs of every place.
+        searched: The run of a search, from a place and a rate.
+        final: A final run, from a place, a rate and a seed.
+        metric: By which a rate is best, if it is the lowest.
+        fixed: The rates of the final runs where there are no grids.
+        more: Other runs of the final stage.
+    """
+
+    def of_grid(grid: Sequence[float], _: pd.DataFrame) -> list[Config]:
+        return [searched(place, rate) for place in places for rate in grid]
+
+    def chosen(records: pd.DataFrame) -> list[tuple[Place, float]]:
+        if not grids:
+            return [(place, rate) for place in places for rate in fixed]
+        rates = [rate for grid in grids.values() for rate in grid]
+        best = [best_run([searched(place, rate) for rate in rates], records, metric) for place in places]
+        return [(place, float(run["rate"])) for place, run in zip(places, best, strict=True)]
+
+    def repeated(records: pd.DataFrame) -> list[Config]:
+        """Seed after seed, so that what is finished when the work is cut off compares all places."""
+        arms = chosen(records)
+        return [*(final(*arm, SEARCH_SEED + 1 + seed) for seed in range(seeds) for arm in arms), *more]
+
+    searches = [
+        Stage(name, functools.partial(of_grid, grid), f"{len(grid)} rates, one seed", len(places) * len(grid))
+        for name, grid in grids.items()
+    ]
+    about = f"{seeds} seeds at the best rate by {metric}" if grids else f"{seeds} seeds at {', '.join(map(str, fixed))}"
+    expected = seeds * len(places) * (1 if grids else len(fixed)) + len(more)
+    return [*searches, Stage("final", repeated, about, expected)]

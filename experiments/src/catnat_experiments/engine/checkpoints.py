@@ -17,8 +17,6 @@ from catnat_experiments.engine.provenance import commit, versions
 from catnat_experiments.engine.records import Record, group_id, run_id
 from catnat_experiments.engine.types import Config
 
-_HISTORY_POINTS = 20
-
 
 class FileCheckpointer:
     """The checkpointer of one group: its checkpoints on disk, its scalars in TensorBoard.
@@ -44,7 +42,6 @@ class FileCheckpointer:
         self._made = {"runs": runs, "versions": versions(*packages), "commit": commit()}
         self._began = time.monotonic()
         self._seconds_before, self._steps_before = 0.0, 0
-        self._history: list[dict[str, list[tuple[int, float]]]] = [{} for _ in runs]
         self._writers: dict[int, Any] = {}
 
     @property
@@ -63,7 +60,6 @@ class FileCheckpointer:
             if kept["made"] != self._made:
                 raise ValueError("it was made by other versions, or for another order of runs")
             self._seconds_before, self._steps_before = kept["seconds"], kept["step"]
-            self._history = kept["history"]
             return kept["state"]
         except FileNotFoundError:
             return None
@@ -76,13 +72,13 @@ class FileCheckpointer:
         if not (self._folder / "runs.json").exists():
             write_atomically(self._folder / "runs.json", json.dumps(self._runs).encode())
         buffer = io.BytesIO()
-        kept = {"state": state, "step": step, "seconds": self.seconds, "history": self._history, "made": self._made}
+        kept = {"state": state, "step": step, "seconds": self.seconds, "made": self._made}
         torch.save(kept, buffer)
         write_atomically(self._folder / "state.pt", buffer.getvalue())
         self._report({"step": step, "of": of, "before": self._steps_before})
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
-        """Values of one run at a step: to TensorBoard now, and to the record's history if the outcome brings none."""
+        """Values of one run at a step, for TensorBoard."""
         if run not in self._writers:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -91,17 +87,6 @@ class FileCheckpointer:
             self._writers[run] = SummaryWriter(str(folder), purge_step=step)
         for name, value in values.items():
             self._writers[run].add_scalar(name, value, step)
-            self._history[run].setdefault(name, []).append((step, float(value)))
-
-    def history(self, run: int) -> dict[str, list[float]]:
-        """The scalars of a run, thinned to at most 20 points each, with their steps as ``<name>.step``."""
-        thinned: dict[str, list[float]] = {}
-        for name, points in self._history[run].items():
-            count = min(len(points), _HISTORY_POINTS)
-            kept = [points[round(i * (len(points) - 1) / max(1, count - 1))] for i in range(count)]
-            thinned[f"{name}.step"] = [float(step) for step, _ in kept]
-            thinned[name] = [value for _, value in kept]
-        return thinned
 
     def close(self) -> None:
         """Flush TensorBoard."""

@@ -24,16 +24,13 @@ class DamagedError(RuntimeError):
     """Records are damaged, so that freezing would lose them."""
 
 
-def freeze(
-    experiment: Experiment, presets: Sequence[str], directory: Path, only: str | None = None
-) -> dict[Path, list[Record]]:
+def freeze(experiment: Experiment, presets: Sequence[str], directory: Path) -> dict[Path, list[Record]]:
     """Move records into archives; returns what is in each of them.
 
     Args:
         experiment: Whose records they are.
         presets: Of the experiment, in order.
         directory: Of the records.
-        only: A preset: files that it does not need stay as they are. None moves all.
 
     Raises:
         DamagedError: A record is damaged.
@@ -44,9 +41,6 @@ def freeze(
         if corrupt:
             raise DamagedError(_told(corrupt))
         needed = {preset: _needed(experiment, preset, found) for preset in presets}
-        if only is not None:
-            left = {path.stem for path in directory.glob("*.json")} - needed[only]
-            found = [record for record in found if record.id not in left]
         archives: dict[Path, list[Record]] = {}
         for record in found:
             home = next((preset for preset in presets if record.id in needed[preset]), OTHER)

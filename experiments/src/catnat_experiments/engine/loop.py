@@ -2,41 +2,90 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import copy
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 
-from catnat_experiments.engine.types import Checkpointer
+from catnat_experiments.engine.types import Checkpointer, Outcome
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 LOG_POINTS = 20
 """Points of a run's history."""
 
 
-class Training(Protocol):
-    """One run, or several side by side."""
+class Training(abc.ABC):
+    """One run, or several side by side.
+
+    Attributes:
+        steps: In all.
+        step: Steps done.
+        changing: The names of the attributes that change, which a checkpoint keeps.
+    """
 
     steps: int
+    step: int
+    changing: tuple[str, ...]
 
-    @property
-    def step(self) -> int:
-        """Steps done."""
-
+    @abc.abstractmethod
     def advance(self) -> None:
         """One step of all runs."""
 
+    @abc.abstractmethod
     def log(self, since: int) -> list[dict[str, float]]:
         """Add a point to the history of every run, and return these; ``since`` is the step of the last ones."""
 
     def state(self) -> dict[str, Any]:
         """A checkpoint: all that changes, copied."""
+        return copy.deepcopy({name: _state_of(getattr(self, name)) for name in self.changing})
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
+        for name in self.changing:
+            part, kept = getattr(self, name), copy.deepcopy(state[name])
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(kept)
+            elif isinstance(part, torch.Generator):
+                part.set_state(kept)
+            elif isinstance(part, np.random.Generator):
+                part.bit_generator.state = kept
+            elif isinstance(part, torch.Tensor):
+                part.detach().copy_(kept)  # in place: others may have views of it
+            else:
+                setattr(self, name, kept)
+
+
+def _state_of(part: Any) -> Any:
+    if hasattr(part, "state_dict"):
+        return part.state_dict()
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    if isinstance(part, torch.Tensor):
+        return part.detach()  # without its gradient
+    return part.bit_generator.state if isinstance(part, np.random.Generator) else part
+
+
+class OneRun(Training):
+    """A training of one run."""
+
+    history: dict[str, list[float]]
+
+    @abc.abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """The final metrics; NaN for a run that diverged."""
+
+
+def finished(training: OneRun, checkpointer: Checkpointer) -> Outcome:
+    """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
+    torch.set_num_threads(1)
+    resume_training(training, checkpointer)
+    return Outcome(training.metrics(), training.history)
 
 
 def resume_training(training: Training, checkpointer: Checkpointer) -> None:
@@ -78,22 +127,6 @@ def append(history: dict[str, list[float]], values: Mapping[str, float]) -> None
     """Append each value to those of its name."""
     for name, value in values.items():
         history.setdefault(name, []).append(value)
-
-
-def least_seconds(
-    training: Training, evaluate: Callable[[], object], tries: int = 3, steps: int = 5
-) -> tuple[float, float]:
-    """Of one step, and of one evaluation: processor time, the least of a few tries."""
-    training.advance()  # the first step is slower
-    times: list[tuple[float, float]] = []
-    for _ in range(tries):
-        began = time.thread_time()
-        for _ in range(steps):
-            training.advance()
-        middle = time.thread_time()
-        evaluate()
-        times.append(((middle - began) / steps, time.thread_time() - middle))
-    return min(step for step, _ in times), min(evaluation for _, evaluation in times)
 
 
 class Printing:

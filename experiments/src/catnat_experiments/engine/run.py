@@ -1,11 +1,10 @@
 """The engine: runs the stages of an experiment on Ray Tune, and never the same run twice.
 
-Who does what. A *group* of runs is one Tune trial: one CPU (or a fraction of a GPU), in a worker process that Tune
-reuses for the next group. The worker trains and keeps checkpoints; the outcomes travel back through Tune, and the
-driver, the process of the command, alone writes records. So records need no shared disk, and there is one writer.
-Checkpoints lie in ``<results>/.checkpoints/<group id>``, written by the worker: on a cluster with a shared disk any
-node can go on with them; without one a group that loses its node starts again from nothing, which costs time and
-changes no number.
+Who does what. A *group* of runs is one Tune trial: one CPU, in a worker process that Tune reuses for the next group.
+The worker trains and keeps checkpoints; the outcomes travel back through Tune, and the driver, the process of the
+command, alone writes records. So records need no shared disk, and there is one writer. Checkpoints lie in
+``<results>/.checkpoints/<group id>``, written by the worker: on a cluster with a shared disk any node can go on with
+them; without one a group that loses its node starts again from nothing, which costs time and changes no number.
 
 What is lost when something dies. A worker or a node: Tune starts the group again, from its checkpoint. The driver:
 repeat the command; groups with all their records are skipped, the others go on from their checkpoints. The state of
@@ -40,7 +39,7 @@ from catnat_experiments.engine.progress import Display
 from catnat_experiments.engine.records import Corrupt, Record, group_id, run_id
 from catnat_experiments.engine.search import Search, Studies
 from catnat_experiments.engine.stages import StageStatus, survey, unfinished_groups
-from catnat_experiments.engine.types import Config, Outcome
+from catnat_experiments.engine.types import Config
 
 _PATIENCE = 60.0
 
@@ -49,8 +48,8 @@ class UnfinishedError(RuntimeError):
     """Some groups failed, so the stages after them cannot start."""
 
 
-class ResourcesError(RuntimeError):
-    """The work cannot run in the way that was asked for."""
+class AddressError(RuntimeError):
+    """A driver cannot join this address."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +59,12 @@ class Options:
     Attributes:
         address: Of a Ray cluster to join ("auto" finds the one of this machine); None starts Ray on this machine alone.
         cpus: Cores to use on this machine; None for all. A cluster knows its own.
-        gpus_per_trial: The fraction of a GPU that a group needs, for example 0.25 to put four on one.
         retries: How often a group is started again after its worker, its node or its disk failed. An error of the
             experiment's own code is not tried again: it would come again.
     """
 
     address: str | None = None
     cpus: int | None = None
-    gpus_per_trial: float = 0.0
     retries: int = 3
 
 
@@ -77,7 +74,7 @@ def run(experiment: Experiment, preset: str, directory: Path, options: Options, 
     Raises:
         UnfinishedError: Groups failed; their stage and those after it are not complete.
         BusyError: Another command writes to the same directory.
-        ResourcesError: There is no GPU to share, or the address is not one that a driver can join.
+        AddressError: The address is not one that a driver can join.
         DiskFullError: A record could not be written.
     """
     directory = directory.resolve()
@@ -106,7 +103,7 @@ def _run_stage(
     display: Display,
 ) -> None:
     stage = status.stage
-    display.stage(stage.name, len(status.done) + status.missing, status.done, later)
+    display.stage(stage.name, len(status.done) + status.missing, len(status.done), later)
     writer = RecordWriter(experiment.name, status, directory, display)
     if isinstance(stage, Search):
         again = [run for group in checkpoints.interrupted(directory) for run in group]
@@ -148,7 +145,7 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
         files.close()
     tune.report(
         {
-            "outcomes": [Outcome(out.metrics, out.history or files.history(run)) for run, out in enumerate(outcomes)],
+            "outcomes": outcomes,
             "seconds": files.seconds / len(runs),
             "versions": provenance.versions(*packages),
             "commit": provenance.commit(),
@@ -215,8 +212,8 @@ class RecordWriter(tune.Callback):
         self.failures[name] = _last_line(error)
         self._display.failed(trial.trial_id, self.failures[name])
 
-    def _write(self, runs: Sequence[Config], result: dict[str, Any]) -> list[Record]:
-        """Write the records that are missing; a group may have been computed again for the sake of one of them."""
+    def _write(self, runs: Sequence[Config], result: dict[str, Any]) -> int:
+        """Write the records that are missing: a group may have been computed again for the sake of one of them."""
         about = {key: result[key] for key in ("seconds", "versions", "commit")}
         new = [
             Record.of(outcome, run, experiment=self._experiment, stage=self._stage, **about)
@@ -232,7 +229,7 @@ class RecordWriter(tune.Callback):
             self.broken = error
             raise
         checkpoints.forget(self._directory, runs)
-        return new
+        return len(new)
 
 
 def _runs(trial: Trial) -> list[Config]:
@@ -285,7 +282,7 @@ def _tune(
     trainable = tune.with_parameters(_work, experiment=experiment, directory=directory)
     with tempfile.TemporaryDirectory(prefix="catnat-experiments-") as scratch:
         tuner = tune.Tuner(
-            tune.with_resources(trainable, {"cpu": 1, "gpu": options.gpus_per_trial}),
+            tune.with_resources(trainable, {"cpu": 1}),
             param_space=space,
             tune_config=tune.TuneConfig(
                 reuse_actors=True,  # a new process costs seconds, as much as many a small group
@@ -318,7 +315,7 @@ def _ray(options: Options) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if (options.address or "").startswith("ray://"):
-        raise ResourcesError(
+        raise AddressError(
             f"{options.address} is an address for Ray Client, which would run the driver elsewhere, away from your "
             "files. Give the command on a node of the cluster, with --address auto; `ray job submit` does that for you."
         )
@@ -335,17 +332,6 @@ def _ray(options: Options) -> Iterator[None]:
     )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # our own display tells of failures
     try:
-        _check_gpus(options)
         yield
     finally:
         ray.shutdown()
-
-
-def _check_gpus(options: Options) -> None:
-    """A cluster may grow GPUs later; this machine will not."""
-    present = float(ray.cluster_resources().get("GPU", 0.0))  # type: ignore[no-untyped-call]
-    if options.address is None and options.gpus_per_trial > present:
-        raise ResourcesError(
-            f"Groups are to have {options.gpus_per_trial:g} of a GPU each, but Ray finds {present:g} GPUs on this "
-            "machine. Leave out --gpus-per-trial, or join a cluster with --address."
-        )

@@ -34,7 +34,6 @@ class Search:
         budget: Runs per base.
         about: One line for ``plan``.
         at_once: Runs of one base at the same time. With more of them a search ends sooner and learns less from each.
-        alike: Runs that cost what a run of this search costs in the mean, for ``plan``: one for every base.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Search:
     budget: int
     about: str
     at_once: int = 4
-    alike: tuple[Config, ...] = ()
 
     @property
     def expected_runs(self) -> int:
@@ -102,11 +100,6 @@ class Studies:
     def remaining(self) -> int:
         """Runs still to be asked for."""
         return sum(study.remaining for study in self._studies)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether runs that were asked for have not been told yet."""
-        return bool(self._asked)
 
     def ask(self) -> Config | None:
         """The next config to try; None if the studies want to wait for running ones, or if all is asked for."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import pandas as pd
 
@@ -15,14 +12,6 @@ from catnat_experiments.engine.experiment import Experiment
 from catnat_experiments.engine.records import Record, run_id
 from catnat_experiments.engine.search import Search
 from catnat_experiments.engine.types import Config, Stage
-
-
-@runtime_checkable
-class Priced(Protocol):
-    """An experiment that can tell what a group will cost, for example by timing a few steps of it."""
-
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        """Seconds on one core that these runs take together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,34 +93,3 @@ def unfinished_groups(experiment: Experiment, status: StageStatus) -> list[list[
         )
     done = {record.id for record in status.done}
     return [group for group in groups if any(run_id(run) not in done for run in group)]
-
-
-def seconds_left(experiment: Experiment, statuses: Sequence[StageStatus]) -> list[float]:
-    """Core-seconds that every stage still needs; NaN where nothing is known.
-
-    What a group costs is the experiment's own measurement (:class:`Priced`) if it has one, otherwise the mean of the
-    finished records. A stage whose runs are not known yet costs what runs alike cost, if it names some; otherwise it is
-    taken to cost as much per run as the others.
-    """
-    done = [record.seconds for status in statuses for record in status.done]
-    average = sum(done) / len(done) if done else math.nan
-    left = []
-    for status in statuses:
-        if status.missing == 0:
-            left.append(0.0)
-        elif isinstance(experiment, Priced) and (groups := _groups_left(experiment, status)):
-            left.append(sum(experiment.seconds_per_group(group) for group in groups))
-            if not done:
-                average = left[-1] / sum(map(len, groups))
-        else:
-            left.append(status.missing * average)
-    return left
-
-
-def _groups_left(experiment: Experiment, status: StageStatus) -> list[list[Config]]:
-    """What is left to compute, or groups that cost as much; nothing if neither is known."""
-    if isinstance(status.stage, Search):
-        return [[run] for _, run in zip(range(status.missing), itertools.cycle(status.stage.alike), strict=False)]
-    if status.runs is None or len(status.runs) < len(status.done) + status.missing:  # not all are known
-        return experiment.groups(list(status.stage.alike[: status.missing]))
-    return unfinished_groups(experiment, status)

@@ -26,8 +26,6 @@ class Stage:
     """One line for `plan`."""
     expected_runs: int
     """For `plan`, before anything has run."""
-    alike: tuple[Config, ...] = ()
-    """Runs that cost what this stage's will cost, for `plan` as long as those are not known."""
 
 
 class Checkpointer(Protocol):
@@ -40,7 +38,7 @@ class Checkpointer(Protocol):
         """Keep a checkpoint, atomically, and report progress. To be called about every 10 s."""
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
-        """Values of run number `run` at a step, for TensorBoard and the record's history."""
+        """Values of run number `run` at a step, for TensorBoard."""
 
 
 @dataclass(frozen=True)

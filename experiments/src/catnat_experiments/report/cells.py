@@ -10,28 +10,27 @@ from catnat_experiments.report import statistics
 from catnat_experiments.report.tables import Numbers, Value
 
 
-def cell_text(numbers: Numbers, row: Value, column: str, marks: tuple[str, str] = ("", "")) -> str:
-    """Mean ± standard deviation between the marks of bold or nothing, and the paper's numbers in brackets."""
+def cell_text(numbers: Numbers, row: Value, column: str, *, bold: bool) -> str:
+    """Mean ± standard deviation, and the paper's numbers in brackets."""
     table, sample = numbers.table, numbers.samples.get((row, column))
     if sample is None:
         return "-"
     digits, paper = table.digits, numbers.paper(row, column)
     text = f"{sample.mean:.{digits}f}" if sample.values else "all diverged"
     text += "" if math.isnan(sample.std) else f" ± {sample.std:.{digits}f}"
-    text = f"{marks[0]}{text}{marks[1]}"
+    text = f"**{text}**" if bold else text
     if paper is not None:
         spread = "" if math.isnan(paper.std) else f" ± {paper.std:.{digits}f}"
         text += f" ({paper.mean:.{digits}f}{spread}{'*' * paper.best})"
     return text + (f", {sample.diverged} diverged" if sample.diverged and sample.values else "")
 
 
-def body_cells(numbers: Numbers, opening: str, closing: str) -> list[list[str]]:
-    """The body of the main table, with the marks around bold."""
+def body_cells(numbers: Numbers) -> list[list[str]]:
+    """The body of the main table."""
     body = []
     for row in numbers.rows:
         strong = bold_columns(numbers, row)
-        marks = [(opening, closing) if column in strong else ("", "") for column in numbers.table.all_columns]
-        cells = [cell_text(numbers, row, *entry) for entry in zip(numbers.table.all_columns, marks, strict=True)]
+        cells = [cell_text(numbers, row, column, bold=column in strong) for column in numbers.table.all_columns]
         body.append([str(row), *cells])
     return body
 

@@ -18,7 +18,7 @@ def markdown_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 
 def main_table(numbers: Numbers) -> str:
     """Means, standard deviations and the paper's numbers."""
-    return markdown_table([numbers.heading, *numbers.table.all_columns], body_cells(numbers, "**", "**"))
+    return markdown_table([numbers.heading, *numbers.table.all_columns], body_cells(numbers))
 
 
 _BOLD = (
@@ -101,7 +101,7 @@ def row_tables(numbers: Numbers) -> list[str]:
                 for column, cell in zip(table.all_columns, cells, strict=True)
             ],
         )
-        for row, (_, *cells) in zip(numbers.rows, body_cells(numbers, "**", "**"), strict=True)
+        for row, (_, *cells) in zip(numbers.rows, body_cells(numbers), strict=True)
     ]
     return [*parts, *([tests.legend(" and ".join(tested))] if tested else [])]
 

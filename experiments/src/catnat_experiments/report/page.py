@@ -38,7 +38,7 @@ def write(name: str, preset: str, statuses: Sequence[StageStatus], tables: Seque
 def _origin(name: str, preset: str, statuses: Sequence[StageStatus]) -> str:
     done = done_records(statuses)
     if not done:
-        return "No run is finished yet."
+        return f"{PRELIMINARY}no run is finished yet.**"
     hours = sum(record.seconds for record in done) / 3600
     made = Counter(", ".join(f"{key} {value}" for key, value in sorted(record.versions.items())) for record in done)
     commits = sorted({record.commit for record in done if record.commit})
@@ -53,9 +53,9 @@ def _section(numbers: Numbers, statuses: Sequence[StageStatus], directory: Path)
     from catnat_experiments.report import plots  # matplotlib takes a second to import
 
     table = numbers.table
-    parts = [f"## {table.title}", _preliminary(table, statuses)]
     if not numbers.rows:
-        return [] if table.optional else [*parts, "No record for this table yet."]
+        return []
+    parts = [f"## {table.title}", _preliminary(table, statuses)]
     if table.listed:
         parts += [*row_tables(numbers), legend(numbers), table.note]
     else:

@@ -79,7 +79,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
         for column in table.columns:
             runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
             shade = colour(column, table.columns)
-            draw_history(axes, runs, curve.name, curve.x or f"{curve.name}.step", shade, column)
+            draw_history(axes, runs, curve.name, curve.x, shade, column)
         axes.set_title(f"{numbers.heading} {row}", fontsize="medium")
         axes.set_xlabel(curve.x_title)
         if curve.log_x:

@@ -160,22 +160,17 @@ class Interval(NamedTuple):
     high: float
 
 
-def _middle_mean(values: Values) -> Values:
-    """Of each row: the mean without the lowest and the highest quarter, both rounded down to whole values."""
-    count = values.shape[-1]
-    middle: Values = np.sort(values, axis=-1)[..., count // 4 : count - count // 4].mean(axis=-1)
-    return middle
-
-
 def interquartile_mean(strata: Sequence[Sample]) -> Interval:
     """The mean of the middle half of all runs. Strata (games) must be on one scale; they are resampled one by one.
 
     >>> interquartile_mean([Sample.of([1.0, 2.0, 3.0, 90.0])]).value
     2.5
     """
+    from scipy import stats
 
     def of_all(parts: Sequence[Sequence[Values]]) -> Values:
-        return _middle_mean(np.concatenate([values for (values,) in parts], axis=-1))
+        means: Values = stats.trim_mean(np.concatenate([values for (values,) in parts], axis=-1), 0.25, axis=-1)
+        return means
 
     return _interval([(sample,) for sample in strata], of_all)
 
@@ -257,17 +252,11 @@ def paired(first: Sequence[float], second: Sequence[float], direction: Direction
     """
     differences = np.subtract(first, second)
     moved = differences[differences != 0]
+    ahead = int((moved < 0).sum() if direction == "lower" else (moved > 0).sum())
+    median = float(np.median(differences)) if len(differences) else math.nan
     if not len(moved):
-        return Paired(
-            len(differences), 0, float(np.median(differences)) if len(differences) else math.nan, *2 * [math.nan]
-        )
+        return Paired(len(differences), 0, median, math.nan, math.nan)
     from scipy import stats
 
-    ahead = int((moved < 0).sum() if direction == "lower" else (moved > 0).sum())
-    return Paired(
-        len(differences),
-        ahead,
-        float(np.median(differences)),
-        float(stats.wilcoxon(moved).pvalue),
-        float(stats.binomtest(ahead, len(moved)).pvalue),
-    )
+    wilcoxon, sign = stats.wilcoxon(moved), stats.binomtest(ahead, len(moved))
+    return Paired(len(differences), ahead, median, float(wilcoxon.pvalue), float(sign.pvalue))

@@ -50,7 +50,7 @@ class Curve:
     Attributes:
         name: The key in the records' history.
         title: For the vertical axis; the name if empty.
-        x: The key of the horizontal values in the history; None for ``<name>.step``, as the scalars of a run have.
+        x: The key of the horizontal values in the history.
         log: Whether the vertical axis is logarithmic.
         x_title: For the horizontal axis.
         log_x: Whether the horizontal axis is logarithmic.
@@ -58,7 +58,7 @@ class Curve:
 
     name: str
     title: str = ""
-    x: str | None = None
+    x: str = "step"
     log: bool = False
     x_title: str = "updates"
     log_x: bool = False
@@ -66,7 +66,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """One table of the report: a metric, its rows and columns, and what the paper says about it.
+    """One table of the report: a metric, its rows and columns, and what the paper says. Without runs it is left out.
 
     Attributes:
         title: Of the section.
@@ -80,7 +80,6 @@ class Table:
         row_title: The heading of the rows; the key if empty.
         stages: The stages whose runs are shown.
         where: Config keys and the values that they must have: other runs are left out.
-        optional: Leave the table out of the page where it has no runs at all.
         digits: Decimals in the table.
         paper: The paper's numbers: row -> column -> target, for as many as it has.
         reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
@@ -107,7 +106,6 @@ class Table:
     row_title: str = ""
     stages: tuple[str, ...] = ("final",)
     where: Mapping[str, Value] = dataclasses.field(default_factory=dict)
-    optional: bool = False
     digits: int = 4
     paper: Mapping[Any, Mapping[str, Target]] = dataclasses.field(default_factory=dict)
     reference: str | None = None

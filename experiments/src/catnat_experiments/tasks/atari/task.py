@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import torch
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
+from catnat_experiments.common.selection import SEARCH_SEED
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
-from catnat_experiments.engine.loop import resume_training
+from catnat_experiments.engine.loop import finished
 from catnat_experiments.engine.search import Search, top
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
 from catnat_experiments.report.tables import Curve, Table
@@ -34,8 +32,6 @@ PAPER = {
 
 # ---- what the engine asks --------------------------------------------------------------------------------------------
 
-SEARCH_SEED = 0
-"""The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
 PAPER_STEPS = 8_000_000
 SPACE: dict[str, BaseDistribution] = {
     "learning_rate": FloatDistribution(5e-5, 1e-2, log=True),
@@ -48,8 +44,6 @@ SPACE: dict[str, BaseDistribution] = {
     "max_grad_norm": FloatDistribution(0.1, 10.0, step=0.1),
 }
 """The paper's."""
-_ON_AVERAGE: Config = {"num_steps": 256, "update_epochs": 8, "num_envs": 12, "num_minibatches": 8}
-"""What a run of the search costs in the mean: the middle of the space."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,28 +102,18 @@ class Atari(EveryRunAlone):
         if not plan.trials:
             runs = _repeated(bases, plan)
             return [Stage("final", lambda _: runs, about + "CleanRL's hyperparameters", len(runs))]
-        mean = [{**base, **_ON_AVERAGE} for base in bases]
         told = f"TPE over {len(SPACE)} hyperparameters, {plan.steps:,} steps"
-        search = Search("search", bases, SPACE, "return", "higher", plan.trials, told, alike=tuple(mean))
-        alike = tuple(_repeated([base for base in mean for _ in range(plan.selected)], plan))
+        search = Search("search", bases, SPACE, "return", "higher", plan.trials, told)
 
         def final(records: pd.DataFrame) -> list[Config]:
             return _repeated(top(records, search, plan.selected), plan)
 
-        return [search, Stage("final", final, about + f"the best {plan.selected} of each", len(alike), alike)]
+        expected = plan.seeds * plan.selected * len(bases) + len(plan.games)
+        return [search, Stage("final", final, about + f"the best {plan.selected} of each", expected)]
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
         """Train a run, resuming from the last checkpoint if there is one, and let it play."""
-        torch.set_num_threads(1)
-        training = Training(run)
-        resume_training(training, checkpointer)
-        return Outcome(training.metrics(), training.history)
-
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        """What a run will take on this machine, from a few steps."""
-        [run] = runs
-        collected, updated = _seconds(str(run["game"]), str(run["parameterization"]))
-        return int(run["steps"]) * (collected + int(run["update_epochs"]) * updated)
+        return finished(Training(run), checkpointer)
 
 
 def _repeated(runs: Sequence[Config], plan: Preset) -> list[Config]:
@@ -137,24 +121,6 @@ def _repeated(runs: Sequence[Config], plan: Preset) -> list[Config]:
     first = SEARCH_SEED + 1
     untrained = [config(game, UNTRAINED, first, plan.untrained, update_epochs=0) for game in plan.games]
     return [*untrained, *({**run, "seed": seed} for seed in range(first, first + plan.seeds) for run in runs)]
-
-
-@functools.cache
-def _seconds(game: str, name: str, tries: int = 3) -> tuple[float, float]:
-    """To collect a step, and to learn from it once: processor time of all threads, the least of a few tries."""
-    torch.set_num_threads(1)
-    training = Training(config(game, name, SEARCH_SEED, 10_000, num_steps=32, num_minibatches=1))
-    training.advance()
-    times: list[tuple[float, float]] = []
-    for _ in range(tries):
-        began = time.process_time()
-        rollout = training.collect()
-        middle = time.process_time()
-        training.update(rollout.pick(rollout.own))
-        times.append((middle - began, time.process_time() - middle))
-    return min(collected for collected, _ in times) / training.size, min(
-        updated for _, updated in times
-    ) / training.size
 
 
 EXPERIMENT = Atari()
@@ -169,7 +135,7 @@ def _table(title: str, metric: str, digits: int, **options: Any) -> Table:
         column="parameterization",
         columns=ALL,
         digits=digits,
-        curves=(Curve(metric, title.lower(), x="step", x_title="steps of all games"),),
+        curves=(Curve(metric, title.lower(), x_title="steps of all games"),),
         **options,
     )
 

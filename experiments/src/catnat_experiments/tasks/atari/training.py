@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from catnat_experiments.common.parameterizations import Parameterization, parameterization
-from catnat_experiments.engine.loop import add_point
+from catnat_experiments.engine.loop import OneRun, add_point
 from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.atari.agent import Network, Rollout, advantages, policy_loss, value_loss
 from catnat_experiments.tasks.atari.games import SIDE, STACK, Games, actions_of, seed_of
@@ -46,11 +45,12 @@ METRICS = {
     "value_loss": "half the squared error of the values, clipped",
 }
 _ACTING, _UPDATING = ("entropy", "dead"), ("clipped", "kl", "value_loss")
-_COUNTED = ("step", "returns", "finished_games", "sums", "history")
 
 
-class Training:
+class Training(OneRun):
     """One run. A step of the loop is a rollout and its updates; steps of the games are counted beside."""
+
+    changing = ("step", "returns", "finished_games", "sums", "history", "generator", "network", "optimizer")
 
     def __init__(self, run: Config) -> None:
         self.run, self.game = run, str(run["game"])
@@ -167,20 +167,9 @@ class Training:
         """The final metrics: the last point of the history."""
         return {name: self.history[name][-1] for name in METRICS}
 
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes but the games, copied."""
-        kept = {name: getattr(self, name) for name in _COUNTED}
-        kept["generator"] = self.generator.get_state()
-        return copy.deepcopy({**kept, "network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()})
-
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, with new games."""
-        state = copy.deepcopy(state)  # the optimizer would take its tensors as they are, and change them
-        for name in _COUNTED:
-            setattr(self, name, state[name])
-        self.generator.set_state(state["generator"])
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Go on from a checkpoint, with new games: theirs cannot be kept."""
+        super().restore(state)
         self.games = self._new_games()
 
 

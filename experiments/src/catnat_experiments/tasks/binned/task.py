@@ -104,7 +104,7 @@ TABLES = (
         "test_crps",
         digits=4,
         chosen=("first", "second"),
-        curves=(Curve("validation_crps", "validation CRPS", x="step"),),
+        curves=(Curve("validation_crps", "validation CRPS"),),
         note=f"{_UNITS} Of the quantiles: that of as many equal point masses.",
     ),
     _scores("NLL", "test_nll", note=f"Nats, natural's with float32's floor. {_UNITS} Quantiles have no density."),

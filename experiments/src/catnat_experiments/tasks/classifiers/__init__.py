@@ -5,7 +5,4 @@ taxonomies compare linear models and boosters at every level: the codes of ICD-1
 supermarket, from the rest of a basket. Every method gets the same number of
 trials of Optuna, over two dials of its own; the best trial by validation log loss is repeated with other seeds, which
 change the split of the rows too, and judged by test rows. Everything runs on one core; seconds are processor time.
-
-The large measurement of the page, a million rows of 1,000 classes, is a script: ``python -m
-catnat_experiments.tasks.classifiers --help``.
 """

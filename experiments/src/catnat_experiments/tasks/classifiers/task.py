@@ -19,29 +19,13 @@ from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
 
 _FAST = ("LightGBM", "XGBoost", "tree, centroids", "tree, random")
 """All classes are equally frequent and in no order there: Huffman's tree and the balanced one are random ones."""
-_EVIDENCE = {"digits": tuple(METHODS), "generated-120-10000": _FAST}
-_PARTS = {**_EVIDENCE, "icd10-10": tuple(TEXT_METHODS)}
 PRESETS = {
     # A look in a minute.
     "quick": Preset({"digits": ("LightGBM", "random forest", "tree, centroids", "tree, random")}, trials=2, seeds=2),
-    # The page in the documentation, its parts, and the taxonomy.
-    "evidence": Preset(_EVIDENCE, trials=8, seeds=5),
-    **{data: Preset({data: methods}, trials=8, seeds=5) for data, methods in _PARTS.items()},
-    # The taxonomies of the page in the documentation.
+    # The page in the documentation, and its taxonomies.
+    "evidence": Preset({"digits": tuple(METHODS), "generated-120-10000": _FAST}, trials=8, seeds=5),
     "icd10-3": Preset({"icd10-3": tuple(TEXT_METHODS)}, trials=0, seeds=5),
     "baskets": Preset({"baskets": tuple(TEXT_METHODS)}, trials=0, seeds=5),
-    # More classes, and everybody on them: hours.
-    "full": Preset(
-        {
-            "digits": tuple(METHODS),
-            "generated-120-20000": tuple(METHODS),
-            "generated-500-30000": tuple(METHODS),
-            "generated-1000-60000": tuple(METHODS),
-            "icd10-30": tuple(TEXT_METHODS),
-        },
-        trials=20,
-        seeds=5,
-    ),
 }
 
 
@@ -88,7 +72,6 @@ def _table(title: str, metric: str, *, better: Direction | None = "lower", **opt
         row="data",
         column="parameterization",
         listed=True,
-        optional=True,  # a preset has a taxonomy or none
         **settings,
     )
 

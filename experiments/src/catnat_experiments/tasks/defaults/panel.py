@@ -79,7 +79,6 @@ class Task:
         first_rate: The lowest rate of the grid.
         steps: Of a final run.
         sizes: The task's own part of a config.
-        seconds: Of processor time for a final run, as measured.
         rates: In the grid.
         search_seeds: Runs at each rate.
         seeds: Final runs of each variant.
@@ -96,7 +95,6 @@ class Task:
     first_rate: float
     steps: int
     sizes: Mapping[str, int]
-    seconds: float
     rates: int = 5
     search_seeds: int = 1
     seeds: int = 5
@@ -140,7 +138,6 @@ PANEL = (
         first_rate=0.002,
         steps=500,
         sizes={"batch": 64, "hidden": 64},
-        seconds=1.0,
         search_seeds=2,
         note="Nats an image, natural's with float32's floor, on 500 test images of scikit-learn's digits.",
     ),
@@ -154,7 +151,6 @@ PANEL = (
         first_rate=0.003,
         steps=400,
         sizes={"batch": 64, "hidden": 32, "actions": 1000, "valid": 20},
-        seconds=5.0,
         rates=3,
         note="Expected reward of the policy, on 500 contexts with 20 of 1,000 actions valid in each. "
         "A uniform policy earns about 0, the best one 1.7.",
@@ -169,7 +165,6 @@ PANEL = (
         first_rate=0.003,
         steps=500,
         sizes={"batch": 8, "rows": 32, "classes": 64},
-        seconds=0.7,
         search_seeds=2,
         digits=4,
         note="KL divergence from the true probabilities, the mean over 32 rows of 64 classes, after 500 steps of 8 "
@@ -191,7 +186,6 @@ MANY_ACTIONS = dataclasses.replace(
     title="Bandit with 10,000 actions: reward",
     steps=800,
     sizes={"batch": 128, "hidden": 32, "actions": 10_000, "valid": 20},
-    seconds=100.0,
     seeds=5,
     note="The same with 10,000 actions, and twice as many steps of twice as many contexts.",
 )

@@ -13,10 +13,13 @@ import numpy as np
 import pandas as pd
 
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
+from catnat_experiments.engine.loop import finished
 from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
 from catnat_experiments.report.tables import Table
-from catnat_experiments.tasks.defaults import small, training
+from catnat_experiments.tasks.defaults import training
+from catnat_experiments.tasks.defaults.bandit import Bandit
+from catnat_experiments.tasks.defaults.classifier import Classifier
 from catnat_experiments.tasks.defaults.panel import (
     BANDIT,
     EXTENSIONS,
@@ -32,10 +35,17 @@ from catnat_experiments.tasks.defaults.panel import (
     Variant,
     rounded,
 )
+from catnat_experiments.tasks.defaults.table import Fit
 
 BOTH_BANDITS = dataclasses.replace(BANDIT, variants=tuple(dict.fromkeys((*BANDIT.variants, *ORDER.variants))))
 TASKS = (*(BOTH_BANDITS if task is BANDIT else task for task in PANEL), MANY_ACTIONS)
 """With all variants of any preset, for tables and figures."""
+TRAININGS: dict[str, type[training.Training]] = {
+    "classifier": Classifier,
+    "bandit": Bandit,
+    "many actions": Bandit,
+    "table": Fit,
+}
 
 # ---- stages ----------------------------------------------------------------------------------------------------------
 
@@ -96,7 +106,7 @@ class Defaults(EveryRunAlone):
                 found += task.repeated(variant, best_rate(task, variant, rates, records))
             return found
 
-        alike = tuple(run for task, variant in places for run in task.repeated(variant, task.grid[0]))
+        expected = sum(task.seeds for task, _ in places)
         about = "two more rates where the best is at the edge"
         return [
             Stage("search", lambda _: searched, "rates, each a factor of 3 from the next", len(searched)),
@@ -104,17 +114,12 @@ class Defaults(EveryRunAlone):
                 Stage(f"extension {number}", functools.partial(extended, extensions=number), about, 0)
                 for number in range(1, EXTENSIONS + 1)
             ),
-            Stage("final", final, "seeds at the best rate", len(alike), alike),
+            Stage("final", final, "seeds at the best rate", expected),
         ]
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
-        """See :func:`small.train`."""
-        return small.train(run, checkpointer)
-
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        """From what was measured once for each task."""
-        task = next(task for task in TASKS if task.name == runs[0]["task"])
-        return sum(task.seconds * float(run["steps"]) / task.steps for run in runs)
+        """Train a run of one of the tasks, resuming from the last checkpoint if there is one, and evaluate it."""
+        return finished(TRAININGS[str(run["task"])](run), checkpointer)
 
 
 # ---- the experiment, its tables and figures --------------------------------------------------------------------------
@@ -133,7 +138,6 @@ def _table(task: Task, title: str, metric: str, better: Direction | None, **opti
         column="variant",
         columns=tuple(variant.name for variant in task.variants),
         where={"task": task.name},
-        optional=True,
         **options,
     )
 
@@ -169,7 +173,6 @@ def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: 
         columns=tuple(columns),
         where={"task": name, **where},
         baselines=(columns[0],),
-        optional=True,
         digits=task.digits,
     )
 

@@ -6,9 +6,7 @@ What is measured is fixed for all runs. A run takes seconds.
 from __future__ import annotations
 
 import abc
-import copy
 import dataclasses
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 
 import catnat
 from catnat_experiments.common.parameterizations import Catnat, Parameterization, parameterization
-from catnat_experiments.engine.loop import add_point
+from catnat_experiments.engine.loop import OneRun, add_point
 from catnat_experiments.engine.types import Config
 
 ORDERS = ("given", "random", "embeddings")
@@ -48,9 +46,10 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
-class Training(abc.ABC):
+class Training(OneRun):
     """One run. Its seed decides the start, the batches and the draws; the data are the same for all runs."""
 
+    changing = ("step", "sum", "history", "model", "optimizer", "generator")
     model: nn.Module
     kind: Parameterization
 
@@ -98,19 +97,6 @@ class Training(abc.ABC):
     def metrics(self) -> dict[str, float]:
         """The final metrics, by the names of the splits; NaN for a run that diverged."""
         return {f"{split}_{name}": x for split in ("validation", "test") for name, x in self.measure(split).items()}
-
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
-        parts = self.model.state_dict(), self.optimizer.state_dict(), self.generator.get_state()
-        return copy.deepcopy({"parts": parts, "plain": (self.step, self.sum, self.history)})
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        (model, optimizer, generator), plain = copy.deepcopy((state["parts"], state["plain"]))
-        self.model.load_state_dict(model)
-        self.optimizer.load_state_dict(optimizer)
-        self.generator.set_state(generator)
-        self.step, self.sum, self.history = plain
 
 
 def saturated_fraction(kind: Parameterization, scores: Tensor) -> float:

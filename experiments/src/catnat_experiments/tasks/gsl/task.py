@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from catnat_experiments.common.parameterizations import parameterization
+from catnat_experiments.common.selection import SEARCH_SEED, best_run
 from catnat_experiments.engine.experiment import plan_of
 from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Checkpointer, Config, Direction, Outcome, Stage
 from catnat_experiments.report.tables import Claim, Curve, Table
 from catnat_experiments.report.targets import claimed_rows
-from catnat_experiments.tasks.gsl.data import DATA_SEED, make_data
+from catnat_experiments.tasks.gsl.data import DATA_SEED
 from catnat_experiments.tasks.gsl.paper import IN_THE_PAPER, OPTIMAL, PAPER, THETAS
 from catnat_experiments.tasks.gsl.training import (
     BATCH,
     SMALLEST_START,
     Rates,
-    Training,
     rates_of,
     shared_config,
     train,
@@ -47,8 +43,6 @@ FIRST_PAIRS = tuple(itertools.product((0.0025, 0.01, 0.05), (0.02, 0.1, 0.5)))
 """The first rates of the scores and of W that are tried beside the single ones."""
 ROUNDS = 2
 """How often the neighbours of the best pair are tried: in each round up to nine pairs of :data:`RATES`."""
-SEARCH_SEED = 0
-"""The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
 MOST_LANES = 10
 
 
@@ -65,35 +59,14 @@ class Preset:
     two_rates: tuple[str, ...] = ()  # parameterizations that search for a rate of W beside that of the scores
 
 
+_PAPER = Preset(THETAS, IN_THE_PAPER, COARSE_RATES, refine=True, seeds=10, steps=5000)
 PRESETS = {
     # A look at the table in minutes.
-    "quick": Preset(
-        thetas=(0.75,),
-        parameterizations=IN_THE_PAPER,
-        coarse=(0.01, 0.02, 0.05),
-        refine=False,
-        seeds=3,
-        steps=2500,
-    ),
+    "quick": Preset((0.75,), IN_THE_PAPER, (0.01, 0.02, 0.05), refine=False, seeds=3, steps=2500),
     # The paper's table in full.
-    "paper": Preset(
-        thetas=THETAS,
-        parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=True,
-        seeds=10,
-        steps=5000,
-    ),
+    "paper": _PAPER,
     # The other reading of the paper's search: one rate for W and one for the scores, each from the same grid.
-    "two-rates": Preset(
-        thetas=THETAS,
-        parameterizations=IN_THE_PAPER,
-        coarse=COARSE_RATES,
-        refine=True,
-        seeds=10,
-        steps=5000,
-        two_rates=("sparsemax", "natural"),
-    ),
+    "two-rates": dataclasses.replace(_PAPER, two_rates=("sparsemax", "natural")),
 }
 
 
@@ -154,27 +127,6 @@ class GraphStructure:
         """Train one group; see :func:`train`."""
         return train(runs, checkpointer)
 
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        """What a group will take on this machine, from a few steps of it; the evaluation adds about 3%."""
-        if runs[0]["parameterization"] == OPTIMAL:
-            return 1.0
-        return int(runs[0]["steps"]) * len(runs) * _seconds_per_step(str(runs[0]["parameterization"]))
-
-
-@functools.cache
-def _seconds_per_step(name: str, tries: int = 3, steps: int = 10) -> float:
-    """Of one run: processor time, the least of a few tries, for the sizes of the paper."""
-    torch.set_num_threads(1)
-    sizes = config(THETAS[0], name, 0.0, 0)
-    training = Training(make_data(THETAS[0], 200), parameterization(name), [(0.0, 0.0)], [0], sizes)
-    times = []
-    for _ in range(tries):
-        began = time.thread_time()
-        for _ in range(steps):
-            training.advance()
-        times.append((time.thread_time() - began) / steps)
-    return min(times)
-
 
 def config(
     theta: float,
@@ -223,16 +175,7 @@ def _same(rates: Iterable[float]) -> list[Rates]:
 
 def _best(runs: Sequence[Config], records: pd.DataFrame) -> Rates:
     """The rates with the lowest validation ES among these runs; other records do not count."""
-    values = dict(zip(records["id"], records["metrics.validation_es"], strict=True))
-    found = {rates_of(run): float(values.get(run_id(run), math.nan)) for run in runs}
-    finite = {rates: value for rates, value in found.items() if math.isfinite(value)}
-    if not finite:
-        first = runs[0]
-        raise ValueError(
-            f"No run of {first['parameterization']} at theta* = {first['theta']} has a finite validation ES in the "
-            "records: finish the stage before, then repeat the command."
-        )
-    return min(finite, key=lambda rates: (finite[rates], rates))
+    return rates_of(best_run(runs, records, "validation_es"))
 
 
 def _coarse(plan: Preset) -> list[Config]:
@@ -315,7 +258,7 @@ TABLES = (
         digits=3,
         reference=OPTIMAL,
         chosen=("rate", "network_rate"),
-        curves=(Curve("train_es", "energy score in training", x="step"),),
+        curves=(Curve("train_es", "energy score in training"),),
         note="Twice the paper's formula, as in its table. The records have both: test_es is the formula's.",
     ),
     _table(
@@ -327,30 +270,30 @@ TABLES = (
     _table(
         "MAE on theta, all entries",
         "mae_theta",
-        curves=(Curve("mae_theta", "MAE on theta", x="step", log=True),),
+        curves=(Curve("mae_theta", "MAE on theta", log=True),),
         note="474 of the 576 true entries are 0, which natural and sparsemax can reach exactly and the others cannot.",
     ),
     _table(
         "MAE on theta, true zeros",
         "mae_theta_zero",
-        curves=(Curve("mae_theta_zero", "MAE on theta, true zeros", x="step", log=True),),
+        curves=(Curve("mae_theta_zero", "MAE on theta, true zeros", log=True),),
     ),
     _table(
         "MAE on theta, true edges",
         "mae_theta_edge",
-        curves=(Curve("mae_theta_edge", "MAE on theta, true edges", x="step", log=True),),
+        curves=(Curve("mae_theta_edge", "MAE on theta, true edges", log=True),),
     ),
     _table(
         "Saturated true zeros, fraction",
         "dead_zero",
         better="higher",
-        curves=(Curve("dead_zero", "saturated true zeros", x="step"),),
+        curves=(Curve("dead_zero", "saturated true zeros"),),
         note="A saturated zero is right for good: it is a part of natural's advantage on theta.",
     ),
     _table(
         "Saturated true edges, fraction",
         "dead_edge",
-        curves=(Curve("dead_edge", "saturated true edges", x="step"),),
+        curves=(Curve("dead_edge", "saturated true edges"),),
         note="A saturated edge is lost: its probability stays 0 (or 1), and the energy score cannot recover.",
     ),
 )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from catnat_experiments.common.parameterizations import Parameterization, parameterization
+from catnat_experiments.engine import loop
 from catnat_experiments.engine.loop import add_point, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.gsl.data import NODES, Data, glorot, make_data, stream_of
@@ -50,6 +51,14 @@ class Adam:
             square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             size = size_of_lane.to(parameter.dtype).view(-1, *(1,) * (parameter.ndim - 1))
             parameter.add_((mean * size).div_(square.sqrt().div_(root).add_(epsilon)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What changes beside the parameters."""
+        return {"steps": self.steps, "means": self.means, "squares": self.squares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from it."""
+        vars(self).update(state)
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ Rates = tuple[float, float]
 """Of the scores, and of the network's W."""
 
 
-class Training:
+class Training(loop.Training):
     """Several runs that differ only in seed and rates, trained side by side. Every seed has a stream of random numbers.
 
     On one machine a run's numbers come out the same bit by bit whichever runs are beside it.
@@ -139,9 +148,11 @@ class Training:
         sizes: What the runs have in common.
     """
 
+    changing = ("step", "scores", "weight", "adam", "orders", "score_sums", "history")
+
     def __init__(self, data: Data, kind: Parameterization, rates: Sequence[Rates], seeds: Sequence[int], sizes: Config):
         self.data, self.kind = data, kind
-        self.steps, self.batch = int(sizes["steps"]), int(sizes["batch"])
+        self.steps, self.step, self.batch = int(sizes["steps"]), 0, int(sizes["batch"])
         self.seeds = seeds
         self.streams = {seed: stream_of("run", seed) for seed in seeds}
         smallest = float(sizes["smallest_start"])
@@ -167,11 +178,6 @@ class Training:
         self.score_sums = torch.zeros(len(seeds), dtype=torch.float64)
         self.history: list[dict[str, list[float]]] = [{} for _ in seeds]
 
-    @property
-    def step(self) -> int:
-        """Steps done."""
-        return self.adam.steps
-
     def advance(self) -> None:
         """One step of all lanes."""
         first = self.step % self._batches * self.batch
@@ -189,6 +195,7 @@ class Training:
         score, weight_gradient, pull = (torch.stack(part) for part in zip(*lanes, strict=True))
         self.adam.step([score_gradient(self.kind, self.scores, pull), weight_gradient])
         self.score_sums += score
+        self.step += 1
 
     def log(self, since: int) -> list[dict[str, float]]:
         """Add a point to every lane's history: the graph's metrics, and the training ES since step ``since``."""
@@ -199,26 +206,15 @@ class Training:
         self.score_sums.zero_()
         return points
 
-    def _tensors(self) -> tuple[Tensor, ...]:
-        return self.scores, self.weight, *self.adam.means, *self.adam.squares, self.orders, self.score_sums
-
     def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
-        return {
-            "step": self.step,
-            "tensors": [tensor.clone() for tensor in self._tensors()],
-            "streams": [stream.bit_generator.state for stream in self.streams.values()],
-            "history": [{name: list(values) for name, values in history.items()} for history in self.history],
-        }
+        """A checkpoint, with the streams."""
+        return {**super().state(), "streams": [stream.bit_generator.state for stream in self.streams.values()]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        for tensor, saved in zip(self._tensors(), state["tensors"], strict=True):
-            tensor.copy_(saved)
-        for stream, saved in zip(self.streams.values(), state["streams"], strict=True):
-            stream.bit_generator.state = saved
-        self.adam.steps = state["step"]
-        self.history = [{name: list(values) for name, values in history.items()} for history in state["history"]]
+        super().restore(state)
+        for stream, kept in zip(self.streams.values(), state["streams"], strict=True):
+            stream.bit_generator.state = kept
 
 
 def _start(kind: Parameterization, stream: np.random.Generator, smallest: float) -> tuple[Tensor, Tensor]:

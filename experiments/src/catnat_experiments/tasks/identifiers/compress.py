@@ -60,31 +60,6 @@ METHODS = {
     "zstd_all_dictionary": "zstd, all files in one, with a dictionary",
     "model": "the model and catnat.coding",
 }
-METRICS = {
-    **{f"bits_{name}": f"bits a token: {title}" for name, title in METHODS.items()},
-    "bits_ideal": "bits a token: the model's negative log-likelihood",
-    "files": "held-out files",
-    "tokens": "their tokens",
-    "bytes": "of the archive",
-    "smaller_than_xz": "fraction of files with a smaller negative log-likelihood than xz needs for them alone",
-    "smaller_than_dictionary": "the same, beside zstd with a dictionary",
-    "median_ideal": "median over files of the bits a token: the model's negative log-likelihood",
-    "median_xz_each": "median over files of the bits a token: xz",
-    "median_zstd_each_dictionary": "median over files of the bits a token: zstd with a dictionary",
-    "encode": "microseconds of a token: all files with the model",
-    "decode": "the same, backwards",
-    "xz_encode": "microseconds of a token: all files with xz",
-    "xz_decode": "the same, backwards",
-    "zstd_encode": "microseconds of a token: all files with zstd",
-    "zstd_decode": "the same, backwards",
-    "tree_encode": "microseconds of a token: head on a tree and coder, without the recurrent layer",
-    "tree_decode": "the same, backwards",
-    "softmax_encode": "microseconds of a token: softmax head and coder, without the recurrent layer",
-    "softmax_decode": "the same, backwards",
-    "steps": "of the training",
-    "corpus": "the fingerprint of the corpus",
-    "corpus_tokens": "tokens of its training files",
-}
 Returned = TypeVar("Returned")
 
 
@@ -291,12 +266,12 @@ def measure(model: Model, corpus: Corpus, files: Sequence[Ints]) -> dict[str, fl
     }
 
 
-def record(results: Path, seconds: float, classes: int) -> Path:
+def record(results: Path) -> Path:
     """Train, measure, and write what came out."""
     began = time.monotonic()
     plan = PRESETS["evidence"]
-    run = config(HEAD, RATE, SEED, plan) | {"seconds": seconds, "classes": classes}
-    corpus = load(classes)
+    run = config(HEAD, RATE, SEED, plan)
+    corpus = load(plan.classes)
     torch.set_num_threads(1)
     training = Training(corpus, run)
     resume_training(training, Printing())
@@ -307,7 +282,7 @@ def record(results: Path, seconds: float, classes: int) -> Path:
     }
     metrics = measure(training.model, corpus, files_of(corpus.validation, corpus.words.index(END))) | about
     kept = Record.of(
-        Outcome({name: metrics[name] for name in METRICS}, {}),
+        Outcome(metrics, {}),
         run | {"experiment": "compression"},
         experiment="compression",
         stage="final",
@@ -398,11 +373,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("measure", "report"))
     parser.add_argument("--results", type=Path, default=Path("results/compression"), help="the folder of the record")
     parser.add_argument("--output", type=Path, default=Path("reports/compression"), help="the folder of the report")
-    parser.add_argument("--seconds", type=float, default=PRESETS["evidence"].seconds, help="of training")
-    parser.add_argument("--classes", type=int, default=PRESETS["evidence"].classes)
     given = parser.parse_args(arguments)
     if given.what == "measure":
-        print(record(given.results, given.seconds, given.classes))
+        print(record(given.results))
     else:
         report(given.results, given.output)
 

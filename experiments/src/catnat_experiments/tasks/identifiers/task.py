@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
-import pandas as pd
-
-from catnat_experiments.common.selection import SEARCH_SEED, ranked
+from catnat_experiments.common.selection import SEARCH_SEED, rate_stages
 from catnat_experiments.engine.experiment import EveryRunAlone, plan_of
-from catnat_experiments.engine.loop import LOG_POINTS
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome, Stage
 from catnat_experiments.report.tables import Curve, Table
 from catnat_experiments.tasks.identifiers.heads import HEADS
-from catnat_experiments.tasks.identifiers.model import CURVE_WINDOWS, LENGTH, SIZE, STREAMS, WINDOW
+from catnat_experiments.tasks.identifiers.model import LENGTH, SIZE, STREAMS
 from catnat_experiments.tasks.identifiers.training import train
 
 # ---- presets and stages ----------------------------------------------------------------------------------------------
@@ -102,50 +98,17 @@ class Identifiers(EveryRunAlone):
     def stages(self, preset: str) -> list[Stage]:
         """Search and final."""
         plan = plan_of(preset, PRESETS, self.name)
-        searched = [run for head in plan.heads for run in _search_of(head, plan)]
-        alike = _final(plan, dict.fromkeys(plan.heads, plan.rates[0]))
-        rates, seconds = f"{len(plan.rates)} rates", f"{SEARCH_FRACTION * plan.seconds:g} s of processor time"
-        return [
-            Stage("search", lambda _: searched, f"{rates}, one seed, {seconds}", len(searched)),
-            Stage(
-                "final",
-                lambda records: _final(plan, _chosen(plan, records)),
-                f"{plan.seeds} seeds at the best rate by validation NLL, {plan.seconds:g} s of processor time",
-                len(alike),
-                tuple(alike),
-            ),
-        ]
+        return rate_stages(
+            plan.heads,
+            {"search": plan.rates},
+            plan.seeds,
+            searched=lambda head, rate: config(head, rate, SEARCH_SEED, plan, fraction=SEARCH_FRACTION),
+            final=lambda head, rate, seed: config(head, rate, seed, plan),
+        )
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
         """See :func:`train`."""
         return train(run, checkpointer)
-
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        """The run's budget, a tenth for its checkpoints, and the evaluations of heads that read all scores."""
-        [run] = runs
-        points = LOG_POINTS + 8  # the latter over steps
-        rows = WINDOW * (CURVE_WINDOWS * points + int(run["validation_windows"]))
-        reads_all = run["parameterization"] in ("softmax", "linear_cross_entropy", "sampled")
-        return 1.1 * float(run["seconds"]) + reads_all * rows * int(run["classes"]) * _SECONDS_PER_SCORE
-
-
-_SECONDS_PER_SCORE = 9e-9
-"""As measured on one core."""
-
-
-def _search_of(head: str, plan: Preset) -> list[Config]:
-    return [config(head, rate, SEARCH_SEED, plan, fraction=SEARCH_FRACTION) for rate in plan.rates]
-
-
-def _chosen(plan: Preset, records: pd.DataFrame) -> dict[str, float]:
-    """The rate of every head with the lowest validation NLL."""
-    return {head: ranked(_search_of(head, plan), records)[0][1] for head in plan.heads}
-
-
-def _final(plan: Preset, rates: dict[str, float]) -> list[Config]:
-    """Seed after seed, so that what is finished when the work is cut off compares all heads."""
-    seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
-    return [config(head, rates[head], seed, plan) for seed, head in itertools.product(seeds, plan.heads)]
 
 
 # ---- the experiment, its tables and figures --------------------------------------------------------------------------

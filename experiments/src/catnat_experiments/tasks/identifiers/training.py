@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from catnat_experiments.engine.loop import LOG_POINTS, append, resume_training
+from catnat_experiments.engine.loop import LOG_POINTS, OneRun, append, finished
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.identifiers import purchases
 from catnat_experiments.tasks.identifiers.corpus import Corpus, load
@@ -43,10 +41,14 @@ FIRST_BY_STEP = 8
 """Steps after which the curve over steps begins; its points double."""
 
 
-class Training:
+class Training(OneRun):
     """One run. Its "steps" for the loop are slices of its processor time, one for every point of history."""
 
     steps = LOG_POINTS
+    changing = (
+        *("step", "done", "clock", "window", "since", "sum", "state_of_streams", "history", "preparation"),
+        *("model", "sparse", "dense", "generator"),
+    )
 
     def __init__(self, corpus: Corpus, run: Config) -> None:
         began = processor_time()
@@ -55,7 +57,7 @@ class Training:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(int(run["seed"]))
             self.model = Model(str(run["parameterization"]), int(run["size"]), corpus, self.generator)
-        self.optimizers = self.model.optimizers(float(run["rate"]))
+        self.sparse, self.dense = self.model.optimizers(float(run["rate"]))
         self.preparation = processor_time() - began
         self.tokens = self._streams()
         self.window = int(torch.randint(self._count, (), generator=self.generator))
@@ -99,11 +101,10 @@ class Training:
         part = self.tokens[:, first : first + length + 1].long()
         features, state = self.model.features(part[:, :-1], self.state_of_streams)
         loss = self.model.head.loss(features, part[:, 1:].flatten())
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
+        self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        for optimizer in self.optimizers:
-            optimizer.step()
+        self.sparse.step()
+        self.dense.step()
         self.sum += loss.detach()
         self.window = (self.window + 1) % self._count
         self.state_of_streams = state.detach() if self.window else self._no_state()
@@ -141,27 +142,6 @@ class Training:
             "corpus_tokens": float(len(corpus.train)),
         }
 
-    _PLAIN = ("step", "done", "clock", "window", "since", "sum", "state_of_streams", "history", "preparation")
-
-    def _parts(self) -> tuple[Any, ...]:
-        """What has a state of its own."""
-        return self.model, *self.optimizers
-
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied; the clock too."""
-        plain = {name: getattr(self, name) for name in self._PLAIN}
-        parts = [part.state_dict() for part in self._parts()]
-        return copy.deepcopy({"plain": plain, "parts": parts, "generator": self.generator.get_state()})
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        state = copy.deepcopy(state)
-        for name, value in state["plain"].items():
-            setattr(self, name, value)
-        for part, saved in zip(self._parts(), state["parts"], strict=True):
-            part.load_state_dict(saved)
-        self.generator.set_state(state["generator"])
-
 
 def corpus_of(run: Config) -> Corpus:
     """The source code of this machine, or a supermarket's purchases, with a run's number of classes."""
@@ -172,7 +152,4 @@ def corpus_of(run: Config) -> Corpus:
 
 def train(run: Config, checkpointer: Checkpointer, corpus: Corpus | None = None) -> Outcome:
     """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
-    torch.set_num_threads(1)
-    training = Training(corpus or corpus_of(run), run)
-    resume_training(training, checkpointer)
-    return Outcome(training.metrics(), training.history)
+    return finished(Training(corpus or corpus_of(run), run), checkpointer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +22,6 @@ from catnat_experiments.tasks.minatar.training import (
     LENGTH,
     MINIBATCHES,
     SPACE,
-    Training,
     shared_config,
     train,
 )
@@ -34,7 +31,6 @@ with extra("minatar"):
 
 # ---- presets and stages ----------------------------------------------------------------------------------------------
 
-MIDDLE: Config = {"rate": 1e-3, "clip": 0.2, "entropy": 0.01}
 FIRST_FINAL_SEED = 1000
 """The search has the seeds 0, 1, ...: no run is both selected by its luck and reported."""
 MOST_LANES = 10
@@ -107,15 +103,13 @@ class MinAtar:
             direction="higher",
             budget=plan.budget,
             about=f"TPE, {plan.budget} points of {plan.search_seeds} seeds, {plan.steps:,} steps",
-            alike=tuple({**base, **MIDDLE} for base in bases for _ in range(plan.budget)),
         )
-        alike = _repeated([{**base, **MIDDLE} for base in bases], plan.seeds)
 
         def final(records: pd.DataFrame) -> list[Config]:
             return _repeated(top(records, search, 1), plan.seeds)
 
         about = f"{plan.seeds} seeds at the best point, {plan.steps:,} steps"
-        return [search, Stage("final", final, about, len(alike), tuple(alike))]
+        return [search, Stage("final", final, about, plan.seeds * len(bases))]
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
         """Runs that share a program, as many as make ten lanes."""
@@ -133,25 +127,9 @@ class MinAtar:
         """Train one group; see :func:`train`."""
         return train(runs, checkpointer)
 
-    def seconds_per_group(self, runs: list[Config]) -> float:
-        """What a group will take on this machine, from a few updates of its game; compilation comes on top."""
-        lanes = sum(int(run["seeds"]) for run in runs)
-        return lanes * int(runs[0]["steps"]) * _seconds_per_step(str(runs[0]["game"]))
-
 
 def _repeated(chosen: Sequence[Config], seeds: int) -> list[Config]:
     return [{**run, "seed": FIRST_FINAL_SEED + seed, "seeds": 1} for run in chosen for seed in range(seeds)]
-
-
-@functools.cache
-def _seconds_per_step(game: str, lanes: int = 4, updates: int = 3) -> float:
-    """Of one seed: processor time, because other work may be on the core."""
-    training = Training([{**config(game, "natural", 0, steps=10**6, seeds=lanes), **MIDDLE}])
-    training.advance()
-    began = time.process_time()
-    for _ in range(updates):
-        training.advance()
-    return (time.process_time() - began) / (updates * lanes * ENVS * LENGTH)
 
 
 # ---- the experiment, its tables and figures --------------------------------------------------------------------------
@@ -177,20 +155,20 @@ TABLES = (
         "Return",
         "return",
         "higher",
-        (Curve("return", "mean return", x="step"),),
+        (Curve("return", "mean return"),),
         digits=2,
         against="softmax",
         chosen=tuple(SPACE),
         note="Mean return of the episodes that ended in the last tenth of the training.",
     ),
     _table("Return over the whole training", "return_all", "higher", digits=2, against="softmax"),
-    _table("Entropy of the policy at the end", "entropy", None, (Curve("entropy", "entropy", x="step"),), digits=3),
-    _table("Saturated scores, fraction, at the end", "dead", None, (Curve("dead", "saturated scores", x="step"),)),
+    _table("Entropy of the policy at the end", "entropy", None, (Curve("entropy", "entropy"),), digits=3),
+    _table("Saturated scores, fraction, at the end", "dead", None, (Curve("dead", "saturated scores"),)),
     _table(
         "Divergence of an update at the end",
         "divergence",
         None,
-        (Curve("divergence", "KL divergence of an update", x="step", log=True),),
+        (Curve("divergence", "KL divergence of an update", log=True),),
         note="How far an update moved the policy.",
     ),
 )

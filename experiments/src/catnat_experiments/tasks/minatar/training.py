@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
 
+from catnat_experiments.engine import loop
 from catnat_experiments.engine.extras import extra
 from catnat_experiments.engine.loop import add_point, resume_training
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 
 with extra("minatar"):
-    import jax
     import jax.numpy as jnp
 
     from catnat_experiments.tasks.minatar.ppo import Found, Knobs, Sizes, program
@@ -38,11 +37,13 @@ SPACE = {
 """What is searched, for all parameterizations alike."""
 
 
-class Training:
+class Training(loop.Training):
     """Runs that differ in seed, rate, clip and entropy bonus, side by side in one program.
 
     A run of the search is the mean of several seeds: it has as many lanes of the program.
     """
+
+    changing = ("step", "_runs", "_sums", "history")
 
     def __init__(self, runs: Sequence[Config]) -> None:
         first = runs[0]
@@ -84,21 +85,6 @@ class Training:
             add_point(history, self.step, point)
         self._sums[:] = 0
         return points
-
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
-        return {
-            "step": self.step,
-            "arrays": [np.array(leaf) for leaf in jax.tree.leaves(self._runs)],
-            "sums": self._sums.copy(),
-            "history": [{name: list(values) for name, values in history.items()} for history in self.history],
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.step, self._sums = state["step"], state["sums"].copy()
-        self._runs = jax.tree.unflatten(jax.tree.structure(self._runs), map(jnp.array, state["arrays"]))
-        self.history = [{name: list(values) for name, values in history.items()} for history in state["history"]]
 
 
 def sizes_of(run: Config) -> Sizes:

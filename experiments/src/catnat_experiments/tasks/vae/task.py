@@ -41,8 +41,6 @@ _ADAM = Preset(
     cells=_CELLS,
     parameterizations=FITTED[1:],
     coarse=(0.003,),
-    search=False,
-    search_steps=0,
     steps=STEPS,
     seeds=1,
     validation_images=1000,
@@ -78,8 +76,6 @@ PRESETS = {
         cells=(_ONE,),
         parameterizations=FACTORS,
         coarse=(0.003,),
-        search=False,
-        search_steps=0,
         steps=10_000,
         seeds=1,
     ),
@@ -138,7 +134,6 @@ def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
             columns=ALL,
             digits=digits,
             where={"optimizer": optimizer, "data": data, "latents": latents},
-            optional=True,
             **options,
         )
 
@@ -151,8 +146,8 @@ def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
             group="Test NLL",
             chosen=("rate",),
             curves=(
-                Curve("train_loss", "loss in training", x="step"),
-                Curve("validation_loss", "loss on validation images", x="step"),
+                Curve("train_loss", "loss in training"),
+                Curve("validation_loss", "loss on validation images"),
             ),
             note="Nats. The paper's runs are longer than those of fewer than 50,000 steps. Posteriors with exact zeros "
             "(sparsemax, natural) never draw some latents, which biases their estimate upwards.",
@@ -168,21 +163,21 @@ def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
             "Classes alive",
             "classes_alive",
             better="higher",
-            curves=(Curve("classes_alive", "classes alive, of K", x="step"),),
+            curves=(Curve("classes_alive", "classes alive, of K"),),
         ),
         table(
             "Entropy of a posterior",
             "entropy",
             digits=3,
             better=None,
-            curves=(Curve("entropy", "mean entropy of a posterior, nats", x="step"),),
+            curves=(Curve("entropy", "mean entropy of a posterior, nats"),),
         ),
         table(
             "Saturated scores, fraction",
             "dead",
             digits=3,
             better=None,
-            curves=(Curve("dead", "saturated scores, fraction", x="step"),),
+            curves=(Curve("dead", "saturated scores, fraction"),),
         ),
     )
 

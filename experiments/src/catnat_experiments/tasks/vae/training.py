@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from catnat_experiments.common import mnist
 from catnat_experiments.common.parameterizations import Parameterization
-from catnat_experiments.engine.loop import add_point, resume_training
-from catnat_experiments.engine.types import Checkpointer, Config, Outcome
+from catnat_experiments.engine.loop import OneRun, add_point
+from catnat_experiments.engine.types import Config
 from catnat_experiments.tasks.vae.model import (
     LOOKED_AT,
     METRICS,
@@ -36,8 +36,10 @@ class Loss(NamedTuple):
         return self.reconstruction + self.kl
 
 
-class Training(abc.ABC):
+class Training(OneRun):
     """One run. Its seed gives a stream of random numbers: start, order of images, draws."""
+
+    changing = ("step", "parameters", "running", "order", "sums", "optimizer", "stream", "history")
 
     def __init__(
         self, images: mnist.Images, run: Config, network: Network, kind: Parameterization, clip: float = math.inf
@@ -47,6 +49,7 @@ class Training(abc.ABC):
         self.stream = stream_of("run", int(run["seed"]))
         self.parameters = network.start(self.stream)
         self.model = Model.of(network, kind, self.parameters)
+        self.running = self.model.state
         # Views that autograd takes for parameters of their own: cheaper than a backward pass through the views.
         self._parts = [part.requires_grad_() for part in (*self.model.decoder, *self.model.encoder)]
         self.optimizer = _optimizer(str(run["optimizer"]), self.parameters, float(run["rate"]))
@@ -101,31 +104,6 @@ class Training(abc.ABC):
             found |= {f"{name}_nll": measured.nll, f"{name}_loss": measured.loss}
         return {name: found[name] for name in names}
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All that changes, beside the optimizer's."""
-        return self.parameters, self.model.state, self.order, self.sums
-
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
-        optimizer = self.optimizer.state_dict()["state"].get(0, {})
-        return {
-            "step": self.step,
-            "tensors": [tensor.clone() for tensor in self.tensors()],
-            "optimizer": {name: value.clone() for name, value in optimizer.items() if value is not None},
-            "stream": self.stream.bit_generator.state,
-            "history": {name: list(values) for name, values in self.history.items()},
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        for tensor, saved in zip(self.tensors(), state["tensors"], strict=True):
-            tensor.copy_(saved)
-        whole = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({**whole, "state": {0: state["optimizer"]} if state["optimizer"] else {}})
-        self.stream.bit_generator.state = state["stream"]
-        self.step = state["step"]
-        self.history = {name: list(values) for name, values in state["history"].items()}
-
 
 def _optimizer(name: str, parameters: Tensor, rate: float) -> torch.optim.Optimizer:
     if name == "adam":
@@ -133,10 +111,3 @@ def _optimizer(name: str, parameters: Tensor, rate: float) -> torch.optim.Optimi
     if name == "sgd":
         return torch.optim.SGD([parameters], lr=rate)
     raise ValueError(f"`optimizer` is {name!r}, but one of these is needed: adam, sgd.")
-
-
-def finished(training: Training, checkpointer: Checkpointer) -> Outcome:
-    """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
-    torch.set_num_threads(1)
-    resume_training(training, checkpointer)
-    return Outcome(training.metrics(), training.history)

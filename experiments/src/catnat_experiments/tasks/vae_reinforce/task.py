@@ -63,8 +63,6 @@ PRESETS = {
         cells=(_SMALL,),
         parameterizations=ALL,
         coarse=(0.0005,),
-        search=False,
-        search_steps=0,
         seeds=2,
         steps=500 * EPOCH,
         test_images=5000,
@@ -103,7 +101,6 @@ def _tables(latents: int, classes: int) -> tuple[Table, ...]:
             columns=ALL,
             digits=digits,
             where={"latents": latents, "classes": classes},
-            optional=True,
             **options,
         )
 
@@ -116,7 +113,7 @@ def _tables(latents: int, classes: int) -> tuple[Table, ...]:
             claims=tuple(
                 Claim(name, "softmax") for name in ALL[1:] if claimed_rows({0: targets}, name, "softmax", "higher")
             ),
-            curves=(Curve("validation_loss", "loss on validation images", x="step"),),
+            curves=(Curve("validation_loss", "loss on validation images"),),
             note="The negative ELBO is the constant N log K less this number. The paper's runs have 500 epochs.",
         ),
         table("Negative ELBO", "test_loss", note="Nats."),
@@ -124,13 +121,11 @@ def _tables(latents: int, classes: int) -> tuple[Table, ...]:
             "Saturated scores, fraction",
             "dead",
             digits=3,
-            curves=(Curve("dead", "saturated scores, fraction", x="step"),),
+            curves=(Curve("dead", "saturated scores, fraction"),),
             note="Scores that are saturated for an image, averaged over images.",
         ),
         table("Scores saturated for all images, fraction", "dead_everywhere", digits=3),
-        table(
-            "KL divergence to the prior", "kl", better="higher", curves=(Curve("kl", "KL divergence, nats", x="step"),)
-        ),
+        table("KL divergence to the prior", "kl", better="higher", curves=(Curve("kl", "KL divergence, nats"),)),
     )
 
 

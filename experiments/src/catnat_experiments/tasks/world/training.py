@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from catnat_experiments.common.parameterizations import parameterization
-from catnat_experiments.engine.loop import add_point, resume_training
+from catnat_experiments.engine.loop import OneRun, add_point, finished
 from catnat_experiments.engine.types import Checkpointer, Config, Outcome
 from catnat_experiments.tasks.world.environment import Play, canvas, play, predicted, stream_of
 from catnat_experiments.tasks.world.model import (
@@ -55,8 +52,10 @@ def rate_factor(step: int, run: Config) -> float:
     return min(1.0, left / decay) if (decay := float(run.get("decay", 0.0))) else 1.0
 
 
-class Training:
+class Training(OneRun):
     """One run. Its seed gives the start, the sequences, which are drawn anew for every step, and the model's draws."""
+
+    changing = ("step", "model", "optimizer", "sums", "stream", "generator", "history")
 
     def __init__(self, run: Config) -> None:
         self.run, self.steps, self.step = run, int(run["steps"]), 0
@@ -92,42 +91,30 @@ class Training:
         add_point(self.history, self.step, point)
         return [point]
 
-    def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
-        changing = {
-            "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sums": self.sums,
-            "stream": self.stream.bit_generator.state,
-            "generator": self.generator.get_state(),
-            "history": self.history,
-        }
-        return copy.deepcopy(changing)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        kept = copy.deepcopy(state)
-        self.step, self.sums, self.history = kept["step"], kept["sums"], kept["history"]
-        self.model.load_state_dict(kept["model"])
-        self.optimizer.load_state_dict(kept["optimizer"])
-        self.stream.bit_generator.state = kept["stream"]
-        self.generator.set_state(kept["generator"])
+    def metrics(self) -> dict[str, float]:
+        """The final metrics, and the loss of every step ahead in the history; of tests only if the run has some."""
+        model, test, samples = self.model, _test(self.run).frames, int(self.run["samples"])
+        names = [name for name in METRICS if test.shape[1] or not name.startswith("test")]
+        if not all(bool(part.isfinite().all()) for part in model.parameters()):
+            return dict.fromkeys(names, math.nan)
+        found = belief_metrics(model, self.validation, 0)
+        found["validation_loss"] = found["loss"]
+        found["validation_rollout"] = float(rollout_loss(model, self.validation, samples, 0).mean())
+        if test.shape[1]:
+            ahead = rollout_loss(model, test, samples, 1)
+            found["test_rollout"], found["test_loss"] = float(ahead.mean()), belief_metrics(model, test, 1)["loss"]
+            self.history |= {**_AHEAD, "ahead": ahead.tolist()}
+        return {name: found[name] for name in names}
 
 
 def train(run: Config, checkpointer: Checkpointer) -> Outcome:
     """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
-    torch.set_num_threads(1)
-    test = play(int(run["test_sequences"]), CONTEXT + AHEAD, stream_of("test"))
-    if run["parameterization"] == EXACT:
-        return _of_the_world(test)
-    training = Training(run)
-    resume_training(training, checkpointer)
-    return _evaluated(training, test.frames)
+    return _exact(run) if run["parameterization"] == EXACT else finished(Training(run), checkpointer)
 
 
-def _of_the_world(test: Play) -> Outcome:
+def _exact(run: Config) -> Outcome:
     """What exact predictions reach, and beside it a constant guess: the mean frame of all states."""
+    test = _test(run)
     frames = test.frames[CONTEXT:]
     exact = log_loss(predicted(test.states[CONTEXT - 1], test.shapes[CONTEXT - 1], AHEAD), frames).mean(1)
     guess = log_loss(canvas().double().mean((0, 1)).expand(frames.shape), frames).mean(1)
@@ -135,19 +122,8 @@ def _of_the_world(test: Play) -> Outcome:
     return Outcome({"test_rollout": float(exact.mean())}, history)
 
 
+def _test(run: Config) -> Play:
+    return play(int(run["test_sequences"]), CONTEXT + AHEAD, stream_of("test"))
+
+
 _AHEAD = {"ahead.step": [float(step) for step in range(1, AHEAD + 1)]}
-
-
-def _evaluated(training: Training, test: Tensor) -> Outcome:
-    model, samples, history = training.model, int(training.run["samples"]), training.history
-    names = [name for name in METRICS if test.shape[1] or not name.startswith("test")]
-    if not all(bool(part.isfinite().all()) for part in model.parameters()):
-        return Outcome(dict.fromkeys(names, math.nan), history)
-    found = belief_metrics(model, training.validation, 0)
-    found["validation_loss"] = found["loss"]
-    found["validation_rollout"] = float(rollout_loss(model, training.validation, samples, 0).mean())
-    if test.shape[1]:
-        ahead = rollout_loss(model, test, samples, 1)
-        found["test_rollout"], found["test_loss"] = float(ahead.mean()), belief_metrics(model, test, 1)["loss"]
-        history = {**history, **_AHEAD, "ahead": ahead.tolist()}
-    return Outcome({name: found[name] for name in names}, history)
