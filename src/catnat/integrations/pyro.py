@@ -200,19 +200,11 @@ class CatnatTransform(Transform):
 
     def forward_shape(self, shape: Size) -> Size:
         """K for K-1 on the last axis."""
-        return self._with_width(shape, self.tree.num_nodes, self.tree.num_classes)
+        return Size((*shape[:-1], self.tree.num_classes))
 
     def inverse_shape(self, shape: Size) -> Size:
         """K-1 for K on the last axis."""
-        return self._with_width(shape, self.tree.num_classes, self.tree.num_nodes)
-
-    def _with_width(self, shape: Size, needed: int, new: int) -> Size:
-        if tuple(shape[-1:]) != (needed,):
-            raise ValueError(
-                f"The shape {tuple(shape)} was given, but (..., {needed}) is needed here for {self.tree.num_classes} "
-                "classes: scores are one per node (K - 1), probabilities one per class (K)."
-            )
-        return Size((*shape[:-1], new))
+        return Size((*shape[:-1], self.tree.num_nodes))
 
     def with_cache(self, cache_size: int = 1) -> CatnatTransform:
         """The same map, with or without a cache."""
