@@ -87,8 +87,6 @@ def _check_candidates(candidates: Any, num_nodes: int, undirected: bool) -> None
     """Raise unless every column is a pair of nodes, and no pair is there twice."""
     if not isinstance(candidates, Tensor):
         raise TypeError(f"`candidates` is a {type(candidates).__name__}, but a tensor of integers (2, E) is needed.")
-            f"`candidates` is a {type(candidates).__name__}, but a torch.Tensor of integers (2, E) is needed."
-        )
     if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim != 2 or candidates.shape[0] != 2:
         raise ValueError(
             f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but integers (2, E) are "
