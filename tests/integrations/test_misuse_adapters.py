@@ -51,11 +51,6 @@ def agent(policy, algorithm, library="stable_baselines3"):
     return getattr(module(library), algorithm)(policy, env, device="cpu")
 
 
-def softmax_state():
-    plain = module("stable_baselines3.common.policies").ActorCriticPolicy
-    return plain(space("Box", -1, 1, (3,)), space("Discrete", 4), lambda _: 1e-3).state_dict()
-
-
 def diverged(m):
     return m.CatnatDistribution(4).proba_distribution(torch.full((2, 3), math.nan))
 
@@ -81,7 +76,6 @@ SB3: list[Row] = [
     ),
     ("the tree's activation under SB3's name", lambda m: policy(m, activation_fn="natural"), TypeError, "`activation`"),
     ("the hidden layers' under ours", lambda m: policy(m, activation=nn.Tanh), TypeError, "SB3's `activation_fn`"),
-    ("softmax's weights", lambda m: policy(m).load_state_dict(softmax_state()), RuntimeError, "from_softmax"),
     ("a policy that has diverged", diverged, ValueError, "learning rate that is too large"),
 ]
 
