@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ import catnat.jax as cj
 pytest.importorskip("flax", minversion="0.12")
 import optax
 import orbax.checkpoint
-from flax import linen, nnx
+from flax import nnx
 
 from catnat.integrations.flax import CatnatHead, CatnatLinear, Fingerprint
 
@@ -238,13 +236,10 @@ LOADS = pytest.mark.parametrize("load", [by_update, by_pure_dict, by_merge], ids
 OTHERS = pytest.mark.parametrize(
     ("tree", "activation", "kind", "says"),
     [
-        (catnat.chain(K), "natural", "tree", ": tree_table_10_.*but this layer has tree_chain_10, which is chain"),
-        (TREE.with_prior(np.ones(K)), "natural", "tree", ": tree_table_10_.*this layer has tree_table_10_"),
-        (catnat.balanced(K + 1), "natural", "tree", ": tree_table_10_.*this layer has tree_balanced_11"),
-        (TREE, "sigmoid", "activation", ": activation_natural, .*this layer has activation_sigmoid"),
-        (TREE, cj.natural(width=3.0), "activation", ": .*which is natural.*width=3.0"),
+        (catnat.chain(K), "natural", "tree", "tree_table_10_.*but this layer has tree_chain_10, which is chain"),
+        (TREE, "sigmoid", "activation", "activation_natural, .*this layer has activation_sigmoid"),
     ],
-    ids=["tree", "prior", "classes", "activation", "width"],
+    ids=["tree", "activation"],
 )
 
 
@@ -263,7 +258,7 @@ def test_a_state_of_another_tree_or_activation_raises(load, tree, activation, ki
         lambda: nnx.jit(lambda model: model.head.log_probs(model.features(X)))(model),
         lambda: nnx.grad(lambda model: model.head.loss(model.features(X), Y))(model),
     ):
-        with pytest.raises(ValueError, match=f"another {kind}{says}"):
+        with pytest.raises(ValueError, match=f"another {kind}: {says}"):
             call()
 
 
@@ -290,107 +285,12 @@ def test_parameters_alone_are_taken_over_unchecked():
     assert not np.allclose(model(X), other(X))  # another tree: the same scores are another distribution
 
 
-def test_a_head_checks_its_state_too():
-    head = CatnatHead(FEATURES, catnat.chain(K), rngs=nnx.Rngs(0))
-    nnx.update(head, nnx.state(CatnatHead(FEATURES, K, rngs=nnx.Rngs(0))))
-    for call in (lambda: head(X, Y), lambda: head.predict(X), lambda: head.sample(X, key=jax.random.key(0))):
-        with pytest.raises(ValueError, match="another tree: tree_balanced_10"):
-            call()
+def test_flax_refuses_a_plain_layer():
+    """It would not be trained: the page says so, and shows ``nnx.data``."""
 
-
-# ---- what flax does with the plain layers, as the page says ----
-
-
-def plain_in_a_module(wrap):
     class Wrapped(nnx.Module):
         def __init__(self, rngs):
-            self.head = wrap(cj.CatnatLinear(FEATURES, K, key=rngs.params()))
+            self.head = cj.CatnatLinear(FEATURES, K, key=rngs.params())
 
-    model = Wrapped(nnx.Rngs(0))
-    optimizer, before = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param), jnp.array(model.head.weight)
-    optimizer.update(model, nnx.grad(lambda model: model.head(X).sum())(model))
-    return float(jnp.abs(model.head.weight - before).max())
-
-
-def test_a_plain_layer_is_refused_or_not_trained():
     with pytest.raises(ValueError, match=r"Found data on value of type.*CatnatLinear"):
-        plain_in_a_module(lambda layer: layer)
-    assert plain_in_a_module(nnx.data) == 0
-
-
-def test_linen_needs_no_layer():
-    """A dense layer of K - 1 outputs and the functions."""
-    dense = linen.Dense(K - 1, kernel_init=linen.initializers.variance_scaling(0.25, "fan_in", "normal"))
-    params = dense.init(jax.random.key(0), X)
-
-    @jax.jit
-    def step(params):
-        value, gradient = jax.value_and_grad(lambda params: cj.cross_entropy(dense.apply(params, X), Y, TREE))(params)
-        return value, jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient)
-
-    losses = []
-    for _ in range(20):
-        value, params = step(params)
-        losses.append(value)
-    assert losses[-1] < 0.9 * losses[0]
-
-
-# ---- misuse ----
-
-
-def layer_of(**changes):
-    return CatnatLinear(**{"in_features": FEATURES, "classes": K, "rngs": nnx.Rngs(0), **changes})
-
-
-MISUSES = {
-    "no rngs": (lambda: CatnatLinear(FEATURES, K), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
-    "catnat's name for a bias": (lambda: layer_of(bias=False), TypeError, "use_bias"),
-    "a key": (lambda: layer_of(key=jax.random.key(0)), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
-    "an int for rngs": (lambda: layer_of(rngs=0), TypeError, r"`rngs` is 0 .*rngs=nnx.Rngs\(0\)"),
-    "a key for rngs": (
-        lambda: layer_of(rngs=jax.random.key(0)),
-        TypeError,
-        r"rngs=nnx.Rngs\(0\), or nnx.Rngs\(params=key",
-    ),
-    "rngs without a stream": (lambda: layer_of(rngs=nnx.Rngs(dropout=0)), AttributeError, "params"),
-    "classes that are no integer": (lambda: layer_of(classes=10.0), TypeError, "`num_classes` is 10.0"),
-    "no classes": (lambda: layer_of(classes=0), ValueError, "at least 1 class"),
-    "softmax as activation": (lambda: layer_of(activation="softmax"), ValueError, "one of 'natural', 'sigmoid'"),
-    "features that are no integer": (lambda: layer_of(in_features="6"), TypeError, "`in_features` is '6'"),
-    "features of the wrong width": (lambda: layer_of()(X[:, :4]), ValueError, r"`input` has shape \(40, 4\).* 6 "),
-    "targets of the wrong shape": (lambda: layer_of().loss(X, Y[:7]), ValueError, "`target` has shape"),
-    "targets that are no classes": (lambda: layer_of().loss(X, Y + K), ValueError, "0 .. 9"),
-    "a mask over nodes": (
-        lambda: layer_of().distribution(X, mask=jnp.ones(K - 1, bool)),
-        ValueError,
-        r"over the K classes, not over the K - 1 nodes",
-    ),
-    "class weights of the wrong length": (
-        lambda: CatnatHead(FEATURES, K, class_weights=jnp.ones(K - 1), rngs=nnx.Rngs(0)),
-        ValueError,
-        r"one factor per class is needed: \(10,\)",
-    ),
-    "too many classes to find": (
-        lambda: CatnatHead(FEATURES, K, rngs=nnx.Rngs(0)).topk(X, K + 1),
-        ValueError,
-        "1 .. 10 classes",
-    ),
-    "a filter that leaves the fingerprint out": (
-        lambda: nnx.split(layer_of(), nnx.Param),
-        ValueError,
-        r"(?s)fingerprint.*Use `\.\.\.`",
-    ),
-}
-
-
-@pytest.mark.parametrize(("call", "error", "says"), MISUSES.values(), ids=MISUSES)
-def test_misuse_says_what_to_do(call, error, says):
-    with pytest.raises(error, match=says):
-        call()
-
-
-def test_missing_flax_says_which_extra_to_install():
-    code = "import sys; sys.modules['flax'] = None; import catnat.integrations.flax"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "catnat[flax]" in done.stderr.strip().splitlines()[-1]
+        Wrapped(nnx.Rngs(0))
