@@ -11,7 +11,8 @@ from scipy import sparse
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_iris, make_blobs
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -115,23 +116,12 @@ def test_rows_of_nodes_leave_out_labels_at_or_above_the_node(members):
         assert (np.diff(found) > 0).all()
 
 
-@pytest.mark.parametrize("k", [1, 3, 7])
-def test_top_k_is_brute_force(k):
-    X, y = animals()
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    labels, probs = classifier.top_k(X, k)
-    everything = classifier.predict_proba(X)
-    order = np.argsort(-everything, axis=1, kind="stable")[:, :k]
-    assert (labels == classifier.classes_[order]).all()
-    np.testing.assert_allclose(probs, np.take_along_axis(everything, order, 1), rtol=1e-14)
-
-
 def test_predictions_by_blocks_are_the_same(monkeypatch):
     X, y = animals()
     classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
 
     def predictions():
-        return classifier.predict(X), classifier.top_k(X, 2)[1], classifier.predict_group(X), classifier.group_proba(X)
+        return classifier.predict(X), classifier.predict_group(X)
 
     at_once = predictions()
     monkeypatch.setattr("catnat.sklearn._tree_classifier._NUMBERS", 100)
@@ -156,19 +146,9 @@ def test_groups_are_those_of_the_taxonomy(confidence, least_level):
     classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
     probs = classifier.predict_proba(X)
     assert classifier.groups_ == TAXONOMY.groups
-    np.testing.assert_allclose(classifier.group_proba(X), TAXONOMY.label_probs(probs)[:, len(NAMES) :], rtol=1e-12)
     found = classifier.predict_group(X, confidence, least_level=least_level)
     assert (found == back_off(TAXONOMY, probs, confidence, least_level=least_level)).all()
     assert (None in found) == (least_level == 0)
-
-
-def test_a_partial_label_has_the_likelihood_of_its_group():
-    X, y = animals()
-    y = with_groups(y)
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    probs = classifier.predict_proba(X)
-    sums = [row[np.isin(classifier.classes_, TAXONOMY.members(name))].sum() for row, name in zip(probs, y, strict=True)]
-    np.testing.assert_allclose(classifier.log_likelihood(X, y), np.log(sums), rtol=1e-10, atol=1e-12)
 
 
 def test_partial_labels_help_the_nodes_above_and_leave_those_below_alone():
@@ -192,11 +172,9 @@ def test_a_node_with_one_branch_in_the_data_keeps_the_prior():
     logs = classifier.predict_log_proba(X)
     assert np.isfinite(logs).all()
     # No dog was seen: one row, divided by the prior, says how probable a dog is among mammals.
-    dog = list(TAXONOMY.groups).index("dog")
-    mammal = list(TAXONOMY.groups).index("mammal")
-    groups = classifier.group_proba(X)
+    groups = TAXONOMY.group_probs(classifier.predict_proba(X))
     cats = int(np.isin(y[seen], ["lion", "tiger"]).sum())
-    np.testing.assert_allclose(groups[:, dog] / groups[:, mammal], (2 / 5) / (cats + 1), rtol=1e-9)
+    np.testing.assert_allclose(groups["dog"] / groups["mammal"], (2 / 5) / (cats + 1), rtol=1e-9)
     fox, wolf = (logs[:, list(classifier.classes_).index(name)] for name in ("fox", "wolf"))
     np.testing.assert_allclose(fox, wolf, rtol=1e-12)
 
@@ -217,7 +195,7 @@ def test_members_by_one_multiclass_classifier_are_those_of_each_group():
     few = TreeClassifier(fast(), tree=TAXONOMY, members="multiclass").fit(X[y != "lynx"], y[y != "lynx"])
     probs = few.predict_proba(X)
     np.testing.assert_allclose(probs.sum(1), 1, atol=1e-12)
-    of_cats = few.group_proba(X)[:, list(few.groups_).index("cat")]
+    of_cats = TAXONOMY.group_probs(probs)["cat"]
     count = np.isin(y, ["lion", "tiger"]).sum()
     np.testing.assert_allclose(probs[:, list(NAMES).index("lynx")] / of_cats, 1 / 3 / (count + 1), rtol=1e-9)
 
@@ -268,7 +246,8 @@ def test_cross_validation_with_groups_and_classes_that_a_fold_lacks():
     assert (accuracy > 0.5).all()
     assert ((losses > -1.3) & (losses < 0)).all()
     classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    assert log_loss_scorer(TAXONOMY)(classifier, X, y) == pytest.approx(classifier.log_likelihood(X, y).mean())
+    likelihood = TAXONOMY.label_probs(classifier.predict_proba(X))[np.arange(len(y)), TAXONOMY.index(y)]
+    assert log_loss_scorer(TAXONOMY)(classifier, X, y) == pytest.approx(np.log(likelihood).mean())
 
 
 # ---- what scikit-learn's users bring ----
@@ -337,6 +316,11 @@ def test_boosters_as_they_are(library):
     np.testing.assert_array_equal(joblib.load(file).predict_proba(X), classifier.predict_proba(X))
 
 
+def test_calibrated_classifiers_will_do():
+    X, y = load_iris(return_X_y=True)
+    assert TreeClassifier(CalibratedClassifierCV(LinearSVC(), cv=3)).fit(X, y).score(X, y) > 0.9
+
+
 # ---- errors ----
 
 
@@ -356,13 +340,9 @@ def call(method, *arguments, tree=TAXONOMY, members="centroids"):
         ({"tree": catnat.Taxonomy.from_paths([("a",), ("b",)])}, ValueError, "no labels for scikit-learn"),
         ({"tree": TAXONOMY, "members": "some"}, ValueError, "`members` is 'some'"),
         ({"estimator": LinearSVC()}, TypeError, "has no predict_proba"),
-        (call("top_k", 8), ValueError, r"1 \.\. 7 classes"),
-        (call("top_k", 2.0), TypeError, "k must be an instance"),
         (call("predict_group", tree="huffman"), AttributeError, "Only a taxonomy has groups"),
         (call("predict_group", 1.5), ValueError, r"`threshold` is 1\.5"),
         (call("tree_", members="multiclass"), AttributeError, "no tree of binary decisions"),
-        (call("log_likelihood", ["whale"] * 300, tree="huffman"), ValueError, "label 'whale'"),
-        (call("log_likelihood", ["ant"]), ValueError, "inconsistent numbers of samples"),
     ],
 )
 def test_mistakes(options, error, text):

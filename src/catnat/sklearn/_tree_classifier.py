@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.utils import _safe_indexing, check_scalar, get_tags
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -68,9 +67,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         >>> classifier = TreeClassifier(LogisticRegression()).fit(X, y)
         >>> classifier.predict_proba(X[:1]).round(2)
         array([[0.98, 0.02, 0.  ]])
-        >>> labels, probabilities = classifier.top_k(X[:1], 2)
-        >>> labels
-        array([[0, 1]])
     """
 
     def __init__(
@@ -151,7 +147,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def groups_(self) -> tuple[Any, ...]:
-        """The groups of the taxonomy: the columns of ``group_proba``."""
+        """The groups of the taxonomy, as :func:`Taxonomy.group_probs` names them."""
         return self.taxonomy_.groups
 
     # ---- classes ----
@@ -179,37 +175,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         right = taxonomy.lineage.contains(taxonomy.index(y), taxonomy.index(self.predict(X)))
         return float(np.average(right, weights=sample_weight))
 
-    def top_k(self, X: Any, k: int) -> tuple[NDArray[Any], Floats]:
-        """The ``k`` most probable classes of every row, the best first, and their probabilities.
-
-        Args:
-            X: The rows.
-            k: How many classes, at most all of them.
-
-        Returns:
-            Two arrays of shape (n_samples, k).
-        """
-        check_is_fitted(self)
-        check_scalar(k, "k", numbers.Integral)
-        if not 1 <= k <= len(self.classes_):
-            raise ValueError(f"`k` is {k}, but 1 .. {len(self.classes_)} classes can be found.")
-
-        def best(leaves: Floats) -> Floats:
-            leaves = leaves.T
-            some = np.argpartition(leaves, -k, axis=1)[:, -k:]
-            order = np.argsort(-np.take_along_axis(leaves, some, 1), axis=1, kind="stable")
-            found = np.take_along_axis(some, order, 1)
-            return np.stack([found, np.take_along_axis(leaves, found, 1)], axis=2)
-
-        places, values = np.moveaxis(self._by_rows(X, best), 2, 0)
-        return self.classes_[places.astype(np.int64)], np.exp(values)
-
     # ---- groups ----
-
-    def group_proba(self, X: Any) -> Floats:
-        """The probability of every group of the taxonomy, shape (n_samples, n_groups), in the order of ``groups_``."""
-        taxonomy = self.taxonomy_
-        return self._by_rows(X, lambda leaves: taxonomy.label_probs(np.exp(leaves.T))[:, taxonomy.num_classes :])
 
     def predict_group(self, X: Any, confidence: float = 0.9, *, least_level: int = 0) -> NDArray[Any]:
         """The most specific class or group of every row that is at least this probable.
@@ -225,22 +191,12 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
             X, lambda leaves: back_off(taxonomy, np.exp(leaves.T), confidence, least_level=least_level)
         )
 
-    def log_likelihood(self, X: Any, y: Any) -> Floats:
-        """The log-probability of every row's label, which may be a group of the taxonomy."""
-        check_is_fitted(self)
-        check_consistent_length(X, y)
-        numbers = self._labels.index(column_or_1d(y))
-        return self._log_reach(self._checked(X))[numbers, np.arange(len(numbers))]
-
     # ---- rows ----
 
-    def _log_reach(self, X: Any) -> Floats:
-        """The log-probability of every label, (labels, rows), of checked rows."""
-        found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
-        return self._decisions.log_reach(found, X.shape[0])
-
     def _log_leaves(self, X: Any) -> Floats:
-        return self._log_reach(X)[: len(self.classes_)]
+        """The log-probability of every class, (K, rows), of checked rows."""
+        found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
+        return self._decisions.log_reach(found, X.shape[0])[: len(self.classes_)]
 
     def _by_rows(self, X: Any, of: Callable[[Floats], Any]) -> NDArray[Any]:
         """``of`` the log-probabilities of the classes, (K, rows), for some rows at a time."""
