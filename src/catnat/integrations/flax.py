@@ -243,9 +243,6 @@ class CatnatHead(_RowPerNode):
 def _key(rngs: Any) -> PRNGKeyArray:
     """The next key of the stream ``params``, from which flax's own layers draw their weights."""
     if not isinstance(rngs, nnx.Rngs):
-        raise TypeError(
-            f"`rngs` is {rngs!r} of type {type(rngs).__name__}, but an nnx.Rngs is needed, which gives every layer a "
-            "key of its own: rngs=nnx.Rngs(0), or nnx.Rngs(params=key)."
-        )
+        raise TypeError(f"`rngs` is {rngs!r}, but an nnx.Rngs is needed: rngs=nnx.Rngs(0), or nnx.Rngs(params=key).")
     key: PRNGKeyArray = rngs.params()
     return key

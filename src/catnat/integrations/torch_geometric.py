@@ -32,14 +32,13 @@ Keep: TypeAlias = Literal["all", "drawn"]
 
 
 def all_pairs(
-    num_nodes: int, *, undirected: bool = False, self_loops: bool = False, device: torch.device | str | None = None
+    num_nodes: int, *, undirected: bool = False, device: torch.device | str | None = None
 ) -> Int[Tensor, "2 candidates"]:
-    """All pairs of nodes as candidates, (2, E), in the order of their first node.
+    """All pairs of different nodes as candidates, (2, E), in the order of their first node.
 
     Args:
         num_nodes: The number of nodes.
         undirected: Every pair once, with the smaller node first, rather than in both directions.
-        self_loops: Whether a node may be joined to itself.
         device: Where to put the pairs.
 
     Example:
@@ -55,9 +54,7 @@ def all_pairs(
     wanted = torch.ones(num_nodes, num_nodes, dtype=torch.bool, device=device)
     if undirected:
         wanted = wanted.triu()
-    if not self_loops:
-        wanted.fill_diagonal_(False)
-    return wanted.nonzero().t().contiguous()
+    return wanted.fill_diagonal_(False).nonzero().t().contiguous()
 
 
 def edge_scores(
