@@ -116,19 +116,6 @@ def test_rows_of_nodes_leave_out_labels_at_or_above_the_node(members):
         assert (np.diff(found) > 0).all()
 
 
-def test_predictions_by_blocks_are_the_same(monkeypatch):
-    X, y = animals()
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-
-    def predictions():
-        return classifier.predict(X), classifier.predict_group(X)
-
-    at_once = predictions()
-    monkeypatch.setattr("catnat.sklearn._tree_classifier._NUMBERS", 100)
-    for whole, blocks in zip(at_once, predictions(), strict=True):
-        np.testing.assert_array_equal(whole, blocks)
-
-
 def test_certain_nodes_have_finite_logarithms():
     X, y = animals()
     classifier = TreeClassifier(DecisionTreeClassifier(random_state=0)).fit(X, y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,6 @@ from catnat.sklearn._decisions import Decisions, LocalModel
 from catnat.sklearn._labels import labels_for
 from catnat.taxonomy import back_off
 from catnat.taxonomy.lineage import Floats
-
-# Numbers that a prediction holds at once, unless all of them are its result.
-_NUMBERS = 1 << 24
 
 
 class TreeClassifier(ClassifierMixin, BaseEstimator):
@@ -162,7 +158,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row."""
-        best = self._by_rows(X, lambda leaves: leaves.argmax(0))
+        best = self._log_leaves(self._checked(X)).argmax(0)
         return self.classes_[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -187,9 +183,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
                 is None. See :class:`catnat.taxonomy.BackOff` for a confidence that gives a wanted accuracy.
         """
         taxonomy = self.taxonomy_
-        return self._by_rows(
-            X, lambda leaves: back_off(taxonomy, np.exp(leaves.T), confidence, least_level=least_level)
-        )
+        return back_off(taxonomy, self.predict_proba(X), confidence, least_level=least_level)
 
     # ---- rows ----
 
@@ -197,16 +191,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         """The log-probability of every class, (K, rows), of checked rows."""
         found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
         return self._decisions.log_reach(found, X.shape[0])[: len(self.classes_)]
-
-    def _by_rows(self, X: Any, of: Callable[[Floats], Any]) -> NDArray[Any]:
-        """``of`` the log-probabilities of the classes, (K, rows), for some rows at a time."""
-        X = self._checked(X)
-        return np.concatenate([of(self._log_leaves(rows)) for rows in self._blocks(X)])
-
-    def _blocks(self, X: Any) -> Iterator[Any]:
-        size = max(1, _NUMBERS // (2 * len(self.classes_)))
-        for start in range(0, max(1, X.shape[0]), size):  # of no rows one block: the estimators say what they need
-            yield _safe_indexing(X, slice(start, start + size))
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
