@@ -170,19 +170,6 @@ def test_descent_ends_at_a_minimum(activation):
                     parameter[place] -= change
 
 
-def test_a_tree_that_groups_what_goes_together_costs_less():
-    """Two groups of classes far from each other, by a strong feature: one node instead of many."""
-    linear = softmax_layer(6, 8, dtype=torch.float64)
-    first, second = [0, 2, 4, 6], [1, 3, 5, 7]
-    with torch.no_grad():
-        linear.weight[first, 0], linear.weight[second, 0] = 6.0, -6.0
-    grouped, mixed = (
-        from_softmax(linear, data(400, 6), tree).kl
-        for tree in (catnat.from_clusters([first, second]), catnat.balanced(8))
-    )
-    assert grouped < 0.5 * mixed
-
-
 def test_redundant_features():
     """Copies and constants among the features: one of many equal fits, and a small one."""
     linear, inputs = softmax_layer(6, 2, dtype=torch.float64), data(50, 6)

@@ -68,12 +68,7 @@ SB3: list[Row] = [
     ("a tree of another size", lambda m: policy(m, tree=5), ValueError, "over 5 classes, but there are 4 actions"),
     ("a list as the tree", lambda m: policy(m, tree=[4]), TypeError, r"`tree` is \[4\].*catnat\.balanced\(4\)"),
     ("one tree for two variables", lambda m: policy(m, "MultiDiscrete", [3, 2], tree=6), TypeError, "`trees` is 6"),
-    (
-        "too few trees",
-        lambda m: policy(m, "MultiDiscrete", [3, 2], tree=[3]),
-        ValueError,
-        r"but there are \(3, 2\)",
-    ),
+    ("too few trees", lambda m: policy(m, "MultiDiscrete", [3, 2], tree=[3]), ValueError, r"but there are \(3, 2\)"),
     ("the tree's activation under SB3's name", lambda m: policy(m, activation_fn="natural"), TypeError, "`activation`"),
     ("the hidden layers' under ours", lambda m: policy(m, activation=nn.Tanh), TypeError, "`activation`.*'sigmoid'"),
     ("a policy that has diverged", diverged, ValueError, "learning rate that is too large"),
@@ -88,20 +83,15 @@ def masked(m, masks):
 
 CONTRIB: list[Row] = [
     (
-        "the maskable policy for PPO",
+        "a policy for PPO",
         lambda m: agent(m.MaskableCatnatPolicy, "PPO"),
         TypeError,
-        r"use MaskablePPO\(MaskableCatnatPolicy, env\), .*stable_baselines3\.CatnatPolicy",
+        r"use MaskablePPO\(.*3\.CatnatPolicy",
     ),
     ("indices as a mask", lambda m: masked(m, [0, 2, 3, 1]), ValueError, "`masks` holds 2, .* True or 1"),
     ("a mask to add to logits", lambda m: masked(m, [0, -np.inf, 0, 0]), ValueError, "masks == 0"),
     ("a mask with NaN", lambda m: masked(m, [np.nan, 1, 1, 0]), ValueError, "holds nan"),
-    (
-        "a mask of nodes",
-        lambda m: masked(m, [1, 0, 1]),
-        ValueError,
-        r"\(3,\), but \(1, 4\).* for every action",
-    ),
+    ("a mask of nodes", lambda m: masked(m, [1, 0, 1]), ValueError, r"\(3,\), but \(1, 4\).* for every action"),
     ("no valid action", lambda m: masked(m, [False] * 4), ValueError, "at least one"),
 ]
 
@@ -119,6 +109,7 @@ def acted(m, network, spec, *, mask=None, **options):
 
 
 FOUR, TWO = ("Categorical", 4), ("MultiCategorical", [3, 2])
+ROWS_OF_TWO = torch.tensor([[3, 4], [5, 6]])
 three_scores = nn.Linear(8, 3)
 nans = nn.Sequential(three_scores, nn.Threshold(math.inf, math.nan))
 on_chain = nn.Sequential(nn.Tanh(), ct.CatnatLinear(8, catnat.chain(4)))
@@ -136,24 +127,24 @@ RL: list[Row] = [
     ("a network that has diverged", lambda m: acted(m, nans, FOUR), ValueError, "learning rate that is too large"),
     ("yes/no actions", lambda m: acted(m, three_scores, ("Binary", 4)), TypeError, "MultiCategorical is needed"),
     (
-        "several one-hot actions",
+        "one-hot actions",
         lambda m: acted(m, three_scores, ("MultiOneHot", [2, 3])),
         TypeError,
-        "MultiOneHot, but .*categorical_action_encoding=True",
+        "categorical_action_encoding=True",
     ),
     ("continuous actions", lambda m: acted(m, three_scores, ("Unbounded", 3)), TypeError, "Categorical, OneHot or"),
     ("one tree for two", lambda m: acted(m, three_scores, TWO, tree=5), ValueError, r'distribution_kwargs=\{"trees"'),
     (
-        "trees of other sizes than the actions",
+        "trees of other sizes",
         lambda m: acted(m, three_scores, TWO, distribution_kwargs={"trees": [4, 1]}),
         ValueError,
         "one leaf each",
     ),
     (
         "rows of different actions",
-        lambda m: acted(m, three_scores, ("MultiCategorical", torch.tensor([[3, 4], [5, 6]]))),
+        lambda m: acted(m, three_scores, ("MultiCategorical", ROWS_OF_TWO)),
         ValueError,
-        r"different numbers of actions, \[\[3, 4\], \[5, 6\]\]",
+        r"\[\[3, 4\], \[5, 6\]\]",
     ),
 ]
 
@@ -193,12 +184,7 @@ OPTAX: list[Row] = [
     ("damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree or the number"),
     ("negative damping", lambda m: m.scale_by_fisher(damping=-1.0), ValueError, "`damping`.*at least 0"),
     ("other gradients", lambda m: rescaled(m, zeros(3), zeros(2, 3)), ValueError, "that the gradients were taken of"),
-    (
-        "no parameters",
-        lambda m: rescaled(m, None, zeros(3)),
-        ValueError,
-        r"`params` is None.*, state, scores\)",
-    ),
+    ("no parameters", lambda m: rescaled(m, None, zeros(3)), ValueError, r"`params` is None.*, state, scores\)"),
 ]
 
 # ---- flax and equinox ----
@@ -207,6 +193,11 @@ OPTAX: list[Row] = [
 def nnx_layer(m, **changes):
     rngs = module("flax").nnx.Rngs
     return m.CatnatLinear(**{"in_features": 6, "classes": 10, "rngs": rngs(0), **changes})
+
+
+def split(layer):
+    nnx = module("flax").nnx
+    return nnx.split(layer, nnx.Param)
 
 
 def equinox_file(model, ours=None):
@@ -220,40 +211,32 @@ def plain_layer():
     return module("catnat.jax").CatnatLinear(3, 4, key=module("jax").random.key(0))
 
 
+def read(m, file):
+    return m.tree_deserialise_leaves(file, plain_layer())
+
+
 FLAX: list[Row] = [
     ("no rngs", lambda m: m.CatnatLinear(6, 10), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
     ("catnat's name for a bias", lambda m: nnx_layer(m, bias=False), TypeError, "use_bias"),
     ("a key", lambda m: nnx_layer(m, key=0), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
-    ("a number for rngs", lambda m: nnx_layer(m, rngs=0), TypeError, r"`rngs` is 0 .*rngs=nnx.Rngs\(0\)"),
-    (
-        "a filter that leaves the fingerprint out",
-        lambda m: module("flax").nnx.split(nnx_layer(m), module("flax").nnx.Param),
-        ValueError,
-        r"(?s)fingerprint.*Use `\.\.\.`",
-    ),
+    ("a number for rngs", lambda m: nnx_layer(m, rngs=0), TypeError, r"`rngs` is 0, .*rngs=nnx.Rngs\(0\)"),
+    ("a filter without the fingerprint", lambda m: split(nnx_layer(m)), ValueError, r"(?s)fingerprint.*Use `\.\.\.`"),
 ]
 EQUINOX: list[Row] = [
     (
         "another number of layers",
-        lambda m: m.tree_deserialise_leaves(equinox_file([plain_layer()] * 2, m), plain_layer()),
+        lambda m: read(m, equinox_file([plain_layer()] * 2, m)),
         ValueError,
         "with 2 layers of catnat, but `like` has 1",
     ),
     (
         "a file of equinox's own",
-        lambda m: m.tree_deserialise_leaves(equinox_file(plain_layer()), plain_layer()),
+        lambda m: read(m, equinox_file(plain_layer())),
         ValueError,
-        "Read it with eqx.tree_deserialise_leaves",
+        r"Read it with eqx\.tree_deserialise_leaves",
     ),
-    *(
-        (
-            what,
-            lambda m, data=data: m.tree_deserialise_leaves(io.BytesIO(data), plain_layer()),
-            ValueError,
-            "does not begin with the names",
-        )
-        for what, data in (("an empty file", b""), ("another file", b"no weights at all"))
-    ),
+    ("an empty file", lambda m: read(m, io.BytesIO()), ValueError, "does not begin with the names"),
+    ("another file", lambda m: read(m, io.BytesIO(b"no weights at all")), ValueError, "does not begin with the names"),
 ]
 
 # ---- PyTorch Geometric ----
@@ -300,12 +283,7 @@ PYG: list[Row] = [
         (f"edges that start at {p}", lambda m, p=p: m.EdgeSampler(3, initial_probs=p), ValueError, "strictly between")
         for p in (0.0, 1e-30, math.nan, (2.0, 3.0))
     ),
-    (
-        "three numbers as a range",
-        lambda m: m.EdgeSampler(3, initial_probs=(0.1, 0.2, 0.3)),
-        ValueError,
-        "range.*of the 6",
-    ),
+    ("three numbers", lambda m: m.EdgeSampler(3, initial_probs=(0.1, 0.2, 0.3)), ValueError, "of the 6"),
 ]
 
 # ---- checkpoints ----
