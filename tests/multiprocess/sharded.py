@@ -38,18 +38,7 @@ TREES = {
 ACTIVATIONS = {"sigmoid": ct.sigmoid(), "natural": ct.natural()}
 
 
-def start(size: int, folder: Path, work: Callable[[Path], None], timeout: float = 120) -> list[int]:
-    """The exit codes of ranks that ``work``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("fork")
-    started = [context.Process(target=ranks.run, args=(rank, size, folder, work, timeout)) for rank in range(size)]
-    for process in started:
-        process.start()
-    for process in started:
-        process.join(300)
-        process.kill()  # if it still runs: then it has no exit code of its own
-        process.join()
-    return [process.exitcode for process in started]
+start = functools.partial(ranks.start, multiprocessing.get_context("fork"))
 
 
 # ---- numbers ----
@@ -230,22 +219,21 @@ def ranks_with_other_arguments_all_raise(folder: Path) -> None:
     """Each names the argument, at once; and the group can still be used."""
     rank = distributed.get_rank()
     same = {"in_features": 4, "classes": 100}
-    others = {
-        "classes": [same | {"classes": classes} for classes in (101, catnat.chain(100), TREES["prior"])],
-        "activation": [same | {"activation": each} for each in ("natural", ct.natural(width=3.0))],
-        "in_features": [same | {"in_features": 5}],
-        "bias": [same | {"bias": False}],
-        "replicated_levels": [same | {"replicated_levels": 3}],
-        "learning_rate": [same | {"learning_rate": 0.2}],
-        "optimizer": [same | {"optimizer": "SGD"}],
-        "class_weights": [same | {"class_weights": torch.linspace(1, 2, 100)}],
-    }
-    for name, options in others.items():
-        for other in options:
-            started = time.monotonic()
-            with pytest.raises(ValueError, match=rf"different heads: `{name}` is .* on rank 0 .* on rank 1"):
-                ShardedCatnatHead(**(other if rank == 1 else same))
-            assert time.monotonic() - started < 20
+    others = (
+        *(("classes", classes) for classes in (101, catnat.chain(100), TREES["prior"])),
+        *(("activation", activation) for activation in ("natural", ct.natural(width=3.0))),
+        ("in_features", 5),
+        ("bias", False),
+        ("replicated_levels", 3),
+        ("learning_rate", 0.2),
+        ("optimizer", "SGD"),
+        ("class_weights", torch.linspace(1, 2, 100)),
+    )
+    for name, other in others:
+        started = time.monotonic()
+        with pytest.raises(ValueError, match=rf"different heads: `{name}` is .* on rank 0 .* on rank 1"):
+            ShardedCatnatHead(**(same | ({name: other} if rank == 1 else {})))
+        assert time.monotonic() - started < 20
     torch.set_default_dtype(torch.float64 if rank else torch.float32)
     with pytest.raises(ValueError, match="the default dtype"):
         ShardedCatnatHead(**same)
@@ -330,7 +318,7 @@ def faults(folder: Path) -> dict:
     """Four ranks lose one; two go on from the last checkpoint, then one; beside them one that never failed."""
     run, never = folder / "run", folder / "never"
     found: dict = {"killed": start(4, run, functools.partial(train, dies=True), 20)}
-    found["error"] = "\n".join(path.read_text() for path in run.glob("error-*"))
+    found["error"] = ranks.errors(run)
     found["kept"] = sorted(path.name for path in run.glob("step-*"))
     (run / "meeting").unlink(missing_ok=True)
     found["two"] = start(2, run, functools.partial(train, until=9))
@@ -407,8 +395,7 @@ def checks_on(size: int, folder: Path) -> dict:
     errors = {}
     for check in CHECKS:
         codes = start(size, folder / check.__name__, check, 60)
-        told = "\n".join(path.read_text() for path in sorted((folder / check.__name__).glob("error-*")))
-        errors[check.__name__] = told if any(codes) else ""
+        errors[check.__name__] = ranks.errors(folder / check.__name__) if any(codes) else ""
     return errors
 
 

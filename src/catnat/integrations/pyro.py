@@ -162,9 +162,10 @@ class CatnatTransform(Transform):
     def __init__(self, tree: Tree | int, activation: ct.Activation | str = "sigmoid", *, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.tree, self.activation = as_tree(tree, 10), resolve(activation)
-        self._domain = self._bands()
+        self.domain = self._bands()
 
     def _bands(self) -> constraints.Constraint:
+        """All real vectors, or with the natural activation those inside every node's band."""
         if not isinstance(self.activation, ct.natural):
             return constraints.real_vector
         dtype = torch.get_default_dtype()
@@ -173,11 +174,6 @@ class CatnatTransform(Transform):
             band = self.activation.band(self.tree, np.dtype(str(dtype).removeprefix("torch.")))
         lower, upper = (torch.as_tensor(edge, device=torch.get_default_device()) for edge in (band.lower, band.upper))
         return constraints.independent(constraints.interval(lower, upper), 1)
-
-    @constraints.dependent_property(is_discrete=False, event_dim=1)
-    def domain(self) -> constraints.Constraint:
-        """All real vectors, or with the natural activation those inside every node's band."""
-        return self._domain
 
     def _call(self, x: Float[Tensor, "*batch nodes"]) -> Float[Tensor, "*batch classes"]:
         probs = ct.catnat(x, self.tree, self.activation)
