@@ -40,23 +40,6 @@ def test_path_of_a_power_of_two_is_the_class_in_binary(depth):
 # ---- huffman ----
 
 
-@hypothesis.given(
-    st.one_of(
-        st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40),
-        st.lists(st.integers(1, 5).map(float), min_size=1, max_size=40),  # with ties
-    )
-)
-def test_huffman_is_optimal(weights):
-    tree = catnat.huffman(weights)
-    p = np.array(weights) / math.fsum(weights)
-    np.testing.assert_allclose(tree.prior, p, rtol=1e-13)
-    lengths = [len(tree.path(k)[0]) for k in range(len(weights))]
-    assert np.dot(lengths, p) == pytest.approx(oracle.huffman_cost(weights), rel=1e-12)
-    mass = np.concatenate([tree.reach(), tree.prior])
-    no, yes = mass[tree.child_ids].T
-    assert (no <= yes * (1 + 1e-12)).all()  # the lighter side is "no"
-
-
 def fibonacci(size):
     numbers = [1.0, 1.0]
     while len(numbers) < size:
@@ -86,6 +69,23 @@ def test_huffman_merges_as_a_heap_does(family, rows_at_once, monkeypatch):
         tree = catnat.huffman(weights)
         expected = oracle.to_ids(oracle.from_merges(oracle.huffman_merges(weights.tolist())))
         np.testing.assert_array_equal(tree.child_ids, expected)
+
+
+@hypothesis.given(
+    st.one_of(
+        st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40),
+        st.lists(st.integers(1, 5).map(float), min_size=1, max_size=40),  # with ties
+    )
+)
+def test_huffman_is_optimal(weights):
+    tree = catnat.huffman(weights)
+    p = np.array(weights) / math.fsum(weights)
+    np.testing.assert_allclose(tree.prior, p, rtol=1e-13)
+    lengths = [len(tree.path(k)[0]) for k in range(len(weights))]
+    assert np.dot(lengths, p) == pytest.approx(oracle.huffman_cost(weights), rel=1e-12)
+    mass = np.concatenate([tree.reach(), tree.prior])
+    no, yes = mass[tree.child_ids].T
+    assert (no <= yes * (1 + 1e-12)).all()  # the lighter side is "no"
 
 
 @pytest.mark.parametrize("size", [63, 64, 65, 127, 128, 129])

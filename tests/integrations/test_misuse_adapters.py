@@ -82,12 +82,7 @@ def masked(m, masks):
 
 
 CONTRIB: list[Row] = [
-    (
-        "a policy for PPO",
-        lambda m: agent(m.MaskableCatnatPolicy, "PPO"),
-        TypeError,
-        r"use MaskablePPO\(.*3\.CatnatPolicy",
-    ),
+    ("for PPO", lambda m: agent(m.MaskableCatnatPolicy, "PPO"), TypeError, r"use MaskablePPO\(.*3\.CatnatPolicy"),
     ("indices as a mask", lambda m: masked(m, [0, 2, 3, 1]), ValueError, "`masks` holds 2, .* True or 1"),
     ("a mask to add to logits", lambda m: masked(m, [0, -np.inf, 0, 0]), ValueError, "masks == 0"),
     ("a mask with NaN", lambda m: masked(m, [np.nan, 1, 1, 0]), ValueError, "holds nan"),
@@ -109,7 +104,7 @@ def acted(m, network, spec, *, mask=None, **options):
 
 
 FOUR, TWO = ("Categorical", 4), ("MultiCategorical", [3, 2])
-ROWS_OF_TWO = torch.tensor([[3, 4], [5, 6]])
+UNEQUAL = torch.tensor([[3, 4], [5, 6]])
 three_scores = nn.Linear(8, 3)
 nans = nn.Sequential(three_scores, nn.Threshold(math.inf, math.nan))
 on_chain = nn.Sequential(nn.Tanh(), ct.CatnatLinear(8, catnat.chain(4)))
@@ -126,23 +121,18 @@ RL: list[Row] = [
     ("a key without a mask", lambda m: four(m, mask_key="valid"), KeyError, "'valid': correct `mask_key`"),
     ("a network that has diverged", lambda m: acted(m, nans, FOUR), ValueError, "learning rate that is too large"),
     ("yes/no actions", lambda m: acted(m, three_scores, ("Binary", 4)), TypeError, "MultiCategorical is needed"),
-    (
-        "one-hot actions",
-        lambda m: acted(m, three_scores, ("MultiOneHot", [2, 3])),
-        TypeError,
-        "categorical_action_encoding=True",
-    ),
+    ("one-hot", lambda m: acted(m, three_scores, ("MultiOneHot", [2, 3])), TypeError, "categorical_action_encoding"),
     ("continuous actions", lambda m: acted(m, three_scores, ("Unbounded", 3)), TypeError, "Categorical, OneHot or"),
     ("one tree for two", lambda m: acted(m, three_scores, TWO, tree=5), ValueError, r'distribution_kwargs=\{"trees"'),
     (
-        "trees of other sizes",
+        "other trees",
         lambda m: acted(m, three_scores, TWO, distribution_kwargs={"trees": [4, 1]}),
         ValueError,
         "one leaf each",
     ),
     (
-        "rows of different actions",
-        lambda m: acted(m, three_scores, ("MultiCategorical", ROWS_OF_TWO)),
+        "unequal rows",
+        lambda m: acted(m, three_scores, ("MultiCategorical", UNEQUAL)),
         ValueError,
         r"\[\[3, 4\], \[5, 6\]\]",
     ),
@@ -227,7 +217,7 @@ EQUINOX: list[Row] = [
         "another number of layers",
         lambda m: read(m, equinox_file([plain_layer()] * 2, m)),
         ValueError,
-        "with 2 layers of catnat, but `like` has 1",
+        "2 layers of catnat, but `like` has 1",
     ),
     (
         "a file of equinox's own",

@@ -52,7 +52,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         estimators_: The classifier of every node, None where there is none. Nodes are those of ``tree_``; of
-            ``members="multiclass"`` the top and then ``groups_``.
+            ``members="multiclass"`` the top and then ``taxonomy_.groups``.
         n_features_in_: The number of features.
 
     Example:
@@ -130,7 +130,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         """The tree of binary decisions."""
         check_is_fitted(self)
         if self._labels.tree is None:
-            raise AttributeError('With members="multiclass" there is no tree of binary decisions: see groups_.')
+            raise AttributeError('With members="multiclass" there is no binary tree: see taxonomy_.groups.')
         return self._labels.tree
 
     @property
@@ -140,11 +140,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         if self._labels.taxonomy is None:
             raise AttributeError("Only a taxonomy has groups: fit with tree=catnat.Taxonomy(...).")
         return self._labels.taxonomy
-
-    @property
-    def groups_(self) -> tuple[Any, ...]:
-        """The groups of the taxonomy, as :func:`Taxonomy.group_probs` names them."""
-        return self.taxonomy_.groups
 
     # ---- classes ----
 
