@@ -124,19 +124,6 @@ def test_log_probs_are_the_same_with_rows_taken_over():
     np.testing.assert_allclose(probs(new, moved), probs(old, scores), rtol=1e-12)
 
 
-def test_two_trees_of_a_hundred_thousand_classes_are_matched():
-    rng = np.random.default_rng(0)
-    old = catnat.from_embeddings(rng.standard_normal((10**5, 2)))
-    new = catnat.from_children(np.where(rng.random((10**5 - 1, 1)) < 0.5, old.children[:, ::-1], old.children))
-    match = catnat.matching_nodes(new, old)
-    assert len(np.unique(match.old_nodes)) == old.num_nodes
-    swapped = match.swapped[:, None]
-    assert match.old_nodes.min() == 0
-    order = np.where(swapped, new.child_ids[:, ::-1], new.child_ids)
-    leaves = order >= new.num_nodes
-    np.testing.assert_array_equal(order[leaves], old.child_ids[match.old_nodes][leaves])
-
-
 @pytest.mark.parametrize(
     "classes", [[0, 1], [0, 1, 5], [0, 1, 1], [0, 1, -2], [0.0, 1.0, 2.0], [[0], [1], [2]], [True, False, True]]
 )

@@ -251,14 +251,6 @@ def test_hierarchical_scores_are_those_of_sets(table, seed, average):
     assert distance == pytest.approx(np.average(real - both, weights=weights))
 
 
-def test_the_example_of_kiritchenko():
-    """Class F for class G, which have C in common: hP = 1/2, hR = 1/4, with her ancestors B, C, E of G."""
-    taxonomy = Taxonomy.from_nested({"C": {"F": None, "B": {"E": ["G"]}}})
-    found = hierarchical_scores(taxonomy, ["G"], ["F"])
-    assert found == pytest.approx((1 / 2, 1 / 4, 1 / 3))
-    assert lca_distance(taxonomy, ["G"], ["F"]) == 3
-
-
 @pytest.mark.filterwarnings("ignore:F-score is ill-defined")
 def test_metrics_of_hiclass():
     metrics = pytest.importorskip("hiclass.metrics")
@@ -307,22 +299,6 @@ def test_calibration_error_of_known_bins():
     y = ["a"] * 19 + ["b"] + ["a"] * 20 + ["b"] * 20 + ["a"] * 10 + ["b"] * 30
     [level] = level_metrics(Taxonomy.from_nested(["a", "b"]), y, probs)
     assert level.calibration_error == pytest.approx(0.4 * 0.25 + 0.4 * 0.2)
-
-
-def test_calibration_error_of_hiclass():
-    hiclass, metrics = pytest.importorskip("hiclass"), pytest.importorskip("hiclass.metrics")
-    linear_model = pytest.importorskip("sklearn.linear_model")
-    taxonomy = Taxonomy.from_frame([[a, a + b] for a in "pqr" for b in "st"])
-    probs, y = drawn_probs(taxonomy, 0, rows=60), np.repeat(taxonomy.classes, 10)
-    paths = np.array([taxonomy.path(name) for name in y])
-    model = hiclass.LocalClassifierPerParentNode(linear_model.LogisticRegression()).fit(probs, paths)
-    for each in level_metrics(taxonomy, y, probs):
-        names = sorted(set(taxonomy.level(each.level)))
-        sums = taxonomy.label_probs(probs)[:, taxonomy.index(names)]
-        answers = [names[k] for k in sums.argmax(1)]
-        answers = np.array([taxonomy.path(taxonomy.members(name)[0]) for name in answers])
-        theirs = metrics.expected_calibration_error(model, paths, sums, answers, level=each.level - 1)
-        assert each.calibration_error == pytest.approx(theirs, abs=1e-6)
 
 
 # ---- plots ----

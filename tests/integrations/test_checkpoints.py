@@ -170,19 +170,6 @@ def test_descent_ends_at_a_minimum(activation):
                     parameter[place] -= change
 
 
-def test_a_tree_that_groups_what_goes_together_costs_less():
-    """Two groups of classes far from each other, by a strong feature: one node instead of many."""
-    linear = softmax_layer(6, 8, dtype=torch.float64)
-    first, second = [0, 2, 4, 6], [1, 3, 5, 7]
-    with torch.no_grad():
-        linear.weight[first, 0], linear.weight[second, 0] = 6.0, -6.0
-    grouped, mixed = (
-        from_softmax(linear, data(400, 6), tree).kl
-        for tree in (catnat.from_clusters([first, second]), catnat.balanced(8))
-    )
-    assert grouped < 0.5 * mixed
-
-
 def test_redundant_features():
     """Copies and constants among the features: one of many equal fits, and a small one."""
     linear, inputs = softmax_layer(6, 2, dtype=torch.float64), data(50, 6)
@@ -226,29 +213,3 @@ def test_it_works_without_gradients_and_leaves_the_model_alone():
     assert inputs.grad is None
     for name, value in linear.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-def test_errors():
-    linear, inputs = softmax_layer(4, 7), data(60, 4, dtype=torch.float32)
-    with pytest.raises(TypeError, match=r"cannot be converted by its weights\s+alone"):
-        from_softmax(linear, None)
-    with pytest.raises(TypeError, match=r"last torch\.nn\.Linear is needed"):
-        from_softmax(nn.Sequential(linear), inputs)
-    with pytest.raises(ValueError, match="takes 4 features"):
-        from_softmax(linear, inputs[:, :3])
-    with pytest.raises(ValueError, match="5 rows, of which 1 are held out, but more than 4"):
-        from_softmax(linear, inputs[:5])
-    for held_out in (0.0, 1.0, 3):
-        with pytest.raises(ValueError, match=r"`held_out` is .* a fraction"):
-            from_softmax(linear, inputs, held_out=held_out)
-    for labels in (torch.zeros(59, dtype=torch.long), torch.zeros(60), [0] * 60):
-        with pytest.raises(ValueError, match=r"`labels` must be an integer tensor .*\(60,\)"):
-            from_softmax(linear, inputs, labels=labels)
-    with pytest.raises(ValueError, match="1 outputs"):
-        from_softmax(nn.Linear(4, 1), inputs)
-    with pytest.raises(ValueError, match="finite features"):
-        from_softmax(linear, inputs.index_fill(0, torch.tensor([3]), torch.inf))
-    with pytest.raises(ValueError, match="`steps` is -1"):
-        from_softmax(linear, inputs, steps=-1)
-    with pytest.raises(ValueError, match="the tree has 6 classes"):
-        from_softmax(linear, inputs, catnat.balanced(6))

@@ -16,24 +16,11 @@ from catnat.coding._model import Model
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 
-def random_tree(size, seed=0):
-    """A tree of no order: two random subtrees are joined until one is left."""
-    rng, pool, rows = np.random.default_rng(seed), list(range(size)), []
-    while len(pool) > 1:
-        pair = []
-        for _ in range(2):  # the last takes the place of the one that is taken out
-            at = int(rng.integers(len(pool)))
-            pool[at], pool[-1] = pool[-1], pool[at]
-            pair.append(pool.pop())
-        rows.append(pair)
-        pool.append(size + len(rows) - 1)
-    return catnat.from_children(rows)
-
-
 TREES = {
     "balanced": catnat.balanced,
     "huffman": lambda size: catnat.huffman(cases.zipf(size)),
-    "random": random_tree,
+    # Uneven, and classes in no order.
+    "random": lambda size: catnat.huffman(np.random.default_rng(0).pareto(1.0, size) + 0.1).with_prior(np.ones(size)),
 }
 
 

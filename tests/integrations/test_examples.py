@@ -36,19 +36,13 @@ def jax_vae(steps, picture):
 
 
 @pytest.mark.slow
-def test_jax_vae_runs(tmp_path):
-    first, last = jax_vae(10, tmp_path / "vae.png")
+def test_jax_vae_learns(tmp_path):
+    first, last = jax_vae(200, tmp_path / "vae.png")
     assert first < -500  # at the start every pixel costs log 2, 543 nats in all
-    assert last > first + 50
+    assert -200 < last < -100  # without latents the mean picture is the best: 206 nats
     picture = matplotlib.image.imread(tmp_path / "vae.png")
     assert picture.shape[:2] == (3 * 4 * 28, 3 * 12 * 28)
     assert picture[..., 0].std() > 0.1
-
-
-@pytest.mark.slow
-def test_jax_vae_learns(tmp_path):
-    _, last = jax_vae(200, tmp_path / "vae.png")
-    assert -200 < last < -100  # without latents the mean picture is the best: 206 nats
 
 
 def test_jax_vae_is_short():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,7 @@ import catnat.jax as cj
 pytest.importorskip("flax", minversion="0.12")
 import optax
 import orbax.checkpoint
-from flax import linen, nnx
+from flax import nnx
 
 from catnat.integrations.flax import CatnatHead, CatnatLinear, Fingerprint
 
@@ -53,35 +51,25 @@ def equal(found, wanted):
 # ---- training ----
 
 
-def plain_training(kind, steps):
-    """The layer of catnat.jax with the same key, trained by optax alone: losses and the layer."""
-    layer = kind(FEATURES, TREE, "sigmoid", dtype=jnp.float32, key=nnx.Rngs(3).params())
-    optimizer = optax.adamw(0.05, weight_decay=0.1)
-    state = optimizer.init(layer)
-
-    @jax.jit
-    def step(layer, state):
-        loss, gradient = jax.value_and_grad(loss_of)(layer)
-        updates, state = optimizer.update(gradient, state, layer)
-        return loss, optax.apply_updates(layer, updates), state
-
-    losses = []
-    for _ in range(steps):
-        loss, layer, state = step(layer, state)
-        losses.append(loss)
-    return np.array(losses), layer
-
-
 def loss_of(layer):
     return layer.loss(X, Y)
 
 
+KINDS = pytest.mark.parametrize(("kind", "plain"), [(CatnatLinear, cj.CatnatLinear), (CatnatHead, cj.CatnatHead)])
+
+
+def both(kind, plain, **options):
+    """A layer, and that of catnat.jax with the same key."""
+    layer = kind(FEATURES, TREE, "sigmoid", **options, rngs=nnx.Rngs(3))
+    return layer, plain(FEATURES, TREE, "sigmoid", **options, dtype=jnp.float32, key=nnx.Rngs(3).params())
+
+
 @pytest.mark.one_row
-@pytest.mark.parametrize(("kind", "plain"), [(CatnatLinear, cj.CatnatLinear), (CatnatHead, cj.CatnatHead)])
+@KINDS
 def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain):
-    layer = kind(FEATURES, TREE, "sigmoid", rngs=nnx.Rngs(3))
-    optimizer = nnx.Optimizer(layer, optax.adamw(0.05, weight_decay=0.1), wrt=nnx.Param)
-    before, compiled = nnx.to_pure_dict(nnx.state(layer, nnx.Param)), []
+    adamw = optax.adamw(0.05, weight_decay=0.1)
+    layer, theirs = both(kind, plain)
+    optimizer, state, compiled = nnx.Optimizer(layer, adamw, wrt=nnx.Param), adamw.init(theirs), []
 
     @nnx.jit
     def step(layer, optimizer):
@@ -90,15 +78,16 @@ def test_an_nnx_optimizer_trains_it_as_optax_trains_the_plain_layer(kind, plain)
         optimizer.update(layer, gradient)
         return loss
 
-    losses = np.array([step(layer, optimizer) for _ in range(30)])
+    losses = [step(layer, optimizer) for _ in range(5)]
     assert len(compiled) == 1
-    assert losses[-1] < 0.8 * losses[0]
-    for name in ("weight", "bias"):
-        assert jnp.abs(getattr(layer, name)[...] - before[name]).max() > 0.1
-    wanted_losses, wanted = plain_training(plain, 30)
-    np.testing.assert_allclose(losses, wanted_losses, rtol=1e-6)
-    np.testing.assert_allclose(layer.weight[...], wanted.weight, atol=1e-6)
-    np.testing.assert_allclose(layer.bias[...], wanted.bias, atol=1e-6)
+    for loss in losses:
+        wanted, gradient = jax.value_and_grad(loss_of)(theirs)
+        np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+        updates, state = adamw.update(gradient, state, theirs)
+        theirs = optax.apply_updates(theirs, updates)
+    np.testing.assert_allclose(layer.weight[...], theirs.weight, atol=1e-5)
+    np.testing.assert_allclose(layer.bias[...], theirs.bias, atol=1e-5)
+    assert losses[-1] < losses[0]
     assert not any(jax.tree.leaves(nnx.state(layer, Fingerprint)))  # neither trained nor decayed
 
 
@@ -119,38 +108,34 @@ def test_many_models_side_by_side():
 # ---- the methods are those of catnat.jax ----
 
 
-def test_linear_layer_says_what_the_plain_one_says():
-    layer = CatnatLinear(FEATURES, TREE, rngs=nnx.Rngs(3))
-    plain = cj.CatnatLinear(FEATURES, TREE, dtype=jnp.float32, key=nnx.Rngs(3).params())
-    mask = jnp.arange(K) != 2
-    equal(layer(X), plain(X))
-    equal(layer.scores(X), plain.scores(X))
-    equal(layer.log_probs(X), plain(X))
-    equal(layer.distribution(X, mask=mask, unimix=0.1), plain.distribution(X, mask=mask, unimix=0.1))
-    equal(layer.loss(X, Y, label_smoothing=0.1), plain.loss(X, Y, label_smoothing=0.1))
-    equal(layer.as_pytree(), plain)
-    assert layer(X).shape == (40, K)
-    assert layer.loss(X, Y).shape == ()
-    assert layer.tree == TREE
-    assert layer.activation == cj.sigmoid()
-    assert layer.in_features == FEATURES
+KEY, MASK, CLASSES = jax.random.key(0), jnp.arange(K) != 2, jnp.stack([Y, Y[::-1]], -1)
+CALLS = {
+    "both": [
+        lambda layer: layer.scores(X),
+        lambda layer: layer.log_probs(X),
+        lambda layer: layer.distribution(X, mask=MASK, unimix=0.1),
+    ],
+    "CatnatLinear": [lambda layer: layer(X), lambda layer: layer.loss(X, Y, label_smoothing=0.1)],
+    "CatnatHead": [
+        lambda head: head(X, Y),
+        lambda head: head.loss(X, Y),
+        lambda head: head.log_prob(X),
+        lambda head: head.log_prob_of(X, CLASSES),
+        lambda head: head.sample(X, (2,), key=KEY),
+        lambda head: head.topk(X, 3),
+        lambda head: head.predict(X),
+    ],
+}
 
 
-def test_head_says_what_the_plain_one_says():
-    options = {"class_weights": jnp.linspace(0.5, 2, K), "ignore_index": 3}
-    head = CatnatHead(FEATURES, TREE, "sigmoid", **options, rngs=nnx.Rngs(3))
-    plain = cj.CatnatHead(FEATURES, TREE, "sigmoid", **options, dtype=jnp.float32, key=nnx.Rngs(3).params())
-    key, classes = jax.random.key(0), jnp.stack([Y, Y[::-1]], -1)
-    equal(head(X, Y), plain(X, Y))
-    equal(head.scores(X), plain.scores(X))
-    equal(head.log_probs(X), plain.log_probs(X))
-    equal(head.log_prob(X), plain.log_prob(X))
-    equal(head.log_prob_of(X, classes), plain.log_prob_of(X, classes))
-    equal(head.sample(X, (2,), key=key), plain.sample(X, (2,), key=key))
-    equal(head.topk(X, 3), plain.topk(X, 3))
-    equal(head.predict(X), plain.predict(X))
-    equal(head.distribution(X, unimix=0.1), plain.distribution(X, unimix=0.1))
-    equal(head.as_pytree(), plain)
+@KINDS
+def test_it_says_what_the_plain_layer_says(kind, plain):
+    options = {"class_weights": jnp.linspace(0.5, 2, K), "ignore_index": 3} if kind is CatnatHead else {}
+    layer, wanted = both(kind, plain, **options)
+    equal(layer.as_pytree(), wanted)
+    assert (layer.tree, layer.activation, layer.in_features) == (wanted.tree, wanted.activation, FEATURES)
+    for call in CALLS["both"] + CALLS[kind.__name__]:
+        equal(call(layer), call(wanted))
 
 
 def test_no_method_of_the_plain_layers_is_missing():
@@ -238,13 +223,10 @@ LOADS = pytest.mark.parametrize("load", [by_update, by_pure_dict, by_merge], ids
 OTHERS = pytest.mark.parametrize(
     ("tree", "activation", "kind", "says"),
     [
-        (catnat.chain(K), "natural", "tree", ": tree_table_10_.*but this layer has tree_chain_10, which is chain"),
-        (TREE.with_prior(np.ones(K)), "natural", "tree", ": tree_table_10_.*this layer has tree_table_10_"),
-        (catnat.balanced(K + 1), "natural", "tree", ": tree_table_10_.*this layer has tree_balanced_11"),
-        (TREE, "sigmoid", "activation", ": activation_natural, .*this layer has activation_sigmoid"),
-        (TREE, cj.natural(width=3.0), "activation", ": .*which is natural.*width=3.0"),
+        (catnat.chain(K), "natural", "tree", "tree_table_10_.*but this layer has tree_chain_10, which is chain"),
+        (TREE, "sigmoid", "activation", "activation_natural, .*this layer has activation_sigmoid"),
     ],
-    ids=["tree", "prior", "classes", "activation", "width"],
+    ids=["tree", "activation"],
 )
 
 
@@ -263,7 +245,7 @@ def test_a_state_of_another_tree_or_activation_raises(load, tree, activation, ki
         lambda: nnx.jit(lambda model: model.head.log_probs(model.features(X)))(model),
         lambda: nnx.grad(lambda model: model.head.loss(model.features(X), Y))(model),
     ):
-        with pytest.raises(ValueError, match=f"another {kind}{says}"):
+        with pytest.raises(ValueError, match=f"another {kind}: {says}"):
             call()
 
 
@@ -290,107 +272,12 @@ def test_parameters_alone_are_taken_over_unchecked():
     assert not np.allclose(model(X), other(X))  # another tree: the same scores are another distribution
 
 
-def test_a_head_checks_its_state_too():
-    head = CatnatHead(FEATURES, catnat.chain(K), rngs=nnx.Rngs(0))
-    nnx.update(head, nnx.state(CatnatHead(FEATURES, K, rngs=nnx.Rngs(0))))
-    for call in (lambda: head(X, Y), lambda: head.predict(X), lambda: head.sample(X, key=jax.random.key(0))):
-        with pytest.raises(ValueError, match="another tree: tree_balanced_10"):
-            call()
+def test_flax_refuses_a_plain_layer():
+    """It would not be trained: the page says so, and shows ``nnx.data``."""
 
-
-# ---- what flax does with the plain layers, as the page says ----
-
-
-def plain_in_a_module(wrap):
     class Wrapped(nnx.Module):
         def __init__(self, rngs):
-            self.head = wrap(cj.CatnatLinear(FEATURES, K, key=rngs.params()))
+            self.head = cj.CatnatLinear(FEATURES, K, key=rngs.params())
 
-    model = Wrapped(nnx.Rngs(0))
-    optimizer, before = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param), jnp.array(model.head.weight)
-    optimizer.update(model, nnx.grad(lambda model: model.head(X).sum())(model))
-    return float(jnp.abs(model.head.weight - before).max())
-
-
-def test_a_plain_layer_is_refused_or_not_trained():
     with pytest.raises(ValueError, match=r"Found data on value of type.*CatnatLinear"):
-        plain_in_a_module(lambda layer: layer)
-    assert plain_in_a_module(nnx.data) == 0
-
-
-def test_linen_needs_no_layer():
-    """A dense layer of K - 1 outputs and the functions."""
-    dense = linen.Dense(K - 1, kernel_init=linen.initializers.variance_scaling(0.25, "fan_in", "normal"))
-    params = dense.init(jax.random.key(0), X)
-
-    @jax.jit
-    def step(params):
-        value, gradient = jax.value_and_grad(lambda params: cj.cross_entropy(dense.apply(params, X), Y, TREE))(params)
-        return value, jax.tree.map(lambda p, g: p - 0.5 * g, params, gradient)
-
-    losses = []
-    for _ in range(20):
-        value, params = step(params)
-        losses.append(value)
-    assert losses[-1] < 0.9 * losses[0]
-
-
-# ---- misuse ----
-
-
-def layer_of(**changes):
-    return CatnatLinear(**{"in_features": FEATURES, "classes": K, "rngs": nnx.Rngs(0), **changes})
-
-
-MISUSES = {
-    "no rngs": (lambda: CatnatLinear(FEATURES, K), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
-    "catnat's name for a bias": (lambda: layer_of(bias=False), TypeError, "use_bias"),
-    "a key": (lambda: layer_of(key=jax.random.key(0)), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
-    "an int for rngs": (lambda: layer_of(rngs=0), TypeError, r"`rngs` is 0 .*rngs=nnx.Rngs\(0\)"),
-    "a key for rngs": (
-        lambda: layer_of(rngs=jax.random.key(0)),
-        TypeError,
-        r"rngs=nnx.Rngs\(0\), or nnx.Rngs\(params=key",
-    ),
-    "rngs without a stream": (lambda: layer_of(rngs=nnx.Rngs(dropout=0)), AttributeError, "params"),
-    "classes that are no integer": (lambda: layer_of(classes=10.0), TypeError, "`num_classes` is 10.0"),
-    "no classes": (lambda: layer_of(classes=0), ValueError, "at least 1 class"),
-    "softmax as activation": (lambda: layer_of(activation="softmax"), ValueError, "one of 'natural', 'sigmoid'"),
-    "features that are no integer": (lambda: layer_of(in_features="6"), TypeError, "`in_features` is '6'"),
-    "features of the wrong width": (lambda: layer_of()(X[:, :4]), ValueError, r"`input` has shape \(40, 4\).* 6 "),
-    "targets of the wrong shape": (lambda: layer_of().loss(X, Y[:7]), ValueError, "`target` has shape"),
-    "targets that are no classes": (lambda: layer_of().loss(X, Y + K), ValueError, "0 .. 9"),
-    "a mask over nodes": (
-        lambda: layer_of().distribution(X, mask=jnp.ones(K - 1, bool)),
-        ValueError,
-        r"over the K classes, not over the K - 1 nodes",
-    ),
-    "class weights of the wrong length": (
-        lambda: CatnatHead(FEATURES, K, class_weights=jnp.ones(K - 1), rngs=nnx.Rngs(0)),
-        ValueError,
-        r"one factor per class is needed: \(10,\)",
-    ),
-    "too many classes to find": (
-        lambda: CatnatHead(FEATURES, K, rngs=nnx.Rngs(0)).topk(X, K + 1),
-        ValueError,
-        "1 .. 10 classes",
-    ),
-    "a filter that leaves the fingerprint out": (
-        lambda: nnx.split(layer_of(), nnx.Param),
-        ValueError,
-        r"(?s)fingerprint.*Use `\.\.\.`",
-    ),
-}
-
-
-@pytest.mark.parametrize(("call", "error", "says"), MISUSES.values(), ids=MISUSES)
-def test_misuse_says_what_to_do(call, error, says):
-    with pytest.raises(error, match=says):
-        call()
-
-
-def test_missing_flax_says_which_extra_to_install():
-    code = "import sys; sys.modules['flax'] = None; import catnat.integrations.flax"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "catnat[flax]" in done.stderr.strip().splitlines()[-1]
+        Wrapped(nnx.Rngs(0))

@@ -1,11 +1,18 @@
-"""Ordinary mistakes with the adapters: each is an error, and its text names the way out."""
+"""Ordinary mistakes with the adapters: each is an error, and its text names the way out.
+
+What catnat itself checks, ``tests/test_misuse.py`` states: here is what an adapter checks, or must pass on.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
+import io
 import math
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,573 +22,327 @@ from torch import nn
 import catnat
 import catnat.torch as ct
 
+# What was done, with the adapter's module; the error, and what its text must say.
+Row = tuple[str, Callable[[Any], Any], type[Exception], str]
+
 # The library behind an adapter, where it is not that of the same name.
 LIBRARIES = {"checkpoints": "torch", "torch_geometric": "torch"}
 
 
-class Row(NamedTuple):
-    adapter: str
-    what: str
-    do: Callable[[Any], Any]  # of the adapter's module
-    error: type[Exception]
-    fix: str
-
-
-ROWS: list[Row] = []
+def module(name: str) -> Any:
+    return importlib.import_module(name)
 
 
 # ---- Stable-Baselines3 ----
 
 
-def environment(actions, observations=None, masks=None):
-    """One that never ends; its observations say nothing."""
-    import gymnasium as gym
-
-    class Nothing(gym.Env):
-        action_space = actions
-        observation_space = observations or gym.spaces.Box(-1, 1, (4,))
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return self.observation_space.sample(), {}
-
-        def step(self, action):
-            return self.observation_space.sample(), 0.0, False, False, {}
-
-        def action_masks(self):
-            return masks
-
-    return Nothing()
+def space(name, *arguments, **options):
+    return getattr(module("gymnasium").spaces, name)(*arguments, **options)
 
 
-def spaces():
-    from gymnasium import spaces
-
-    return spaces
-
-
-def trained(library, algorithm, policy, env=None, steps=0, **policy_kwargs):
-    make = getattr(importlib.import_module(library), algorithm)
-    rollout = {"n_steps": 2, "batch_size": 2, "n_epochs": 1} if algorithm.endswith("PPO") else {}
-    env = environment(spaces().Discrete(4)) if env is None else env
-    model = make(policy, env, device="cpu", policy_kwargs=policy_kwargs, **rollout)
-    return model.learn(steps) if steps else model
+def policy(m, *actions, seen=None, **options):
+    """A policy for a space of actions, given by name and arguments, or for four of them."""
+    seen = space("Box", -1, 1, (3,)) if seen is None else seen
+    return m.CatnatPolicy(seen, space(*(actions or ("Discrete", 4))), lambda _: 1e-3, **options)
 
 
-def ppo(policy, env=None, steps=0, **policy_kwargs):
-    return trained("stable_baselines3", "PPO", policy, env, steps, **policy_kwargs)
+def agent(policy, algorithm, library="stable_baselines3"):
+    env = module("stable_baselines3.common.envs").IdentityEnv(dim=4)
+    return getattr(module(library), algorithm)(policy, env, device="cpu")
 
 
-SB3 = "stable_baselines3"
-for algorithm, library in [("DQN", SB3), ("QRDQN", "sb3_contrib"), ("RecurrentPPO", "sb3_contrib")]:
-    ROWS.append(
-        Row(
-            SB3,
-            f"an actor-critic policy for {algorithm}",
-            lambda m, algorithm=algorithm, library=library: trained(library, algorithm, m.CatnatPolicy),
-            AttributeError,
-            rf"CatnatPolicy has no `\w+`, which {algorithm} reads.* PPO, A2C",
-        )
-    )
-ROWS += [
-    Row(
-        SB3,
-        "a policy for ARS, which takes no gradients",
-        lambda m: trained("sb3_contrib", "ARS", m.CatnatPolicy),
-        TypeError,
-        "use it with PPO, A2C",
-    ),
-    Row(
-        SB3,
-        "continuous actions",
-        lambda m: ppo(m.CatnatPolicy, environment(spaces().Box(-1, 1, (2,)))),
-        ValueError,
-        r"spaces\.Discrete",
-    ),
-    Row(
-        SB3,
-        "SAC, and so continuous actions",
-        lambda m: trained(SB3, "SAC", m.CatnatPolicy, environment(spaces().Box(-1, 1, (2,)))),
-        ValueError,
-        "Use SB3's own policy",
-    ),
-    Row(
-        SB3,
-        "actions numbered from 1",
-        lambda m: ppo(m.CatnatPolicy, environment(spaces().Discrete(4, start=1))),
-        ValueError,
-        "without `start`",
-    ),
-    Row(
-        SB3,
-        "observations that are a dictionary",
-        lambda m: ppo(m.CatnatPolicy, environment(spaces().Discrete(4), spaces().Dict(a=spaces().Box(-1, 1, (2,))))),
-        ValueError,
-        "use CatnatMultiInputPolicy",
-    ),
-    Row(SB3, "a tree of another size", lambda m: ppo(m.CatnatPolicy, tree=catnat.balanced(5)), ValueError, "4 actions"),
-    Row(SB3, "a list as the tree", lambda m: ppo(m.CatnatPolicy, tree=[4]), TypeError, r"catnat\.balanced\(4\)"),
-    Row(
-        SB3,
-        "one tree for several variables",
-        lambda m: ppo(m.CatnatPolicy, environment(spaces().MultiDiscrete([3, 2])), tree=catnat.balanced(6)),
-        TypeError,
-        r"catnat\.Forest",
-    ),
-    Row(
-        SB3,
-        "the tree's activation under SB3's name",
-        lambda m: ppo(m.CatnatPolicy, activation_fn="natural"),
-        TypeError,
-        "tree's is called `activation`",
-    ),
-    Row(
-        SB3,
-        "the hidden layers' activation under ours",
-        lambda m: ppo(m.CatnatPolicy, activation=nn.Tanh),
-        TypeError,
-        "SB3's `activation_fn`",
-    ),
-    Row(
-        SB3,
-        "softmax as the activation",
-        lambda m: ppo(m.CatnatPolicy, activation="softmax"),
-        ValueError,
-        "one of 'natural', 'sigmoid'",
-    ),
-    Row(
-        SB3,
-        "a softmax policy's parameters",
-        lambda m: ppo(m.CatnatPolicy).policy.load_state_dict(ppo("MlpPolicy").policy.state_dict()),
-        RuntimeError,
-        r"checkpoints\.from_softmax",
-    ),
-    Row(
-        SB3,
-        "one score per action",
-        lambda m: m.CatnatDistribution(catnat.balanced(4)).proba_distribution(torch.zeros(2, 4)),
-        ValueError,
-        "not one per class",
-    ),
-    Row(
-        SB3,
-        "a policy that has diverged",
-        lambda m: m.CatnatDistribution(catnat.balanced(4)).proba_distribution(torch.full((2, 3), math.nan)),
-        ValueError,
-        "learning rate that is too large",
-    ),
-    Row(SB3, "a distribution of 4.0", lambda m: m.CatnatDistribution(4.0), TypeError, r"catnat\.balanced"),
-    Row(
-        SB3,
-        "a distribution of one variable from a forest",
-        lambda m: m.CatnatDistribution(catnat.Forest([3, 2])),
-        TypeError,
-        r"catnat\.Tree or the number of classes is needed",
-    ),
-    Row(
-        SB3,
-        "a distribution of several variables from one tree",
-        lambda m: m.MultiCatnatDistribution(catnat.balanced(6)),
-        TypeError,
-        "one entry for every variable",
-    ),
+def diverged(m):
+    return m.CatnatDistribution(4).proba_distribution(torch.full((2, 3), math.nan))
+
+
+SB3: list[Row] = [
+    ("a policy for DQN", lambda m: agent(m.CatnatPolicy, "DQN"), AttributeError, "`q_net`, which DQN reads.* PPO, A2C"),
+    ("for QRDQN", lambda m: agent(m.CatnatPolicy, "QRDQN", "sb3_contrib"), AttributeError, "`quantile_net`.* PPO"),
+    ("for RecurrentPPO", lambda m: agent(m.CatnatPolicy, "RecurrentPPO", "sb3_contrib"), AttributeError, "lstm_actor"),
+    ("for ARS, without gradients", lambda m: agent(m.CatnatPolicy, "ARS", "sb3_contrib"), TypeError, "with PPO, A2C"),
+    ("continuous actions", lambda m: policy(m, "Box", -1, 1, (2,)), ValueError, r"is Box.*spaces\.Discrete"),
+    ("yes/no actions", lambda m: policy(m, "MultiBinary", 3), ValueError, r"MultiDiscrete\(\[2\] \* n\)"),
+    ("a table of actions", lambda m: policy(m, "MultiDiscrete", [[2, 3], [4, 5]]), ValueError, "with one axis"),
+    ("actions numbered from 1", lambda m: policy(m, "Discrete", 4, None, 1), ValueError, "without `start`"),
+    ("a dictionary", lambda m: policy(m, seen=space("Dict", a=space("Discrete", 2))), ValueError, "MultiInputPolicy"),
+    ("a tree of another size", lambda m: policy(m, tree=5), ValueError, "over 5 classes, but there are 4 actions"),
+    ("a list as the tree", lambda m: policy(m, tree=[4]), TypeError, r"`tree` is \[4\].*catnat\.balanced\(4\)"),
+    ("one tree for two variables", lambda m: policy(m, "MultiDiscrete", [3, 2], tree=6), TypeError, "`trees` is 6"),
+    ("too few trees", lambda m: policy(m, "MultiDiscrete", [3, 2], tree=[3]), ValueError, r"but there are \(3, 2\)"),
+    ("the tree's activation under SB3's name", lambda m: policy(m, activation_fn="natural"), TypeError, "`activation`"),
+    ("the hidden layers' under ours", lambda m: policy(m, activation=nn.Tanh), TypeError, "`activation`.*'sigmoid'"),
+    ("a policy that has diverged", diverged, ValueError, "learning rate that is too large"),
 ]
 
 # ---- sb3-contrib ----
 
-CONTRIB = "sb3_contrib"
-
 
 def masked(m, masks):
-    env = environment(spaces().Discrete(4), masks=np.array(masks))
-    return trained(CONTRIB, "MaskablePPO", m.MaskableCatnatPolicy, env, steps=2)
+    return m.MaskableCatnatDistribution(4).proba_distribution(torch.zeros(1, 3)).apply_masking(masks)
 
 
-ROWS += [
-    Row(
-        CONTRIB,
-        "the maskable policy for PPO",
-        lambda m: ppo(m.MaskableCatnatPolicy),
-        TypeError,
-        r"use MaskablePPO\(MaskableCatnatPolicy, env\), .*stable_baselines3\.CatnatPolicy",
-    ),
-    Row(
-        CONTRIB,
-        "the maskable policy for DQN",
-        lambda m: trained(SB3, "DQN", m.MaskableCatnatPolicy),
-        AttributeError,
-        "MaskablePPO",
-    ),
-    Row(  # sb3-contrib's own words: nothing of ours runs before
-        CONTRIB,
-        "the other policy for MaskablePPO",
-        lambda m: trained(CONTRIB, "MaskablePPO", importlib.import_module(f"catnat.integrations.{SB3}").CatnatPolicy),
-        ValueError,
-        "must subclass MaskableActorCriticPolicy",
-    ),
-    Row(CONTRIB, "indices as a mask", lambda m: masked(m, [0, 2, 3, 1]), ValueError, "holds 2, .* True or 1"),
-    Row(CONTRIB, "a mask to add to logits", lambda m: masked(m, [0, -np.inf, 0, 0]), ValueError, "masks == 0"),
-    Row(CONTRIB, "a mask with NaN", lambda m: masked(m, [np.nan, 1, 1, 0]), ValueError, "holds nan"),
-    Row(CONTRIB, "a mask of nodes", lambda m: masked(m, [1, 0, 1]), ValueError, "an entry for every action"),
-    Row(CONTRIB, "no valid action", lambda m: masked(m, [False] * 4), ValueError, "at least one"),
+CONTRIB: list[Row] = [
+    ("for PPO", lambda m: agent(m.MaskableCatnatPolicy, "PPO"), TypeError, r"use MaskablePPO\(.*3\.CatnatPolicy"),
+    ("indices as a mask", lambda m: masked(m, [0, 2, 3, 1]), ValueError, "`masks` holds 2, .* True or 1"),
+    ("a mask to add to logits", lambda m: masked(m, [0, -np.inf, 0, 0]), ValueError, "masks == 0"),
+    ("a mask with NaN", lambda m: masked(m, [np.nan, 1, 1, 0]), ValueError, "holds nan"),
+    ("a mask of nodes", lambda m: masked(m, [1, 0, 1]), ValueError, "not over the K - 1 nodes"),
+    ("no valid action", lambda m: masked(m, [False] * 4), ValueError, "at least one"),
 ]
 
 # ---- TorchRL ----
 
 
-def acted(m, network=None, spec=None, *, mask=None, **options):
-    from tensordict import TensorDict
-    from torchrl.data import Categorical
-
-    step = {"observation": torch.zeros(5, 8)} | ({} if mask is None else {"action_mask": torch.as_tensor(mask)})
+def acted(m, network, spec, *, mask=None, **options):
+    """An action of an actor for a spec, given by name and arguments; with a mask for five observations, if any."""
+    step = {"observation": torch.zeros(5, 8)} | ({} if mask is None else {"mask": torch.as_tensor(mask)})
     if mask is not None:
-        options["mask_key"] = "action_mask"
-    actor = m.catnat_actor(
-        nn.Linear(8, 3) if network is None else network, Categorical(4) if spec is None else spec, **options
-    )
-    return actor(TensorDict(step, [5]))
+        options["mask_key"] = "mask"
+    name, *arguments = spec
+    actor = m.catnat_actor(network, getattr(module("torchrl.data"), name)(*arguments), **options)
+    return actor(module("tensordict").TensorDict(step, [5]))
 
 
-def torchrl_spec(name, *args):
-    return getattr(importlib.import_module("torchrl.data"), name)(*args)
-
-
-RL = "torchrl"
-ROWS += [
-    Row(RL, "one score per action", lambda m: acted(m, nn.Linear(8, 4)), ValueError, "make the last layer 3 wide"),
-    Row(RL, "a list as the tree", lambda m: acted(m, tree=[4]), TypeError, r"catnat\.Tree or the number"),
-    Row(RL, "a tree of another size", lambda m: acted(m, tree=catnat.chain(5)), ValueError, r"catnat\.balanced\(4\)"),
-    Row(
-        RL,
-        "a layer for other actions",
-        lambda m: acted(m, ct.CatnatLinear(8, 5)),
-        ValueError,
-        r"CatnatLinear\(in_features, 4\)",
-    ),
-    Row(
-        RL,
-        "another tree than the layer's",
-        lambda m: acted(m, nn.Sequential(nn.Tanh(), ct.CatnatLinear(8, catnat.chain(4))), tree=catnat.balanced(4)),
-        ValueError,
-        "Leave `tree` out",
-    ),
-    Row(
-        RL,
-        "another activation than the layer's",
-        lambda m: acted(m, ct.CatnatLinear(8, 4, "sigmoid"), activation="natural"),
-        ValueError,
-        "Leave `activation` out",
-    ),
-    Row(
-        RL,
-        "softmax as the activation, before any step",
-        lambda m: m.catnat_actor(nn.Linear(8, 3), torchrl_spec("Categorical", 4), activation="softmax"),
-        ValueError,
-        "one of 'natural', 'sigmoid'",
-    ),
-    Row(RL, "indices as a mask", lambda m: acted(m, mask=[[0, 2, 3, -1]] * 5), ValueError, "holds 2, .* True or 1"),
-    Row(
-        RL,
-        "a mask to add to logits",
-        lambda m: acted(m, mask=[[0, -math.inf, 0, 0]] * 5),
-        ValueError,
-        "mask == 0",
-    ),
-    Row(
-        RL,
-        "a mask of another batch",
-        lambda m: acted(m, mask=np.ones((5, 1, 4), bool)),
-        ValueError,
-        "a row of the mask for every row of scores",
-    ),
-    Row(
-        RL,
-        "a network that has diverged",
-        lambda m: acted(m, nn.Sequential(nn.Linear(8, 3), nn.Threshold(math.inf, math.nan))),
-        ValueError,
-        "learning rate that is too large",
-    ),
-    Row(RL, "no valid action", lambda m: acted(m, mask=[[1, 1, 0, 0]] * 4 + [[0] * 4]), ValueError, "at least one"),
-    Row(RL, "a key without a mask", lambda m: acted(m, mask_key="mask"), KeyError, "correct `mask_key`"),
-    Row(
-        RL,
-        "yes/no actions",
-        lambda m: acted(m, spec=torchrl_spec("Binary", 4)),
-        TypeError,
-        "MultiCategorical is needed",
-    ),
-    Row(
-        RL,
-        "gymnasium's space",
-        lambda m: acted(m, spec=spaces().Discrete(4)),
-        TypeError,
-        "`action_spec` of a TorchRL environment",
-    ),
-    Row(
-        RL,
-        "trees of other sizes than the actions",
-        lambda m: acted(m, spec=torchrl_spec("MultiCategorical", [3, 2]), distribution_kwargs={"trees": [4, 1]}),
+FOUR, TWO = ("Categorical", 4), ("MultiCategorical", [3, 2])
+UNEQUAL = torch.tensor([[3, 4], [5, 6]])
+three_scores = nn.Linear(8, 3)
+nans = nn.Sequential(three_scores, nn.Threshold(math.inf, math.nan))
+on_chain = nn.Sequential(nn.Tanh(), ct.CatnatLinear(8, catnat.chain(4)))
+four = functools.partial(acted, network=three_scores, spec=FOUR)
+RL: list[Row] = [
+    ("one score per action", lambda m: acted(m, nn.Linear(8, 4), FOUR), ValueError, "make the last layer 3 wide"),
+    ("a tree of another size", lambda m: four(m, tree=catnat.chain(5)), ValueError, r"catnat\.balanced\(4\)"),
+    ("a layer for others", lambda m: acted(m, ct.CatnatLinear(8, 5), FOUR), ValueError, r"CatnatLinear\(.*, 4\)"),
+    ("another tree", lambda m: acted(m, on_chain, FOUR, tree=4), ValueError, "Leave `tree` out"),
+    ("another activation", lambda m: acted(m, on_chain, FOUR, activation="natural"), ValueError, "Leave `activation`"),
+    ("indices as a mask", lambda m: four(m, mask=[[0, 2, 3, -1]] * 5), ValueError, "holds 2, .* True or 1"),
+    ("a mask of another batch", lambda m: four(m, mask=np.ones((5, 1, 4), bool)), ValueError, "a row of the mask for"),
+    ("no valid action", lambda m: four(m, mask=[[1, 1, 0, 0]] * 4 + [[0] * 4]), ValueError, "at least one"),
+    ("a key without a mask", lambda m: four(m, mask_key="valid"), KeyError, "'valid': correct `mask_key`"),
+    ("a network that has diverged", lambda m: acted(m, nans, FOUR), ValueError, "learning rate that is too large"),
+    ("yes/no actions", lambda m: acted(m, three_scores, ("Binary", 4)), TypeError, "MultiCategorical is needed"),
+    ("one-hot", lambda m: acted(m, three_scores, ("MultiOneHot", [2, 3])), TypeError, "categorical_action_encoding"),
+    ("continuous actions", lambda m: acted(m, three_scores, ("Unbounded", 3)), TypeError, "Categorical, OneHot or"),
+    ("one tree for two", lambda m: acted(m, three_scores, TWO, tree=5), ValueError, r'distribution_kwargs=\{"trees"'),
+    (
+        "other trees",
+        lambda m: acted(m, three_scores, TWO, distribution_kwargs={"trees": [4, 1]}),
         ValueError,
         "one leaf each",
     ),
+    (
+        "unequal rows",
+        lambda m: acted(m, three_scores, ("MultiCategorical", UNEQUAL)),
+        ValueError,
+        r"\[\[3, 4\], \[5, 6\]\]",
+    ),
 ]
 
-# ---- Pyro ----
+# ---- Pyro, NumPyro and optax ----
 
 
-def normal_through(m, width):
-    from pyro import distributions as dist
-
+def drawn_through(m, width):
+    dist = module("pyro.distributions")
     base = dist.Normal(0, 1).expand([width]).to_event(1)
-    return dist.TransformedDistribution(base, m.CatnatTransform(catnat.balanced(4)))
-
-
-PYRO = "pyro"
-ROWS += [
-    Row(
-        PYRO,
-        "one score per class",
-        lambda m: m.Catnat(torch.zeros(4), catnat.balanced(4)),
-        ValueError,
-        "make the last layer 3 wide",
-    ),
-    Row(PYRO, "logits", lambda m: m.Catnat(logits=torch.zeros(4)), TypeError, "scores_from_logits"),
-    Row(
-        PYRO,
-        "0 and 1 as a mask",
-        lambda m: m.Catnat(torch.zeros(3), mask=torch.tensor([1, 0, 1, 1])),
-        TypeError,
-        "boolean mask",
-    ),
-    Row(PYRO, "a guide that has diverged", lambda m: m.Catnat(torch.zeros(3) * math.nan), ValueError, "NaN"),
-    Row(PYRO, "a list as the tree", lambda m: m.CatnatTransform([4]), TypeError, r"catnat\.Tree or the number"),
-    Row(PYRO, "a base with one score per class", lambda m: normal_through(m, 4), ValueError, r"one per node \(K - 1\)"),
-    Row(
-        PYRO,
-        "the inverse of weights",
-        lambda m: m.CatnatTransform(catnat.balanced(4)).inv(torch.ones(4)),
-        ValueError,
-        r"Divide by probs\.sum",
-    ),
-    Row(
-        PYRO,
-        "the inverse of one probability per node",
-        lambda m: m.CatnatTransform(catnat.balanced(4)).inv(torch.ones(3) / 3),
-        ValueError,
-        "One value per class",
-    ),
-]
-
-# ---- NumPyro and optax ----
+    return dist.TransformedDistribution(base, m.CatnatTransform(4)).sample()
 
 
 def zeros(*shape):
-    return importlib.import_module("jax.numpy").zeros(shape)
+    return module("jax.numpy").zeros(shape)
 
 
-def rescaled(m, scores, gradient, *args, **options):
-    optimizer = m.scale_by_fisher(*args, **options)
-    return optimizer.update(gradient, optimizer.init(scores), scores)
+def divergence(m, classes):
+    dist = module("numpyro.distributions")
+    return dist.kl_divergence(m.Catnat(zeros(6)), dist.Categorical(logits=zeros(classes)))
 
 
-NUMPYRO, OPTAX = "numpyro", "optax"
-ROWS += [
-    Row(
-        NUMPYRO,
-        "one score per class",
-        lambda m: m.Catnat(zeros(4), catnat.balanced(4)),
+def rescaled(m, scores, gradient):
+    optimizer = m.scale_by_fisher()
+    return optimizer.update(gradient, optimizer.init(gradient), scores)
+
+
+PYRO: list[Row] = [
+    ("logits", lambda m: m.Catnat(logits=torch.zeros(4)), TypeError, "scores_from_logits"),
+    ("a base with one score per class", lambda m: drawn_through(m, 4), ValueError, "make the last layer 3 wide"),
+]
+NUMPYRO: list[Row] = [
+    ("probabilities", lambda m: m.Catnat(probs=zeros(4)), TypeError, "scores_from_probs"),
+    ("NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "invalid scores"),
+    ("a divergence from other classes", lambda m: divergence(m, 3), ValueError, "7 and 3 classes"),
+]
+OPTAX: list[Row] = [
+    ("damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree or the number"),
+    ("negative damping", lambda m: m.scale_by_fisher(damping=-1.0), ValueError, "`damping`.*at least 0"),
+    ("other gradients", lambda m: rescaled(m, zeros(3), zeros(2, 3)), ValueError, "that the gradients were taken of"),
+    ("no parameters", lambda m: rescaled(m, None, zeros(3)), ValueError, r"`params` is None.*, state, scores\)"),
+]
+
+# ---- flax and equinox ----
+
+
+def nnx_layer(m, **changes):
+    rngs = module("flax").nnx.Rngs
+    return m.CatnatLinear(**{"in_features": 6, "classes": 10, "rngs": rngs(0), **changes})
+
+
+def split(layer):
+    nnx = module("flax").nnx
+    return nnx.split(layer, nnx.Param)
+
+
+def equinox_file(model, ours=None):
+    file = io.BytesIO()
+    (ours or module("equinox")).tree_serialise_leaves(file, model)
+    file.seek(0)
+    return file
+
+
+def plain_layer():
+    return module("catnat.jax").CatnatLinear(3, 4, key=module("jax").random.key(0))
+
+
+def read(m, file):
+    return m.tree_deserialise_leaves(file, plain_layer())
+
+
+FLAX: list[Row] = [
+    ("no rngs", lambda m: m.CatnatLinear(6, 10), TypeError, r"`rngs` is missing.*rngs=nnx.Rngs\(0\)"),
+    ("catnat's name for a bias", lambda m: nnx_layer(m, bias=False), TypeError, "use_bias"),
+    ("a key", lambda m: nnx_layer(m, key=0), TypeError, r"rngs=nnx.Rngs\(params=key\)"),
+    ("a number for rngs", lambda m: nnx_layer(m, rngs=0), TypeError, r"`rngs` is 0, .*rngs=nnx.Rngs\(0\)"),
+    ("a filter without the fingerprint", lambda m: split(nnx_layer(m)), ValueError, r"(?s)fingerprint.*Use `\.\.\.`"),
+]
+EQUINOX: list[Row] = [
+    (
+        "another number of layers",
+        lambda m: read(m, equinox_file([plain_layer()] * 2, m)),
         ValueError,
-        "make the last layer 3 wide",
+        "2 layers of catnat, but `like` has 1",
     ),
-    Row(NUMPYRO, "probabilities", lambda m: m.Catnat(probs=zeros(4)), TypeError, "scores_from_probs"),
-    Row(
-        NUMPYRO,
-        "0 and 1 as a mask",
-        lambda m: m.Catnat(zeros(3), mask=zeros(4).astype("int8")),
-        TypeError,
-        "boolean mask",
-    ),
-    Row(
-        NUMPYRO,
-        "an activation's class",
-        lambda m: m.CatnatTransform(catnat.balanced(4), catnat.natural),
-        TypeError,
-        r"catnat\.natural\(",
-    ),
-    Row(NUMPYRO, "NaN", lambda m: m.Catnat(zeros(3) * math.nan, validate_args=True), ValueError, "scores"),
-    Row(NUMPYRO, "a list", lambda m: m.Catnat([0.0, 0.0, 0.0]), TypeError, r"jnp\.asarray\(scores\)"),
-    Row(NUMPYRO, "a float as the tree", lambda m: m.CatnatTransform(4.0), TypeError, r"catnat\.Tree or the number"),
-    Row(
-        NUMPYRO,
-        "the inverse of weights",
-        lambda m: m.CatnatTransform(catnat.balanced(4)).inv(zeros(4) + 1),
+    (
+        "a file of equinox's own",
+        lambda m: read(m, equinox_file(plain_layer())),
         ValueError,
-        r"Divide by probs\.sum",
+        r"Read it with eqx\.tree_deserialise_leaves",
     ),
-    Row(OPTAX, "damping as the tree", lambda m: m.scale_by_fisher(1e-3), TypeError, r"catnat\.Tree or the number"),
-    Row(OPTAX, "softmax", lambda m: m.scale_by_fisher(activation="softmax"), ValueError, "one of 'natural'"),
-    Row(OPTAX, "negative damping", lambda m: m.scale_by_fisher(damping=-1.0), ValueError, "at least 0"),
-    Row(
-        OPTAX,
-        "gradients of other parameters",
-        lambda m: rescaled(m, zeros(3), zeros(2, 3)),
-        ValueError,
-        "that the gradients were taken of",
-    ),
-    Row(
-        OPTAX,
-        "one score per class",
-        lambda m: rescaled(m, zeros(4), zeros(4), catnat.balanced(4)),
-        ValueError,
-        "not one per class",
-    ),
-    Row(
-        OPTAX,
-        "no parameters",
-        lambda m: m.scale_by_fisher().update(zeros(3), m.scale_by_fisher().init(zeros(3))),
-        ValueError,
-        r"optimizer\.update\(gradients, state, scores\)",
-    ),
+    ("an empty file", lambda m: read(m, io.BytesIO()), ValueError, "does not begin with the names"),
+    ("another file", lambda m: read(m, io.BytesIO(b"no weights at all")), ValueError, "does not begin with the names"),
 ]
 
 # ---- PyTorch Geometric ----
 
-PYG = "torch_geometric"
+PAIRS = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
 
 
-def edges(m, flipped=False):
-    pairs = m.all_pairs(3)
-    return m.EdgeDistribution(torch.zeros(6), pairs.flip(1) if flipped else pairs, 3)
+def edges(m, pairs=PAIRS, scores=None):
+    return m.EdgeDistribution(torch.zeros(pairs.shape[-1]) if scores is None else scores, pairs, 3)
 
 
-ROWS += [
-    Row(PYG, "a float as a number of nodes", lambda m: m.all_pairs(3.0), TypeError, "`num_nodes` is 3.0"),
-    Row(
-        PYG,
-        "a matrix of scores",
-        lambda m: m.EdgeDistribution(torch.zeros(3, 3), m.all_pairs(3), 3),
-        ValueError,
-        "one score for every column of `candidates`",
+def divergence_of_edges(m, p, q):
+    return torch.distributions.kl_divergence(edges(m, p), edges(m, q))
+
+
+TWICE, BOTH_WAYS, LOOP = (torch.tensor(pairs) for pairs in ([[0, 0], [1, 1]], [[0, 1], [1, 0]], [[0, 2], [1, 2]]))
+PYG: list[Row] = [
+    ("a list of pairs", lambda m: m.EdgeSampler(3, [[0, 1], [1, 2]]), TypeError, "`candidates` is a list"),
+    ("pairs as rows", lambda m: m.EdgeSampler(3, PAIRS.t()), ValueError, r"\(4, 2\).*candidates\.t\(\)"),
+    ("float pairs", lambda m: m.EdgeSampler(3, PAIRS.float()), ValueError, "float32.*integers"),
+    ("a matrix of pairs", lambda m: m.EdgeSampler(3, torch.ones(3, 3).bool()), ValueError, r"nonzero\(\)\.t\(\)"),
+    ("a node too many", lambda m: m.EdgeSampler(2, PAIRS), ValueError, r"holds 2, but 2 nodes are numbered 0 \.\. 1"),
+    ("a negative node", lambda m: m.EdgeSampler(3, -PAIRS), ValueError, "holds -1"),
+    ("a pair twice", lambda m: m.EdgeSampler(3, TWICE), ValueError, r"\(0, 1\) more than once"),
+    ("both ways", lambda m: m.EdgeSampler(3, BOTH_WAYS, undirected=True), ValueError, r"\(0, 1\).*keep one direction"),
+    ("a self loop", lambda m: m.EdgeSampler(3, LOOP, undirected=True), ValueError, "joins node 2 to itself"),
+    ("no nodes", lambda m: m.EdgeSampler(0), ValueError, "`num_nodes` is 0"),
+    ("a float of nodes", lambda m: m.all_pairs(3.0), TypeError, "`num_nodes` is 3.0"),
+    ("no graphs", lambda m: m.EdgeSampler(3)(0), ValueError, "`num_graphs` is 0"),
+    ("features for the sampler", lambda m: m.EdgeSampler(3)(torch.zeros(3)), TypeError, r"conv\(graphs\.stack\(x\)"),
+    ("edges of another kind", lambda m: m.EdgeSampler(3)(keep="some"), ValueError, "`keep` is 'some'"),
+    ("a list of scores", lambda m: edges(m, scores=[0.0]), TypeError, "`scores` is a list"),
+    ("integers as scores", lambda m: edges(m, scores=torch.zeros(4).long()), TypeError, "one score per candidate"),
+    ("too few scores", lambda m: edges(m, scores=torch.zeros(3)), ValueError, "3 entries.*there are 4 candidates"),
+    ("logits as probabilities", lambda m: m.edge_scores(torch.tensor([1.5])), ValueError, "scores_from_logits"),
+    ("too few values", lambda m: edges(m).log_prob(torch.zeros(3)), ValueError, r"\(3,\).*\(\.\.\., 4\)"),
+    ("half an edge", lambda m: edges(m).log_prob(torch.full((4,), 0.5)), ValueError, "support"),
+    ("weights as draws", lambda m: edges(m).graphs(torch.tensor([0, 1, 0.5, 0])), ValueError, "0 or 1 is needed"),
+    ("features of others", lambda m: edges(m).draw(2).stack(torch.zeros(4, 3, 8)), ValueError, r"\(2, 3, F\)"),
+    ("features of a part", lambda m: edges(m).draw(2).unstack(torch.zeros(5, 8)), ValueError, r"graphs\.stack\(x\)"),
+    ("another order", lambda m: divergence_of_edges(m, PAIRS, PAIRS.flip(1)), ValueError, "the same `candidates`"),
+    ("a divergence of others", lambda m: divergence_of_edges(m, PAIRS, LOOP), ValueError, "the same `candidates`"),
+    *(
+        (f"edges that start at {p}", lambda m, p=p: m.EdgeSampler(3, initial_probs=p), ValueError, "strictly between")
+        for p in (0.0, 1e-30, math.nan, (2.0, 3.0))
     ),
-    Row(
-        PYG,
-        "integers as scores",
-        lambda m: m.EdgeDistribution(torch.zeros(6, dtype=torch.long), m.all_pairs(3), 3),
-        TypeError,
-        "one score per candidate",
-    ),
-    Row(
-        PYG,
-        "pairs as rows",
-        lambda m: m.EdgeDistribution(torch.zeros(6), m.all_pairs(3).t(), 3),
-        ValueError,
-        r"candidates\.t\(\)",
-    ),
-    Row(PYG, "logits as probabilities", lambda m: m.edge_scores(torch.tensor([1.5])), ValueError, "torch.sigmoid"),
-    Row(
-        PYG,
-        "features for the sampler",
-        lambda m: m.EdgeSampler(3)(torch.zeros(3, 8)),
-        TypeError,
-        r"conv\(graphs\.stack\(x\)",
-    ),
-    Row(
-        PYG,
-        "weights as draws",
-        lambda m: edges(m).graphs(torch.tensor([0, 1, 0.5, 0, 0, 0])),
-        ValueError,
-        "0 or 1 is needed",
-    ),
-    Row(
-        PYG,
-        "features of other graphs",
-        lambda m: edges(m).draw(2).stack(torch.zeros(4, 3, 8)),
-        ValueError,
-        r"\(2, 3, F\)",
-    ),
-    Row(
-        PYG,
-        "features of some nodes",
-        lambda m: edges(m).draw(2).unstack(torch.zeros(5, 8)),
-        ValueError,
-        r"graphs\.stack\(x\)",
-    ),
-    Row(
-        PYG,
-        "candidates in another order",
-        lambda m: torch.distributions.kl_divergence(edges(m), edges(m, flipped=True)),
-        ValueError,
-        "the same `candidates`",
-    ),
-    Row(
-        PYG,
-        "three numbers as a range",
-        lambda m: m.EdgeSampler(3, initial_probs=(0.1, 0.2, 0.3)),
-        ValueError,
-        r"range \(low, high\)",
-    ),
+    ("three numbers", lambda m: m.EdgeSampler(3, initial_probs=(0.1, 0.2, 0.3)), ValueError, "of the 6"),
 ]
 
 # ---- checkpoints ----
 
-CHECKPOINTS = "checkpoints"
-
 
 def converted(m, linear=None, inputs=None, *args, **options):
-    if inputs is None:
-        inputs = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(100, 8, generator=generator) if inputs is None else inputs
     return m.from_softmax(nn.Linear(8, 4) if linear is None else linear, inputs, *args, **options)
 
 
-ROWS += [
-    Row(
-        CHECKPOINTS, "a layer on a tree", lambda m: converted(m, ct.CatnatLinear(8, 4)), TypeError, "nothing to convert"
-    ),
-    Row(
-        CHECKPOINTS,
-        "a whole model",
-        lambda m: converted(m, nn.Sequential(nn.Linear(8, 4))),
-        TypeError,
-        r"last torch\.nn\.Linear",
-    ),
-    Row(
-        CHECKPOINTS,
-        "inputs of the model",
-        lambda m: converted(m, None, torch.zeros(100, 28)),
-        ValueError,
-        "what goes into this layer",
-    ),
-    Row(
-        CHECKPOINTS,
-        "one input again and again",
-        lambda m: converted(m, None, torch.ones(1, 8).expand(100, 8)),
-        ValueError,
-        "features of different data",
-    ),
-    Row(
-        CHECKPOINTS,
-        "a tree over the nodes",
-        lambda m: converted(m, None, None, catnat.balanced(3)),
-        ValueError,
-        "a tree over 4 classes",
-    ),
-    Row(
-        CHECKPOINTS,
-        "the activation in place of the tree",
-        lambda m: converted(m, None, None, "sigmoid"),
-        TypeError,
-        r"catnat\.balanced\(4\)",
-    ),
-    Row(CHECKPOINTS, "half a step", lambda m: converted(m, steps=1.5), ValueError, "an integer is needed"),
+CHECKPOINTS: list[Row] = [
+    ("a layer on a tree", lambda m: converted(m, ct.CatnatLinear(8, 4)), TypeError, "nothing to convert"),
+    ("a whole model", lambda m: converted(m, nn.Sequential(nn.Linear(8, 4))), TypeError, r"last torch\.nn\.Linear"),
+    ("one output", lambda m: converted(m, nn.Linear(8, 1)), ValueError, "1 outputs"),
+    ("weights alone", lambda m: m.from_softmax(nn.Linear(8, 4), None), TypeError, "run the model on some data"),
+    ("inputs of the model", lambda m: converted(m, None, torch.zeros(100, 28)), ValueError, "goes into this layer"),
+    ("few inputs", lambda m: converted(m, None, torch.zeros(9, 8)), ValueError, "9 rows, of which 2 are held out"),
+    ("one input", lambda m: converted(m, None, torch.ones(1, 8).expand(100, 8)), ValueError, "of different data"),
+    ("infinite inputs", lambda m: converted(m, None, torch.full((100, 8), torch.inf)), ValueError, "finite features"),
+    ("a tree over the nodes", lambda m: converted(m, None, None, 3), ValueError, "the tree has 3 classes"),
+    ("an activation as the tree", lambda m: converted(m, None, None, "sigmoid"), TypeError, r"catnat\.balanced\(4\)"),
+    ("too few labels", lambda m: converted(m, labels=torch.zeros(99).long()), ValueError, r"`labels`.*\(100,\)"),
+    ("float labels", lambda m: converted(m, labels=torch.zeros(100)), ValueError, "`labels` must be an integer tensor"),
+    ("half a step", lambda m: converted(m, steps=1.5), ValueError, "`steps` is 1.5"),
 ]
+
+ROWS = {
+    "stable_baselines3": SB3,
+    "sb3_contrib": CONTRIB,
+    "torchrl": RL,
+    "pyro": PYRO,
+    "numpyro": NUMPYRO,
+    "optax": OPTAX,
+    "flax": FLAX,
+    "equinox": EQUINOX,
+    "torch_geometric": PYG,
+    "checkpoints": CHECKPOINTS,
+}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of the libraries, on their way there
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.adapter}: {row.what}")
-def test_mistake_is_an_error_that_names_the_fix(row, monkeypatch):
-    pytest.importorskip(LIBRARIES.get(row.adapter, row.adapter))
-    adapter = importlib.import_module(f"catnat.integrations.{row.adapter}")
+@pytest.mark.parametrize(
+    ("adapter", "call", "error", "text"),
+    [pytest.param(adapter, *row[1:], id=f"{adapter}: {row[0]}") for adapter, rows in ROWS.items() for row in rows],
+)
+def test_mistake_is_an_error_that_names_the_fix(adapter, call, error, text, monkeypatch):
+    pytest.importorskip(LIBRARIES.get(adapter, adapter))
     # To import TorchRL turns torch's validation off: so it is for its users, whatever other rows have imported.
-    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", row.adapter != RL)
-    with pytest.raises(row.error, match=row.fix):
-        row.do(adapter)
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", adapter != "torchrl")
+    used = module(f"catnat.integrations.{adapter}")
+    with pytest.raises(error, match=text):
+        call(used)
+
+
+def test_without_its_library_an_adapter_says_which_extra_to_install():
+    """All but that for PyTorch Geometric, which imports nothing of it."""
+    libraries = ["stable_baselines3", "sb3_contrib", "torchrl", "pyro", "numpyro", "optax", "flax", "equinox"]
+    code = """
+import importlib, sys
+sys.modules["torch_geometric"] = None
+import catnat.integrations.torch_geometric
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+    try:
+        importlib.import_module(f"catnat.integrations.{name}")
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, *libraries], capture_output=True, text=True, check=True)
+    extras = ["sb3", "sb3", *libraries[2:]]
+    assert [line.partition('"catnat')[2] for line in done.stdout.splitlines()] == [f'[{name}]".' for name in extras]

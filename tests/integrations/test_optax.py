@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,38 +93,3 @@ def test_half_precision(dtype):
         got, _ = optimizer.update(given, optimizer.init(scores), scores)
         assert got.dtype == given.dtype
         np.testing.assert_allclose(np.asarray(got, np.float32), wanted, rtol=0.01)
-
-
-def test_natural_gradient_descent_finds_the_target():
-    """On a free table of scores, from the prior to a given distribution, in a few equal steps."""
-    target = jnp.array([0.1, 0.2, 0.3, 0.15, 0.25])
-    optimizer = optax.chain(scale_by_fisher(), optax.scale(-0.5))
-    scores = jnp.zeros(4)
-    state = optimizer.init(scores)
-
-    @jax.jit
-    def step(scores, state):
-        gradient = jax.grad(lambda s: cj.cross_entropy(s, target))(scores)
-        updates, state = optimizer.update(gradient, state, scores)
-        return optax.apply_updates(scores, updates), state
-
-    for _ in range(30):
-        scores, state = step(scores, state)
-    np.testing.assert_allclose(cj.catnat(scores), target, atol=1e-5)
-
-
-def test_errors():
-    with pytest.raises(TypeError, match="`tree` is 'a tree'"):
-        scale_by_fisher("a tree")
-    with pytest.raises(ValueError, match="`damping`"):
-        scale_by_fisher(damping=-1.0)
-    optimizer = scale_by_fisher()
-    with pytest.raises(ValueError, match="`params` is None"):
-        optimizer.update(jnp.ones(3), optimizer.init(jnp.ones(3)))
-
-
-def test_missing_optax_says_which_extra_to_install():
-    code = "import sys; sys.modules['optax'] = None; import catnat.integrations.optax"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "catnat[optax]" in done.stderr.strip().splitlines()[-1]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import gymnasium
 import numpy as np
-import oracle
 import pytest
 import torch
+from integrations.policies import FOREST, TREES, probabilities, scores_for, sizes
 
-import catnat
 import catnat.torch as ct
 
 pytest.importorskip("sb3_contrib", minversion="2.7")
@@ -31,12 +27,8 @@ from catnat.integrations.sb3_contrib import (
     MaskableMultiCatnatDistribution,
 )
 
-WEIGHTS = [5.0, 3.0, 2.0, 1.0, 1.0, 2.0]
-TREE = catnat.huffman(WEIGHTS)
-FOREST = catnat.Forest([3, catnat.chain(4), 2])
-TREES = {"discrete": TREE, "multi": FOREST}
 ENVS = {
-    "discrete": lambda: InvalidActionEnvDiscrete(dim=6, n_invalid_actions=3),
+    "discrete": lambda: InvalidActionEnvDiscrete(dim=5, n_invalid_actions=2),
     "multi": lambda: InvalidActionEnvMultiDiscrete(dims=list(FOREST.sizes), n_invalid_actions=3),
 }
 
@@ -46,36 +38,13 @@ def kind(request):
     return request.param
 
 
-def sizes_of(kind):
-    return [6] if kind == "discrete" else list(FOREST.sizes)
-
-
 def random_masks(kind, rows, seed=0):
     """About half of the actions, and at least one of every variable."""
     generator = np.random.default_rng(seed)
-    parts = [generator.random((rows, size)) < 0.5 for size in sizes_of(kind)]
+    parts = [generator.random((rows, size)) < 0.5 for size in sizes(kind)]
     for part in parts:
         part[np.arange(rows), generator.integers(part.shape[1], size=rows)] = True
     return np.concatenate(parts, -1)
-
-
-def scores_for(kind, rows, seed=0):
-    return torch.as_tensor(np.random.default_rng(seed).normal(size=(rows, TREES[kind].num_nodes)))
-
-
-def probabilities(kind, scores, masks):
-    """Of all classes, those of several variables concatenated: the oracle's, divided by their sum over valid ones."""
-    single = kind == "discrete"
-    trees, weights = ([TREE], [WEIGHTS]) if single else (FOREST.trees, [[1.0] * size for size in FOREST.sizes])
-    nodes, classes = (np.cumsum(list(each))[:-1] for each in ((tree.num_nodes for tree in trees), sizes_of(kind)))
-    columns = []
-    for tree, prior, part, mask in zip(
-        trees, weights, np.split(scores.numpy(), nodes, -1), np.split(masks, classes, -1), strict=True
-    ):
-        model = oracle.Model(oracle.from_ids(tree.child_ids), prior, oracle.Natural())
-        left = np.stack([model.probs(row) for row in part]) * mask
-        columns.append(left / left.sum(-1, keepdims=True))
-    return np.concatenate(columns, -1)
 
 
 def distribution(kind):
@@ -86,7 +55,7 @@ def distribution(kind):
 def own(kind):
     """sb3-contrib's distribution of the same actions."""
     if kind == "discrete":
-        return theirs.MaskableCategoricalDistribution(6)
+        return theirs.MaskableCategoricalDistribution(5)
     return theirs.MaskableMultiCategoricalDistribution(list(FOREST.sizes))
 
 
@@ -103,7 +72,7 @@ def model_for(kind, envs=1, **options):
 def test_they_are_contribs_with_the_trees_probabilities(kind):
     rows = 20
     scores, masks = scores_for(kind, rows), random_masks(kind, rows)
-    probs = probabilities(kind, scores, masks)
+    probs = probabilities(kind, "natural", scores, masks)
     reference = own(kind).proba_distribution(torch.as_tensor(probs).clamp(min=1e-30).log())
     reference.apply_masking(masks)
     mine = distribution(kind).proba_distribution(scores)
@@ -132,13 +101,6 @@ def test_forms_of_masks(kind, form):
     assert torch.equal(mine.catnat.mask, torch.as_tensor(masks))
 
 
-@pytest.mark.parametrize("given", [[0, 2, 1, 1, 1], [0.0, -np.inf, 0.0, 0.0, 0.0], [0.5, 1, 1, 1, 1], [-1, 1, 1, 1, 1]])
-def test_other_numbers_are_no_mask(given):
-    mine = MaskableCatnatDistribution(catnat.balanced(5)).proba_distribution(torch.zeros(1, 4))
-    with pytest.raises(ValueError, match=r"`masks` holds .* True or 1"):
-        mine.apply_masking(given)
-
-
 def test_masks_come_and_go(kind):
     scores = scores_for(kind, 4)
     free = distribution(kind).proba_distribution(scores).catnat.probs
@@ -151,18 +113,6 @@ def test_masks_come_and_go(kind):
     assert torch.equal(mine.catnat.probs, free)
     mine.apply_masking(first)
     assert torch.equal(mine.proba_distribution(scores).catnat.probs, free)  # new scores have no mask
-
-
-def test_masked_actions_are_never_drawn(kind):
-    """Also where the network would take them with probability 1."""
-    torch.manual_seed(0)
-    masks = random_masks(kind, 2000)
-    mine = distribution(kind).proba_distribution(20 * scores_for(kind, 2000))
-    mine.apply_masking(masks)
-    starts = np.cumsum([0, *sizes_of(kind)[:-1]])
-    for actions in (mine.sample(), mine.mode()):
-        places = actions.reshape(2000, -1).numpy() + starts
-        assert np.take_along_axis(masks, places, -1).all()
 
 
 # ---- MaskablePPO ----
@@ -251,25 +201,3 @@ def test_save_and_load(kind, tmp_path):
         assert type(policy) is MaskableCatnatPolicy
         assert (policy.tree, policy.activation) == (TREES[kind], ct.sigmoid())
         assert torch.equal(policy.get_distribution(obs, masks).catnat.probs, expected)
-
-
-# ---- errors ----
-
-
-def test_errors(kind):
-    mine = distribution(kind).proba_distribution(scores_for(kind, 3))
-    with pytest.raises(ValueError, match=r"`masks` has shape \(2, 5\), but \(3, "):
-        mine.apply_masking(np.ones((2, 5), bool))
-    nothing = random_masks(kind, 3)
-    nothing[1] = False
-    with pytest.raises(ValueError, match="valid"):
-        mine.apply_masking(nothing)
-    with pytest.raises(ValueError, match=r"`action_space` is Box.*spaces\.Discrete"):
-        MaskableCatnatPolicy(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)), lambda _: 1e-3)
-
-
-def test_missing_library_says_which_extra_to_install():
-    code = "import sys; sys.modules['sb3_contrib'] = None; import catnat.integrations.sb3_contrib"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "catnat[sb3]" in done.stderr.strip().splitlines()[-1]

@@ -54,18 +54,9 @@ def fast():
 # ---- scikit-learn's own checks ----
 
 
-LINEAR = [TreeClassifier(LogisticRegression(), tree=tree) for tree in ("centroids", "huffman", "balanced")]
-
-
-@parametrize_with_checks([TreeClassifier(HistGradientBoostingClassifier(max_iter=5)), *LINEAR])
+@parametrize_with_checks([TreeClassifier(HistGradientBoostingClassifier(max_iter=5)), TreeClassifier(fast())])
 def test_passes_the_checks_of_estimators(estimator, check):
     check(estimator)
-
-
-def test_log_likelihood_takes_a_label_for_every_row():
-    X, y = np.arange(6.0)[:, None], np.arange(6) % 3
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        TreeClassifier(LogisticRegression()).fit(X, y).log_likelihood(X, y[:2])
 
 
 # ---- probabilities ----
@@ -125,30 +116,6 @@ def test_rows_of_nodes_leave_out_labels_at_or_above_the_node(members):
         assert (np.diff(found) > 0).all()
 
 
-@pytest.mark.parametrize("k", [1, 3, 7])
-def test_top_k_is_brute_force(k):
-    X, y = animals()
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    labels, probs = classifier.top_k(X, k)
-    everything = classifier.predict_proba(X)
-    order = np.argsort(-everything, axis=1, kind="stable")[:, :k]
-    assert (labels == classifier.classes_[order]).all()
-    np.testing.assert_allclose(probs, np.take_along_axis(everything, order, 1), rtol=1e-14)
-
-
-def test_predictions_by_blocks_are_the_same(monkeypatch):
-    X, y = animals()
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-
-    def predictions():
-        return classifier.predict(X), classifier.top_k(X, 2)[1], classifier.predict_group(X), classifier.group_proba(X)
-
-    at_once = predictions()
-    monkeypatch.setattr("catnat.sklearn._tree_classifier._NUMBERS", 100)
-    for whole, blocks in zip(at_once, predictions(), strict=True):
-        np.testing.assert_array_equal(whole, blocks)
-
-
 def test_certain_nodes_have_finite_logarithms():
     X, y = animals()
     classifier = TreeClassifier(DecisionTreeClassifier(random_state=0)).fit(X, y)
@@ -160,37 +127,14 @@ def test_certain_nodes_have_finite_logarithms():
 # ---- groups ----
 
 
-def test_group_probabilities_are_sums_over_their_members():
+@pytest.mark.parametrize(("confidence", "least_level"), [(0.51, 0), (0.9, 0), (1.0, 0), (0.99, 1)])
+def test_groups_are_those_of_the_taxonomy(confidence, least_level):
     X, y = animals()
     classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
     probs = classifier.predict_proba(X)
-    groups = classifier.group_proba(X)
-    assert classifier.groups_ == TAXONOMY.groups
-    for column, group in enumerate(classifier.groups_):
-        members = np.isin(classifier.classes_, TAXONOMY.members(group))
-        np.testing.assert_allclose(groups[:, column], probs[:, members].sum(1), rtol=1e-12)
-
-
-@pytest.mark.parametrize("confidence", [0.51, 0.9, 0.999, 1.0])
-def test_predict_group_is_the_deepest_that_is_probable_enough(confidence):
-    X, y = animals()
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    known = dict(zip(classifier.classes_, classifier.predict_proba(X).T, strict=True))
-    known |= dict(zip(classifier.groups_, classifier.group_proba(X).T, strict=True))
-    found = classifier.predict_group(X, confidence)
-    for i, name in enumerate(found):
-        enough = [one for one in known if known[one][i] >= confidence]
-        assert name == max(enough, key=lambda one: len(TAXONOMY.path(one)), default=None)
-    assert len(set(found)) > 1 or confidence == 1
-
-
-def test_a_partial_label_has_the_likelihood_of_its_group():
-    X, y = animals()
-    y = with_groups(y)
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    probs = classifier.predict_proba(X)
-    sums = [row[np.isin(classifier.classes_, TAXONOMY.members(name))].sum() for row, name in zip(probs, y, strict=True)]
-    np.testing.assert_allclose(classifier.log_likelihood(X, y), np.log(sums), rtol=1e-10, atol=1e-12)
+    found = classifier.predict_group(X, confidence, least_level=least_level)
+    assert (found == back_off(TAXONOMY, probs, confidence, least_level=least_level)).all()
+    assert (None in found) == (least_level == 0)
 
 
 def test_partial_labels_help_the_nodes_above_and_leave_those_below_alone():
@@ -214,11 +158,9 @@ def test_a_node_with_one_branch_in_the_data_keeps_the_prior():
     logs = classifier.predict_log_proba(X)
     assert np.isfinite(logs).all()
     # No dog was seen: one row, divided by the prior, says how probable a dog is among mammals.
-    dog = list(TAXONOMY.groups).index("dog")
-    mammal = list(TAXONOMY.groups).index("mammal")
-    groups = classifier.group_proba(X)
+    groups = TAXONOMY.group_probs(classifier.predict_proba(X))
     cats = int(np.isin(y[seen], ["lion", "tiger"]).sum())
-    np.testing.assert_allclose(groups[:, dog] / groups[:, mammal], (2 / 5) / (cats + 1), rtol=1e-9)
+    np.testing.assert_allclose(groups["dog"] / groups["mammal"], (2 / 5) / (cats + 1), rtol=1e-9)
     fox, wolf = (logs[:, list(classifier.classes_).index(name)] for name in ("fox", "wolf"))
     np.testing.assert_allclose(fox, wolf, rtol=1e-12)
 
@@ -239,7 +181,7 @@ def test_members_by_one_multiclass_classifier_are_those_of_each_group():
     few = TreeClassifier(fast(), tree=TAXONOMY, members="multiclass").fit(X[y != "lynx"], y[y != "lynx"])
     probs = few.predict_proba(X)
     np.testing.assert_allclose(probs.sum(1), 1, atol=1e-12)
-    of_cats = few.group_proba(X)[:, list(few.groups_).index("cat")]
+    of_cats = TAXONOMY.group_probs(probs)["cat"]
     count = np.isin(y, ["lion", "tiger"]).sum()
     np.testing.assert_allclose(probs[:, list(NAMES).index("lynx")] / of_cats, 1 / 3 / (count + 1), rtol=1e-9)
 
@@ -290,32 +232,8 @@ def test_cross_validation_with_groups_and_classes_that_a_fold_lacks():
     assert (accuracy > 0.5).all()
     assert ((losses > -1.3) & (losses < 0)).all()
     classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    assert log_loss_scorer(TAXONOMY)(classifier, X, y) == pytest.approx(classifier.log_likelihood(X, y).mean())
-
-
-def test_an_answer_at_the_top_level_at_least():
-    X, y = animals()
-    classifier = TreeClassifier(fast(), tree=TAXONOMY).fit(X, y)
-    assert None in classifier.predict_group(X, 0.99)
-    answers = classifier.predict_group(X, 0.99, least_level=1)
-    assert set(answers) <= set(TAXONOMY.labels)
-
-
-def test_a_calibrator_that_takes_groups_for_classes_is_found_out():
-    X, y = animals()
-    labels = np.where(np.arange(len(y)) % 2 == 0, y, [TAXONOMY.path(name)[0] for name in y])
-    calibrated = CalibratedClassifierCV(TreeClassifier(fast(), tree=TAXONOMY), cv=2).fit(X, labels)
-    with pytest.raises(ValueError, match="is a group of this taxonomy"):
-        TAXONOMY.align(calibrated.predict_proba(X), calibrated.classes_)
-
-
-def test_a_calibrator_around_the_tree_keeps_the_answers_that_are_groups():
-    X, y = animals()
-    calibrated = CalibratedClassifierCV(TreeClassifier(fast(), tree=TAXONOMY), cv=2).fit(X, y)
-    answers = back_off(TAXONOMY, TAXONOMY.align(calibrated.predict_proba(X), calibrated.classes_), 0.9)
-    right = [name is None or name in TAXONOMY.path(label) for name, label in zip(answers, y, strict=True)]
-    assert np.mean(right) > 0.9
-    assert {"dog", "cat", "mammal"} <= set(answers)
+    likelihood = TAXONOMY.label_probs(classifier.predict_proba(X))[np.arange(len(y)), TAXONOMY.index(y)]
+    assert log_loss_scorer(TAXONOMY)(classifier, X, y) == pytest.approx(np.log(likelihood).mean())
 
 
 # ---- what scikit-learn's users bring ----
@@ -367,12 +285,6 @@ def test_two_jobs_find_the_same():
     np.testing.assert_array_equal(one, two)
 
 
-def test_calibrated_classifiers_will_do():
-    X, y = load_iris(return_X_y=True)
-    classifier = TreeClassifier(CalibratedClassifierCV(LinearSVC(), cv=3)).fit(X, y)
-    assert classifier.score(X, y) > 0.9
-
-
 @pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
 def test_boosters_as_they_are(library):
     module = pytest.importorskip(library)
@@ -390,7 +302,18 @@ def test_boosters_as_they_are(library):
     np.testing.assert_array_equal(joblib.load(file).predict_proba(X), classifier.predict_proba(X))
 
 
+def test_calibrated_classifiers_will_do():
+    X, y = load_iris(return_X_y=True)
+    assert TreeClassifier(CalibratedClassifierCV(LinearSVC(), cv=3)).fit(X, y).score(X, y) > 0.9
+
+
 # ---- errors ----
+
+
+def call(method, *arguments, tree=TAXONOMY, members="centroids"):
+    """A call of a fitted classifier, with the rows before its arguments."""
+    X, y = animals()
+    return lambda: getattr(TreeClassifier(fast(), tree=tree, members=members).fit(X, y), method)(X, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -403,29 +326,17 @@ def test_boosters_as_they_are(library):
         ({"tree": catnat.Taxonomy.from_paths([("a",), ("b",)])}, ValueError, "no labels for scikit-learn"),
         ({"tree": TAXONOMY, "members": "some"}, ValueError, "`members` is 'some'"),
         ({"estimator": LinearSVC()}, TypeError, "has no predict_proba"),
+        (call("predict_group", tree="huffman"), AttributeError, "Only a taxonomy has groups"),
+        (call("predict_group", 1.5), ValueError, r"`threshold` is 1\.5"),
+        (call("tree_", members="multiclass"), AttributeError, "there is no binary tree"),
     ],
 )
-def test_wrong_arguments(options, error, text):
+def test_mistakes(options, error, text):
     with pytest.raises(error, match=text):
-        TreeClassifier(**options).fit(*animals())
+        options() if callable(options) else TreeClassifier(**options).fit(*animals())
 
 
-def test_wrong_calls():
+def test_weights_that_the_estimator_does_not_take():
     X, y = animals()
-    classifier = TreeClassifier(fast()).fit(X, y)
-    with pytest.raises(ValueError, match=r"1 \.\. 7 classes"):
-        classifier.top_k(X, 8)
-    with pytest.raises(TypeError, match="k must be an instance"):
-        classifier.top_k(X, 2.0)
-    with pytest.raises(AttributeError, match="Only a taxonomy has groups"):
-        classifier.predict_group(X)
-    with pytest.raises(AttributeError, match="Only a taxonomy has groups"):
-        classifier.group_proba(X)
-    with pytest.raises(ValueError, match=r"`threshold` is 1\.5"):
-        TreeClassifier(fast(), tree=TAXONOMY).fit(X, y).predict_group(X, 1.5)
-    with pytest.raises(AttributeError, match="no tree of binary decisions"):
-        TreeClassifier(fast(), tree=TAXONOMY, members="multiclass").fit(X, y).tree_  # noqa: B018
-    with pytest.raises(ValueError, match="label 'whale'"):
-        classifier.log_likelihood(X[:1], ["whale"])
     with pytest.raises(ValueError, match="does not take it"):
         TreeClassifier(make_pipeline(StandardScaler(), GaussianNB())).fit(X, y, np.ones(len(y)))

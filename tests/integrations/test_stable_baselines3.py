@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
-import oracle
 import pytest
-import scipy.stats
 import torch
+from integrations.policies import ACTIVATIONS, FOREST, TREES, probabilities, scores_for
 
 import catnat
 import catnat.torch as ct
@@ -31,12 +27,7 @@ from catnat.integrations.stable_baselines3 import (
     MultiCatnatDistribution,
 )
 
-WEIGHTS = [5.0, 3.0, 2.0, 1.0, 1.0]
-TREE = catnat.huffman(WEIGHTS)
-FOREST = catnat.Forest([3, catnat.chain(4), 2])
-ACTIVATIONS = {"natural": oracle.Natural(), "sigmoid": oracle.Sigmoid()}
 SPACES = {"discrete": spaces.Discrete(5), "multi": spaces.MultiDiscrete(FOREST.sizes)}
-TREES = {"discrete": TREE, "multi": FOREST}
 
 
 @pytest.fixture(params=SPACES)
@@ -49,28 +40,11 @@ def activation(request):
     return request.param
 
 
-def scores_for(kind, rows=6, seed=0):
-    return torch.as_tensor(np.random.default_rng(seed).normal(size=(rows, TREES[kind].num_nodes)), dtype=torch.float64)
-
-
-def probabilities(kind, activation, scores):
-    """Of every class of every variable, by the oracle's loops: (rows, classes) for each variable."""
-    single = kind == "discrete"
-    trees, weights = ([TREE], [WEIGHTS]) if single else (FOREST.trees, [[1.0] * size for size in FOREST.sizes])
-    parts = scores.detach().numpy().astype(np.float64)
-    parts = np.split(parts, np.cumsum([tree.num_nodes for tree in trees])[:-1], -1)
-    models = [
-        oracle.Model(oracle.from_ids(tree.child_ids), prior, ACTIVATIONS[activation])
-        for tree, prior in zip(trees, weights, strict=True)
-    ]
-    return [np.stack([model.probs(row) for row in part]) for model, part in zip(models, parts, strict=True)]
-
-
 def ours_and_theirs(kind, activation, scores):
     """Our distribution, and SB3's own one of the probabilities that the oracle finds."""
-    logits = torch.as_tensor(np.concatenate(probabilities(kind, activation, scores), -1)).log()
+    logits = torch.as_tensor(probabilities(kind, activation, scores)).log()
     if kind == "discrete":
-        mine, reference = CatnatDistribution(TREE, activation), theirs.CategoricalDistribution(5)
+        mine, reference = CatnatDistribution(TREES[kind], activation), theirs.CategoricalDistribution(5)
     else:
         mine = MultiCatnatDistribution(FOREST, activation)
         reference = theirs.MultiCategoricalDistribution(list(FOREST.sizes))
@@ -102,25 +76,15 @@ def test_they_are_sb3s_with_the_trees_probabilities(kind, activation):
     torch.testing.assert_close(mine.entropy(), reference.entropy())
     assert torch.equal(mine.mode(), reference.mode())
     assert torch.equal(mine.get_actions(deterministic=True), reference.mode())
-    assert mine.sample().shape == actions.shape
-    assert mine.sample().dtype == actions.dtype
+    assert (mine.sample().shape, mine.sample().dtype) == (actions.shape, actions.dtype)
+    drawn, log_prob = mine.log_prob_from_params(mine.catnat.scores)
+    torch.testing.assert_close(log_prob, mine.log_prob(drawn))
 
 
 def test_divergence_is_sb3s(kind, activation):
     """Between two of ours as between two of theirs; a list of one is enough for SB3's sum over variables."""
     (p, p_reference), (q, q_reference) = (ours_and_theirs(kind, activation, scores_for(kind, seed=s)) for s in (1, 2))
     torch.testing.assert_close(theirs.kl_divergence(p, q), theirs.kl_divergence(p_reference, q_reference))
-
-
-def test_draws(kind, activation):
-    """Frequencies by a chi-square test that raises a false alarm once in a million."""
-    torch.manual_seed(0)
-    scores = scores_for(kind, rows=1)
-    mine, _ = ours_and_theirs(kind, activation, scores)
-    drawn = mine.proba_distribution(scores.expand(20_000, -1)).sample().reshape(20_000, -1).numpy()
-    for column, (p,) in zip(drawn.T, probabilities(kind, activation, scores), strict=True):
-        found = np.bincount(column, minlength=p.size)
-        assert scipy.stats.chisquare(found, p / p.sum() * column.size).pvalue > 1e-6
 
 
 def test_the_last_layer_makes_logits(kind, activation):
@@ -130,27 +94,6 @@ def test_the_last_layer_makes_logits(kind, activation):
     held = mine.proba_distribution(layer.scores(features)).catnat
     torch.testing.assert_close(layer(features), held.logits)
     assert layer.out_features == TREES[kind].num_classes
-
-
-def test_extreme_scores_are_harmless(kind, activation):
-    """Finite values and gradients where the network has gone far out of the natural activation's band."""
-    scores = (1e4 * scores_for(kind)).float().requires_grad_()
-    cls = CatnatDistribution if kind == "discrete" else MultiCatnatDistribution
-    mine = cls(TREES[kind], activation).proba_distribution(scores)
-    other = mine.mode().flip(0)
-    assert (mine.entropy().abs() < 1e-4).all()
-    (mine.log_prob(other) + mine.entropy()).sum().backward()
-    assert mine.log_prob(other).isfinite().all()
-    assert scores.grad.isfinite().all()
-
-
-def test_from_parameters(kind):
-    mine, _ = ours_and_theirs(kind, "natural", scores_for(kind))
-    other = scores_for(kind, seed=3)
-    actions, log_prob = mine.log_prob_from_params(other)
-    again, _ = ours_and_theirs(kind, "natural", other)
-    torch.testing.assert_close(log_prob, again.log_prob(actions))
-    assert torch.equal(mine.actions_from_params(other, deterministic=True), again.mode())
 
 
 # ---- policies ----
@@ -185,7 +128,7 @@ def test_it_starts_at_the_prior(kind):
     model = ppo(CatnatPolicy, env_of(kind), policy_kwargs={"tree": TREES[kind]})
     obs, _ = model.policy.obs_to_tensor(model.get_env().reset())
     probs = model.policy.get_distribution(obs).catnat.probs
-    trees = [TREE] if kind == "discrete" else FOREST.trees
+    trees = [TREES[kind]] if kind == "discrete" else FOREST.trees
     np.testing.assert_allclose(probs[0].detach(), np.concatenate([tree.prior for tree in trees]), atol=0.01)
 
 
@@ -241,7 +184,7 @@ def test_trpo_makes_a_step_of_the_given_divergence(kind, activation):
     old = distributions()
     model.train()
     new = distributions()
-    divergence = sum((p * np.log(p / q)).sum(-1) for p, q in zip(new, old, strict=True)).mean()
+    divergence = (new * np.log(new / old)).sum(-1).mean()
     assert model.logger.name_to_value["train/is_line_search_success"] == 1
     np.testing.assert_allclose(model.logger.name_to_value["train/kl_divergence_loss"], divergence, rtol=1e-3)
     assert 0.002 < divergence < 0.01
@@ -276,29 +219,6 @@ def test_save_and_load(kind, options, tmp_path):
     assert torch.equal(parameters(model), parameters(loaded))
 
 
-# ---- errors ----
-
-
-@pytest.mark.parametrize(
-    ("space", "options", "error", "message"),
-    [
-        (spaces.Box(-1, 1, (2,)), {}, ValueError, r"`action_space` is Box.*spaces\.Discrete"),
-        (spaces.MultiBinary(3), {}, ValueError, r"MultiDiscrete\(\[2\] \* n\)"),
-        (spaces.MultiDiscrete([[2, 3], [4, 5]]), {}, ValueError, "with one axis"),
-        (SPACES["discrete"], {"tree": catnat.balanced(4)}, ValueError, "over 4 classes, but there are 5 actions"),
-        (SPACES["discrete"], {"tree": 4}, ValueError, "over 4 classes, but there are 5 actions"),
-        (SPACES["discrete"], {"tree": [5]}, TypeError, r"`tree` is \[5\].*catnat\.balanced\(5\)"),
-        (SPACES["discrete"], {"activation": "tanh"}, ValueError, "'natural', 'sigmoid'"),
-        (SPACES["multi"], {"tree": TREE}, TypeError, "a tree for every variable"),
-        (SPACES["multi"], {"tree": 3}, TypeError, "a tree for every variable"),
-        (SPACES["multi"], {"tree": [3, 4]}, ValueError, r"over \(3, 4\) classes, but there are \(3, 4, 2\) actions"),
-    ],
-)
-def test_errors(space, options, error, message):
-    with pytest.raises(error, match=message):
-        CatnatPolicy(spaces.Box(-1, 1, (3,)), space, lambda _: 1e-3, **options)
-
-
 def test_weights_of_other_trees_are_refused(kind):
     def policy(**options):
         return CatnatPolicy(spaces.Box(-1, 1, (3,)), SPACES[kind], lambda _: 1e-3, **options)
@@ -313,15 +233,3 @@ def test_weights_of_other_trees_are_refused(kind):
     softmax = ActorCriticPolicy(spaces.Box(-1, 1, (3,)), SPACES[kind], lambda _: 1e-3).state_dict()
     with pytest.raises(RuntimeError, match=r"one per class, as a softmax layer has.*checkpoints\.from_softmax"):
         policy().load_state_dict(softmax)
-
-
-def test_trees_of_several_variables_may_be_a_list():
-    policy = CatnatPolicy(spaces.Box(-1, 1, (3,)), SPACES["multi"], lambda _: 1e-3, tree=[3, catnat.chain(4), 2])
-    assert policy.tree == FOREST
-
-
-def test_missing_library_says_which_extra_to_install():
-    code = "import sys; sys.modules['stable_baselines3'] = None; import catnat.integrations.stable_baselines3"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "catnat[sb3]" in done.stderr.strip().splitlines()[-1]

@@ -7,6 +7,7 @@ import datetime as dt
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -24,7 +25,7 @@ LAYERS = {
 }
 
 
-def run(rank: int, size: int, folder: Path, work: Callable[[Path], None], timeout: float = 60) -> None:
+def run(rank: int, size: int, folder: Path, work: Callable[[Path], None], timeout: float) -> None:
     """Join the group, work, and leave it; what goes wrong is written down for the test to read."""
     torch.set_num_threads(1)
     distributed.init_process_group(
@@ -41,6 +42,24 @@ def run(rank: int, size: int, folder: Path, work: Callable[[Path], None], timeou
         raise
     finally:
         distributed.destroy_process_group()
+
+
+def start(context: Any, size: int, folder: Path, work: Callable[[Path], None], timeout: float = 120) -> list[int]:
+    """The exit codes of ranks that ``work``, each a process of this kind of multiprocessing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    started = [context.Process(target=run, args=(rank, size, folder, work, timeout)) for rank in range(size)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(300)
+        process.kill()  # if it still runs: then it has no exit code of its own
+        process.join()
+    return [process.exitcode for process in started]
+
+
+def errors(folder: Path) -> str:
+    """What the ranks have written down."""
+    return "\n".join(path.read_text() for path in sorted(folder.glob("error-*")))
 
 
 # ---- data parallel: the recipe of docs/order.md ----

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 import catnat.torch as ct
 from catnat import Tree
 from catnat.torch.geometry import reach
-from catnat.torch.layers import TreeLayer
 from catnat.trees.builders import as_tree
 
 __all__ = ["Converted", "from_softmax"]
@@ -57,7 +56,6 @@ def from_softmax(
     activation: ct.Activation | str = "sigmoid",
     *,
     labels: Int[Tensor, "*batch"] | None = None,
-    held_out: float = 0.2,
     steps: int = 100,
 ) -> Converted:
     r"""The :class:`catnat.torch.CatnatLinear` whose distribution is nearest to that of a trained softmax layer.
@@ -75,12 +73,11 @@ def from_softmax(
     Args:
         linear: The last layer of the model, with K outputs.
         inputs: Features that ``linear`` has as its input, from data like those that the model will see, more rows than
-            there are features.
+            there are features. A fifth of them, chosen at random with a fixed seed, is held out: the layer is not
+            fitted to those rows but measured on them.
         tree: The tree; ``balanced(K)`` if not given. One that groups classes which go together costs less.
         activation: "sigmoid", "natural", or an activation object.
         labels: The classes of the rows, to measure the change of the loss.
-        held_out: The fraction of the rows, chosen at random with a fixed seed, that the layer is not fitted to but
-            measured on.
         steps: The most steps of descent. With 0 it is the least squares fit, held where it does no harm.
 
     Returns:
@@ -95,9 +92,9 @@ def from_softmax(
         >>> found.kl < 1e-9  # exact for two classes
         True
     """
-    _check(linear, inputs, labels, held_out, steps)
+    _check(linear, inputs, labels, steps)
     with torch.inference_mode(False):  # features are often made in that mode, in which nothing can be fitted
-        return _fitted(linear, inputs, as_tree(tree, linear.out_features), activation, labels, held_out, steps)
+        return _fitted(linear, inputs, as_tree(tree, linear.out_features), activation, labels, steps)
 
 
 def _fitted(
@@ -106,7 +103,6 @@ def _fitted(
     tree: Tree,
     activation: ct.Activation | str,
     labels: Tensor | None,
-    held_out: float,
     steps: int,
 ) -> Converted:
     bias: Tensor | None = linear.bias
@@ -116,7 +112,7 @@ def _fitted(
     with torch.no_grad():
         every = inputs.detach().reshape(-1, linear.in_features).to(torch.float64, copy=True)
         order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).to(every.device)
-        aside, used = order.tensor_split([_held_out(len(every), held_out)])
+        aside, used = order.tensor_split([_held_out(len(every))])
         logits = F.linear(every, linear.weight.double(), None if bias is None else bias.double())
         columns, back = _coordinates(every[used], bias is not None)
         costs = _costs(logits[used], tree, activation)
@@ -138,8 +134,8 @@ def _fitted(
     return Converted(layer, kl, in_sample, change)
 
 
-def _held_out(rows: int, fraction: float) -> int:
-    return max(1, round(rows * fraction))
+def _held_out(rows: int) -> int:
+    return max(1, round(rows / 5))
 
 
 def _coordinates(rows: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
@@ -200,16 +196,11 @@ def _descended(costs: _Costs, columns: Tensor, fit: Tensor, steps: int) -> Tenso
     return fit if after > before else place.detach() * scale
 
 
-def _check(linear: Any, inputs: Any, labels: Any, held_out: Any, steps: Any) -> None:
-    if isinstance(linear, TreeLayer):
-        raise TypeError(
-            f"`linear` is a {type(linear).__name__}, which is on a tree already: there is nothing to convert. Pass the "
-            "softmax model's last torch.nn.Linear."
-        )
+def _check(linear: Any, inputs: Any, labels: Any, steps: Any) -> None:
     if not isinstance(linear, nn.Linear):
         raise TypeError(
-            f"`linear` is a {type(linear).__name__}, but the model's last torch.nn.Linear is needed, the layer that "
-            "makes the logits."
+            f"`linear` is a {type(linear).__name__}, but the softmax model's last torch.nn.Linear is needed, the layer "
+            "that makes the logits. A layer that is on a tree has nothing to convert."
         )
     if linear.out_features < 2:
         raise ValueError(
@@ -227,13 +218,10 @@ def _check(linear: Any, inputs: Any, labels: Any, held_out: Any, steps: Any) -> 
             f"(..., {linear.in_features}) is needed. Pass what goes into this layer, not into the model."
         )
     rows = inputs.shape[:-1].numel()
-    if not isinstance(held_out, float) or not 0 < held_out < 1:
-        raise ValueError(f"`held_out` is {held_out!r}, but a fraction of the rows between 0 and 1 is needed.")
-    if rows - _held_out(rows, held_out) <= linear.in_features:
+    if rows - _held_out(rows) <= linear.in_features:
         raise ValueError(
-            f"`inputs` has {rows} rows, of which {_held_out(rows, held_out)} are held out, but more than "
-            f"{linear.in_features} are needed for the fit, the number of features: it would say nothing about other "
-            "inputs."
+            f"`inputs` has {rows} rows, of which {_held_out(rows)} are held out, but for {linear.in_features} features "
+            "the fit needs more rows than that: it would say nothing about other inputs."
         )
     integers = isinstance(labels, Tensor) and not labels.is_floating_point()
     if labels is not None and not (integers and labels.shape == inputs.shape[:-1]):

@@ -45,14 +45,8 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     that is, as in ``MixtureSameFamily``. Classes have no mean and no variance: as in NumPyro these are NaN. A masked
     class is in the support, with the smallest finite number as its log-probability.
 
-    Args:
-        scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
-        activation: "sigmoid", "natural", or an activation object.
-        validate_args: Whether to check scores and values; NumPyro's default if not given.
-        options: ``mask``, ``valid_classes``, ``temperature`` and ``unimix``, as for :class:`catnat.jax.Catnat`. (The
-            argument ``mask`` gives the valid classes. The method ``mask`` is NumPyro's: it leaves whole variables out
-            of a model.)
+    Its arguments are those of :class:`catnat.jax.Catnat`, and NumPyro's ``validate_args``. The argument ``mask`` gives
+    the valid classes. The method ``mask`` is NumPyro's: it leaves whole variables out of a model.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -109,16 +103,6 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
         """The most probable class."""
         return self.distribution.mode
 
-    @property
-    def mean(self) -> Float[Array, "*batch"]:
-        """NaN, as in NumPyro: classes have no order."""
-        return jnp.full(self.batch_shape, jnp.nan, self.scores.dtype)
-
-    @property
-    def variance(self) -> Float[Array, "*batch"]:
-        """NaN, as in NumPyro: classes have no order."""
-        return self.mean
-
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:
         """The classes, masked ones among them."""
@@ -134,11 +118,6 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
         value = jnp.asarray(value)  # of any dtype; a small one cannot hold the last class
         wide = value.astype(jnp.promote_types(value.dtype, jnp.int32))
         return self.distribution.log_prob(jnp.clip(wide, 0, self.distribution.num_classes - 1).astype(jnp.int32))
-
-    def enumerate_support(self, expand: bool = True) -> Int[Array, "classes *batch"]:
-        """All classes on a new first axis, for every row or, with ``expand=False``, for all rows together."""
-        every = jnp.arange(self.distribution.num_classes).reshape(-1, *(1 for _ in self.batch_shape))
-        return jnp.broadcast_to(every, (len(every), *self.batch_shape)) if expand else every
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats."""
@@ -161,14 +140,8 @@ def _between_categoricals(p: Any, q: Any) -> Array:
 class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no types
     """A distribution of numbers over ordered bins, in NumPyro's interface: see :class:`catnat.jax.BinnedCatnat`.
 
-    Draws are reparameterized: they pass gradients to the scores.
-
-    Args:
-        scores: One score per inner node on the last axis, K-1 for K bins.
-        bins: The bins, or their K + 1 edges.
-        tree: The tree, or the K of ``balanced(K)``; by the width of the scores if not given.
-        activation: "sigmoid", "natural", or an activation object.
-        validate_args: Whether to check scores and values; NumPyro's default if not given.
+    Its arguments are those of that class, and NumPyro's ``validate_args``. Draws are reparameterized: they pass
+    gradients to the scores.
 
     Example:
         >>> import jax.numpy as jnp
@@ -290,8 +263,6 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     codomain = constraints.simplex
 
     def __init__(self, tree: Tree | int, activation: cj.Activation | str = "sigmoid") -> None:
-        if tree is None:
-            raise TypeError("`tree` is None, but the number of classes or a tree is needed, such as 10.")
         self.tree, self.activation = as_tree(tree, 10), resolve(activation)
         self.domain  # noqa: B018 - so that nothing warns later
 
@@ -324,18 +295,11 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """K for K-1 on the last axis."""
-        return self._with_width(shape, self.tree.num_nodes, self.tree.num_classes)
+        return (*shape[:-1], self.tree.num_classes)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """K-1 for K on the last axis."""
-        return self._with_width(shape, self.tree.num_classes, self.tree.num_nodes)
-
-    def _with_width(self, shape: tuple[int, ...], needed: int, new: int) -> tuple[int, ...]:
-        if shape[-1:] != (needed,):
-            raise ValueError(
-                f"The shape {shape} was given, but (..., {needed}) is needed here for {self.tree.num_classes} classes."
-            )
-        return (*shape[:-1], new)
+        return (*shape[:-1], self.tree.num_nodes)
 
     def tree_flatten(self) -> Any:
         """No arrays: the tree and the activation are static."""

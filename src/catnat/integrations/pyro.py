@@ -39,13 +39,7 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
     ``sample`` and ``log_prob`` read only the paths they need, but when all classes are enumerated all are computed at
     once. A masked class is in the support, with the smallest finite number as its log-probability.
 
-    Args:
-        scores: One score per inner node on the last axis, K-1 for K classes.
-        tree: The tree, or the number of classes K of ``balanced(K)``; by the width of the scores if not given.
-        activation: "sigmoid", "natural", or an activation object.
-        mask: The valid classes; ``valid_classes``, ``temperature`` and ``unimix`` are those of
-            :class:`catnat.torch.Catnat`, too.
-        validate_args: Whether to check scores, masks and values, by default as Pyro is set.
+    Its arguments are those of :class:`catnat.torch.Catnat`. Scores, masks and values are checked as Pyro is set.
 
     Example:
         >>> import pyro, torch
@@ -168,9 +162,10 @@ class CatnatTransform(Transform):
     def __init__(self, tree: Tree | int, activation: ct.Activation | str = "sigmoid", *, cache_size: int = 0) -> None:
         super().__init__(cache_size=cache_size)
         self.tree, self.activation = as_tree(tree, 10), resolve(activation)
-        self._domain = self._bands()
+        self.domain = self._bands()
 
     def _bands(self) -> constraints.Constraint:
+        """All real vectors, or with the natural activation those inside every node's band."""
         if not isinstance(self.activation, ct.natural):
             return constraints.real_vector
         dtype = torch.get_default_dtype()
@@ -179,11 +174,6 @@ class CatnatTransform(Transform):
             band = self.activation.band(self.tree, np.dtype(str(dtype).removeprefix("torch.")))
         lower, upper = (torch.as_tensor(edge, device=torch.get_default_device()) for edge in (band.lower, band.upper))
         return constraints.independent(constraints.interval(lower, upper), 1)
-
-    @constraints.dependent_property(is_discrete=False, event_dim=1)
-    def domain(self) -> constraints.Constraint:
-        """All real vectors, or with the natural activation those inside every node's band."""
-        return self._domain
 
     def _call(self, x: Float[Tensor, "*batch nodes"]) -> Float[Tensor, "*batch classes"]:
         probs = ct.catnat(x, self.tree, self.activation)
@@ -200,19 +190,11 @@ class CatnatTransform(Transform):
 
     def forward_shape(self, shape: Size) -> Size:
         """K for K-1 on the last axis."""
-        return self._with_width(shape, self.tree.num_nodes, self.tree.num_classes)
+        return Size((*shape[:-1], self.tree.num_classes))
 
     def inverse_shape(self, shape: Size) -> Size:
         """K-1 for K on the last axis."""
-        return self._with_width(shape, self.tree.num_classes, self.tree.num_nodes)
-
-    def _with_width(self, shape: Size, needed: int, new: int) -> Size:
-        if tuple(shape[-1:]) != (needed,):
-            raise ValueError(
-                f"The shape {tuple(shape)} was given, but (..., {needed}) is needed here for {self.tree.num_classes} "
-                "classes: scores are one per node (K - 1), probabilities one per class (K)."
-            )
-        return Size((*shape[:-1], new))
+        return Size((*shape[:-1], self.tree.num_nodes))
 
     def with_cache(self, cache_size: int = 1) -> CatnatTransform:
         """The same map, with or without a cache."""

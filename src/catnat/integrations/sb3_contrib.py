@@ -6,7 +6,6 @@ no masks, and takes those policies as they are.
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 try:
@@ -50,14 +49,8 @@ class MaskedByTree(ByTree, MaskableDistribution):
         if masks is None:
             self.hold(self.from_scores(scores))
             return
-        valid = boolean(masks, "masks", scores.device)
-        shape = (*scores.shape[:-1], self.tree.num_classes)
-        if valid.numel() != math.prod(shape):
-            raise ValueError(
-                f"`masks` has shape {tuple(valid.shape)}, but {shape} is needed: an entry for every action, "
-                "True where it is valid. Those of several variables are concatenated."
-            )
-        self.hold(self.from_scores(scores, mask=valid.reshape(shape)))
+        valid = boolean(masks, "masks", scores.device).reshape(*scores.shape[:-1], -1)
+        self.hold(self.from_scores(scores, mask=valid))
 
 
 class MaskableCatnatDistribution(MaskedByTree, MaskableCategoricalDistribution):

@@ -207,7 +207,7 @@ class OnTree(BasePolicy):
         activation: ct.Activation | str = "sigmoid",
         **kwargs: Any,
     ) -> None:
-        self._check_arguments(args, kwargs, activation)
+        self._check_arguments(args, kwargs)
         # Before SB3's own constructor, which calls `_build`.
         self.tree, self.activation = tree_of(action_space, tree), resolve(activation)
         super().__init__(observation_space, action_space, *args, **kwargs)
@@ -217,8 +217,8 @@ class OnTree(BasePolicy):
                 f"{type(self).__name__.removesuffix('Policy')}MultiInputPolicy, as MultiInputPolicy for MlpPolicy."
             )
 
-    def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any], activation: Any) -> None:
-        """Raise where the arguments are those of another algorithm, or of SB3 and ours mixed up."""
+    def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise where the arguments are those of another algorithm, or the tree's activation has SB3's name."""
         name = type(self).__name__
         if not args and "lr_schedule" not in kwargs:  # as sb3-contrib's ARS builds its policies
             raise TypeError(
@@ -229,11 +229,6 @@ class OnTree(BasePolicy):
             raise TypeError(
                 f"`activation_fn` is {kwargs['activation_fn']!r}, but that is SB3's name for the hidden layers' "
                 "activation, a class such as torch.nn.Tanh. The tree's is called `activation`."
-            )
-        if isinstance(activation, nn.Module) or (isinstance(activation, type) and issubclass(activation, nn.Module)):
-            raise TypeError(
-                f"`activation` is {activation!r}, but that is the tree's activation, 'natural' or 'sigmoid'. That of "
-                "the hidden layers is SB3's `activation_fn`."
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -333,12 +328,7 @@ def tree_of(
         classes: int | tuple[int, ...] = found.num_classes
     elif isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:
         actions = tuple(map(int, action_space.nvec))
-        if not (tree is None or isinstance(tree, (Forest, Iterable))):
-            raise TypeError(
-                f"`tree` is {tree!r}, but MultiDiscrete actions need a tree for every variable: a list of them, or a "
-                "catnat.Forest."
-            )
-        found = as_forest(actions if tree is None else tree)
+        found = as_forest(actions if tree is None else tree)  # type: ignore[arg-type] # as above
         classes = found.sizes
     else:
         raise ValueError(

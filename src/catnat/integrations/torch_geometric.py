@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -33,14 +32,13 @@ Keep: TypeAlias = Literal["all", "drawn"]
 
 
 def all_pairs(
-    num_nodes: int, *, undirected: bool = False, self_loops: bool = False, device: torch.device | str | None = None
+    num_nodes: int, *, undirected: bool = False, device: torch.device | str | None = None
 ) -> Int[Tensor, "2 candidates"]:
-    """All pairs of nodes as candidates, (2, E), in the order of their first node.
+    """All pairs of different nodes as candidates, (2, E), in the order of their first node.
 
     Args:
         num_nodes: The number of nodes.
         undirected: Every pair once, with the smaller node first, rather than in both directions.
-        self_loops: Whether a node may be joined to itself.
         device: Where to put the pairs.
 
     Example:
@@ -56,9 +54,7 @@ def all_pairs(
     wanted = torch.ones(num_nodes, num_nodes, dtype=torch.bool, device=device)
     if undirected:
         wanted = wanted.triu()
-    if not self_loops:
-        wanted.fill_diagonal_(False)
-    return wanted.nonzero().t().contiguous()
+    return wanted.fill_diagonal_(False).nonzero().t().contiguous()
 
 
 def edge_scores(
@@ -79,12 +75,6 @@ def edge_scores(
     yes = torch.as_tensor(probs)
     if not yes.is_floating_point():
         yes = yes.to(torch.get_default_dtype())
-    outside = ~((yes >= 0) & (yes <= 1))
-    if not torch.compiler.is_compiling() and known_true(outside.any()):
-        raise ValueError(
-            f"`probs` holds {yes[outside][0].item()}, but edge probabilities are numbers from 0 to 1. If these are "
-            "logits, pass torch.sigmoid(logits)."
-        )
     exact = yes.double()  # 1 - p must keep the digits of a small p
     both = torch.stack([1 - exact, exact], -1)
     return ct.scores_from_probs(both, activation=activation).squeeze(-1).to(yes.dtype)
@@ -92,9 +82,14 @@ def edge_scores(
 
 def _check_candidates(candidates: Any, num_nodes: int, undirected: bool) -> None:
     """Raise unless every column is a pair of nodes, and no pair is there twice."""
-    integers = isinstance(candidates, Tensor) and candidates.dtype in (torch.int64, torch.int32)
-    if not integers or candidates.ndim != 2 or candidates.shape[0] != 2:
-        _not_candidates(candidates)
+    if not isinstance(candidates, Tensor):
+        raise TypeError(f"`candidates` is a {type(candidates).__name__}, but a tensor of integers (2, E) is needed.")
+    if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim != 2 or candidates.shape[0] != 2:
+        raise ValueError(
+            f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but integers (2, E) are "
+            "needed, one column (from, to) for every edge that there may be, as in `edge_index`. Pairs in rows become "
+            "columns by candidates.t(), a boolean matrix of allowed pairs by matrix.nonzero().t()."
+        )
     if torch.compiler.is_compiling():
         return
     first, second = candidates.unbind()
@@ -107,53 +102,30 @@ def _check_candidates(candidates: Any, num_nodes: int, undirected: bool) -> None
     if undirected and known_true((first == second).any()):
         raise ValueError(
             f"`candidates` joins node {int(first[first == second][0])} to itself, but with undirected=True every "
-            "candidate is drawn in both directions, and a self loop has one: leave self loops out. A layer such as "
-            "GCNConv adds its own."
+            "candidate is drawn in both directions: leave self loops out. A layer such as GCNConv adds its own."
         )
     low, high = (torch.minimum(first, second), torch.maximum(first, second)) if undirected else (first, second)
     pair, times = (low.long() * num_nodes + high).unique(return_counts=True)
     if known_true((times > 1).any()):
         again = int(pair[times > 1][0])
-        hint = " Keep one direction: candidates[:, candidates[0] < candidates[1]]." if undirected else ""
         raise ValueError(
-            f"`candidates` holds the pair ({again // num_nodes}, {again % num_nodes}) more than once"
-            f"{', in one direction or the other' if undirected else ''}, but every candidate is one variable.{hint}"
+            f"`candidates` holds the pair ({again // num_nodes}, {again % num_nodes}) more than once, but every "
+            "candidate is one variable. With undirected=True keep one direction: "
+            "candidates[:, candidates[0] < candidates[1]]."
         )
-
-
-def _check_scores(scores: Any) -> None:
-    if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
-        kind, shape = (getattr(scores, name, None) for name in ("dtype", "shape"))
-        raise TypeError(
-            f"`scores` is a {type(scores).__name__} of dtype {kind} and shape {shape}, but a floating-point tensor "
-            "with one score per candidate on its last axis is needed."
-        )
-
-
-def _not_candidates(given: Any) -> NoReturn:
-    if not isinstance(given, Tensor):
-        raise TypeError(f"`candidates` is a {type(given).__name__}, but a torch.Tensor of integers (2, E) is needed.")
-    turn = " Transpose it: candidates.t()." if given.ndim == 2 and given.shape[1] == 2 else ""
-    raise ValueError(
-        f"`candidates` has dtype {given.dtype} and shape {tuple(given.shape)}, but integers (2, E) are needed, one "
-        f"column (from, to) for every edge that there may be, as in `edge_index`.{turn} A boolean matrix of "
-        "allowed pairs becomes one by matrix.nonzero().t()."
-    )
 
 
 def _count(value: Any, name: str) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        if not isinstance(value, Tensor):
-            raise TypeError(f"`{name}` is {value!r}, but an integer is needed.") from None
+    if isinstance(value, Tensor):
         raise TypeError(
             f"`{name}` is a tensor of shape {tuple(value.shape)}, but an integer is needed. Features go to the layers, "
             "with the drawn graphs: conv(graphs.stack(x), graphs.edge_index, graphs.edge_weight)."
-        ) from None
-    if count < 1:
+        )
+    if not isinstance(value, (int, np.integer)):
+        raise TypeError(f"`{name}` is {value!r}, but an integer is needed.")
+    if value < 1:
         raise ValueError(f"`{name}` is {value}, but at least 1 is needed.")
-    return count
+    return int(value)
 
 
 # ---- what is drawn ----
@@ -276,7 +248,11 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         undirected: bool = False,
         validate_args: bool | None = None,
     ) -> None:
-        _check_scores(scores)
+        if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim == 0:
+            raise TypeError(
+                f"`scores` is a {type(scores).__name__}, {getattr(scores, 'dtype', 'of no dtype')}, but a "
+                "floating-point tensor with one score per candidate on its last axis is needed."
+            )
         if validate_args is not False:
             _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
         if scores.shape[-1] != candidates.shape[1]:
@@ -388,15 +364,11 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
 
 @td.register_kl(EdgeDistribution, EdgeDistribution)
 def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
-    if p.undirected != q.undirected or p.candidates.shape != q.candidates.shape:
+    alike = p.undirected == q.undirected and p.candidates.shape == q.candidates.shape
+    if not alike or (not torch.compiler.is_compiling() and known_true((p.candidates != q.candidates).any())):
         raise ValueError(
-            f"`p` has {p.event_shape[0]} {'un' if p.undirected else ''}directed candidates and `q` has "
-            f"{q.event_shape[0]} {'un' if q.undirected else ''}directed ones, but they must be the same."
-        )
-    if not torch.compiler.is_compiling() and known_true((p.candidates != q.candidates).any()):
-        raise ValueError(
-            "`p` and `q` have different candidates, or the same in another order, but edges are compared one by one: "
-            "give both the same `candidates`."
+            "`p` and `q` have different candidates, or the same in another order, or one of them is undirected. Edges "
+            "are compared one by one: give both the same `candidates`."
         )
     divergence = divergence_of(p.base_dist.log_probs(floored=False), q.base_dist.log_probs()).sum(-1)
     return as_returned(divergence, p.scores if p.scores.dtype.itemsize >= q.scores.dtype.itemsize else q.scores)
@@ -413,8 +385,7 @@ class EdgeSampler(TreeLayer):
         candidates: The edges that there may be, (2, E), as in ``edge_index``; all pairs but self loops if not given.
         initial_probs: The probability that the edges start with: a number for all, a range (low, high) to draw from
             uniformly, or a tensor with one for each; strictly between 0 and 1.
-        activation: "natural", "sigmoid", or an activation object.
-        undirected: Every candidate stands for both directions, drawn or not together, and is given once.
+        activation: As for :class:`EdgeDistribution`, and ``undirected`` too.
         generator: The random generator for a range of probabilities; torch's default one if not given.
         device: Where to put the scores.
         dtype: The dtype of the scores.
@@ -481,27 +452,22 @@ class EdgeSampler(TreeLayer):
         """Draw graphs; see :meth:`EdgeDistribution.draw`."""
         return self.distribution().draw(num_graphs, keep=keep, generator=generator)
 
-    def _facts(self) -> dict[str, Any]:
-        return {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": repr(self.activation)}
-
     def get_extra_state(self) -> Tensor:
         """What the scores are for, in ``state_dict`` beside them and the candidates."""
-        return torch.from_numpy(np.frombuffer(json.dumps(self._facts()).encode(), np.uint8).copy())
+        facts = {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": repr(self.activation)}
+        return torch.from_numpy(np.frombuffer(json.dumps(facts).encode(), np.uint8).copy())
 
     def refusal(self, state: Mapping[str, Any], prefix: str) -> str | None:
         """Why this sampler cannot take a state: it is of other graphs. Candidates are loaded with the scores."""
         mark = state.get(f"{prefix}_extra_state")
         if not isinstance(mark, Tensor):
             return None
-        try:
-            theirs = json.loads(bytes(mark.cpu().numpy()))
-        except (ValueError, RecursionError):
-            theirs = "something that cannot be read"
-        if theirs == self._facts():
+        theirs, mine = (bytes(each.cpu().numpy()).decode(errors="replace") for each in (mark, self.get_extra_state()))
+        if theirs == mine:
             return None
         return (
-            f"The checkpoint is of an EdgeSampler with {theirs}, but this one has {self._facts()}: its scores would "
-            "mean other graphs here. Build the sampler as the saved one was."
+            f"The checkpoint is of an EdgeSampler with {theirs[:200]}, but this one has {mine}: its scores would mean "
+            "other graphs here. Build the sampler as the saved one was."
         )
 
     def extra_repr(self) -> str:

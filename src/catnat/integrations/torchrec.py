@@ -63,7 +63,7 @@ OPTIMIZERS = {
     "Adam": EmbOptimType.ADAM,
     "SGD": EmbOptimType.EXACT_SGD,
 }
-_ON_CPU = ("RowWiseAdagrad", "Adagrad", "SGD")  # FBGEMM has the others for GPUs alone
+_ON_CPU = ("RowWiseAdagrad", "Adagrad", "SGD")
 # FBGEMM's kernels take rows whose length is a multiple of this.
 _WIDTH = 4
 # Neighbours on a level stay together in groups of this many rows, about a page of memory or more.
@@ -150,12 +150,9 @@ class ShardedCatnatHead(PathHead):
     ) -> None:
         super().__init__(in_features, classes, activation, False, class_weights, ignore_index)
         device = torch.device("cpu" if device is None else device)
-        if optimizer not in OPTIMIZERS:
-            raise ValueError(f"`optimizer` is {optimizer!r}, but must be one of {', '.join(map(repr, OPTIMIZERS))}.")
-        if device.type == "cpu" and optimizer not in _ON_CPU:
-            raise ValueError(
-                f"`optimizer` is {optimizer!r}, which FBGEMM has for GPUs alone; on a CPU it has {', '.join(_ON_CPU)}."
-            )
+        known = _ON_CPU if device.type == "cpu" else tuple(OPTIMIZERS)
+        if optimizer not in known:
+            raise ValueError(f"`optimizer` is {optimizer!r}, but on this device FBGEMM has {', '.join(known)}.")
         if replicated_levels < 0:
             raise ValueError(f"`replicated_levels` is {replicated_levels}, but a number of levels is 0 or more.")
         if not distributed.is_initialized():
@@ -280,13 +277,10 @@ class ShardedCatnatHead(PathHead):
 
     def _check_same(self, head: ct.CatnatHead) -> None:
         """Raise unless the rows of a whole head mean the same here."""
-        for name in ("tree", "activation", "in_features"):
-            mine, given = getattr(self, name), getattr(head, name)
-            if mine != given:
-                raise ValueError(f"`head` has the {name} {given}, but this one has {mine}: they must be equal.")
-        if (head.bias is not None) != self.bias:
-            wrong, right = ("no", "a") if self.bias else ("a", "no")
-            raise ValueError(f"`head` has {wrong} bias, but this one has {right} bias: they must be equal.")
+        mine = {"tree": self.tree, "activation": self.activation, "in_features": self.in_features, "bias": self.bias}
+        given = {name: getattr(head, name) for name in mine} | {"bias": head.bias is not None}
+        if mine != given:
+            raise ValueError(f"`head` has {given}, but this one has {mine}: they must be equal.")
 
     @torch.no_grad()
     def to_whole(self) -> ct.CatnatHead | None:
@@ -635,8 +629,5 @@ def load_checkpoint(
 def _digest(file: Path) -> str:
     if not file.exists():
         return ""
-    digest = hashlib.sha256()
     with file.open("rb") as opened:
-        while block := opened.read(1 << 24):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,8 +1,8 @@
 """TorchRL: policies whose actions are drawn from a tree, for its actors, collectors and losses.
 
 The distributions of :mod:`catnat.torch` work in a ``ProbabilisticActor`` as they are: its ``in_keys`` are the names of
-their arguments, "scores" and "mask". Importing this module tells TorchRL what it looks up by exact type: that their
-entropy is known, and that the most probable action is the one to take without exploring.
+their arguments, "scores" and "mask". Importing this module tells TorchRL what it looks up by exact type: that the most
+probable action is the one to take without exploring.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from torchrl.data import (  # type: ignore[import-untyped, import-not-found, unu
 from torchrl.modules import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
     ProbabilisticActor,
 )
-from torchrl.modules.distributions import (  # type: ignore[import-untyped, import-not-found, unused-ignore]
-    HAS_ENTROPY,
-)
 
 import catnat.torch as ct
 from catnat import Tree
@@ -65,10 +62,8 @@ class OneHotCatnat(ct.OneHotCatnat):
         return F.one_hot(classes, self._categorical._num_events)
 
 
-# TorchRL's losses decide by `has_analytic_entropy`; its own releases before that, and losses written after their
-# pattern, read the first table. The second spares a warning at every deterministic step.
+# Without an entry here TorchRL warns at every deterministic step.
 for _class in (ct.Catnat, ct.OneHotCatnat, ct.OneHotCatnatStraightThrough, ct.MultiCatnat, OneHotCatnat):
-    HAS_ENTROPY[_class] = True
     DETERMINISTIC_REGISTER[_class] = InteractionType.MODE
 
 

@@ -73,13 +73,7 @@ class Labels:
     def index(self, y: NDArray[Any]) -> Ints:
         """The number in the lineage of every label: a class, or the node of a group."""
         if self.taxonomy is None:
-            found = np.minimum(np.searchsorted(self.classes, y), len(self.classes) - 1)
-            wrong = np.flatnonzero(self.classes[found] != y)
-            if wrong.size:
-                raise ValueError(
-                    f"`y` has the label {y[wrong].tolist()[0]!r}, which is not among the classes of the fit."
-                )
-            return found
+            return np.searchsorted(self.classes, y)
         numbers = self.taxonomy.index(y)
         if self.tree is None:
             return numbers

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.utils import _safe_indexing, check_scalar, get_tags
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -26,9 +24,6 @@ from catnat.sklearn._decisions import Decisions, LocalModel
 from catnat.sklearn._labels import labels_for
 from catnat.taxonomy import back_off
 from catnat.taxonomy.lineage import Floats
-
-# Numbers that a prediction holds at once, unless all of them are its result.
-_NUMBERS = 1 << 24
 
 
 class TreeClassifier(ClassifierMixin, BaseEstimator):
@@ -57,7 +52,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         estimators_: The classifier of every node, None where there is none. Nodes are those of ``tree_``; of
-            ``members="multiclass"`` the top and then ``groups_``.
+            ``members="multiclass"`` the top and then ``taxonomy_.groups``.
         n_features_in_: The number of features.
 
     Example:
@@ -68,9 +63,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         >>> classifier = TreeClassifier(LogisticRegression()).fit(X, y)
         >>> classifier.predict_proba(X[:1]).round(2)
         array([[0.98, 0.02, 0.  ]])
-        >>> labels, probabilities = classifier.top_k(X[:1], 2)
-        >>> labels
-        array([[0, 1]])
     """
 
     def __init__(
@@ -138,7 +130,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         """The tree of binary decisions."""
         check_is_fitted(self)
         if self._labels.tree is None:
-            raise AttributeError('With members="multiclass" there is no tree of binary decisions: see groups_.')
+            raise AttributeError('With members="multiclass" there is no binary tree: see taxonomy_.groups.')
         return self._labels.tree
 
     @property
@@ -148,11 +140,6 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         if self._labels.taxonomy is None:
             raise AttributeError("Only a taxonomy has groups: fit with tree=catnat.Taxonomy(...).")
         return self._labels.taxonomy
-
-    @property
-    def groups_(self) -> tuple[Any, ...]:
-        """The groups of the taxonomy: the columns of ``group_proba``."""
-        return self.taxonomy_.groups
 
     # ---- classes ----
 
@@ -166,7 +153,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row."""
-        best = self._by_rows(X, lambda leaves: leaves.argmax(0))
+        best = self._log_leaves(self._checked(X)).argmax(0)
         return self.classes_[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -179,37 +166,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         right = taxonomy.lineage.contains(taxonomy.index(y), taxonomy.index(self.predict(X)))
         return float(np.average(right, weights=sample_weight))
 
-    def top_k(self, X: Any, k: int) -> tuple[NDArray[Any], Floats]:
-        """The ``k`` most probable classes of every row, the best first, and their probabilities.
-
-        Args:
-            X: The rows.
-            k: How many classes, at most all of them.
-
-        Returns:
-            Two arrays of shape (n_samples, k).
-        """
-        check_is_fitted(self)
-        check_scalar(k, "k", numbers.Integral)
-        if not 1 <= k <= len(self.classes_):
-            raise ValueError(f"`k` is {k}, but 1 .. {len(self.classes_)} classes can be found.")
-
-        def best(leaves: Floats) -> Floats:
-            leaves = leaves.T
-            some = np.argpartition(leaves, -k, axis=1)[:, -k:]
-            order = np.argsort(-np.take_along_axis(leaves, some, 1), axis=1, kind="stable")
-            found = np.take_along_axis(some, order, 1)
-            return np.stack([found, np.take_along_axis(leaves, found, 1)], axis=2)
-
-        places, values = np.moveaxis(self._by_rows(X, best), 2, 0)
-        return self.classes_[places.astype(np.int64)], np.exp(values)
-
     # ---- groups ----
-
-    def group_proba(self, X: Any) -> Floats:
-        """The probability of every group of the taxonomy, shape (n_samples, n_groups), in the order of ``groups_``."""
-        taxonomy = self.taxonomy_
-        return self._by_rows(X, lambda leaves: taxonomy.label_probs(np.exp(leaves.T))[:, taxonomy.num_classes :])
 
     def predict_group(self, X: Any, confidence: float = 0.9, *, least_level: int = 0) -> NDArray[Any]:
         """The most specific class or group of every row that is at least this probable.
@@ -221,36 +178,14 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
                 is None. See :class:`catnat.taxonomy.BackOff` for a confidence that gives a wanted accuracy.
         """
         taxonomy = self.taxonomy_
-        return self._by_rows(
-            X, lambda leaves: back_off(taxonomy, np.exp(leaves.T), confidence, least_level=least_level)
-        )
-
-    def log_likelihood(self, X: Any, y: Any) -> Floats:
-        """The log-probability of every row's label, which may be a group of the taxonomy."""
-        check_is_fitted(self)
-        check_consistent_length(X, y)
-        numbers = self._labels.index(column_or_1d(y))
-        return self._log_reach(self._checked(X))[numbers, np.arange(len(numbers))]
+        return back_off(taxonomy, self.predict_proba(X), confidence, least_level=least_level)
 
     # ---- rows ----
 
-    def _log_reach(self, X: Any) -> Floats:
-        """The log-probability of every label, (labels, rows), of checked rows."""
-        found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
-        return self._decisions.log_reach(found, X.shape[0])
-
     def _log_leaves(self, X: Any) -> Floats:
-        return self._log_reach(X)[: len(self.classes_)]
-
-    def _by_rows(self, X: Any, of: Callable[[Floats], Any]) -> NDArray[Any]:
-        """``of`` the log-probabilities of the classes, (K, rows), for some rows at a time."""
-        X = self._checked(X)
-        return np.concatenate([of(self._log_leaves(rows)) for rows in self._blocks(X)])
-
-    def _blocks(self, X: Any) -> Iterator[Any]:
-        size = max(1, _NUMBERS // (2 * len(self.classes_)))
-        for start in range(0, max(1, X.shape[0]), size):  # of no rows one block: the estimators say what they need
-            yield _safe_indexing(X, slice(start, start + size))
+        """The log-probability of every class, (K, rows), of checked rows."""
+        found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
+        return self._decisions.log_reach(found, X.shape[0])[: len(self.classes_)]
 
     def _checked(self, X: Any) -> Any:
         check_is_fitted(self)
