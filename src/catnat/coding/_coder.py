@@ -137,7 +137,10 @@ class Decoder(_Coder):
     Damaged data, and another tree, activation or weights, raise at once. Where scores or features are not those of the
     encoder, classes come out wrong, and :meth:`finish` raises.
 
-    Its arguments are those of :class:`Encoder`, and what the encoder has made.
+    Args:
+        source: The tree or the head.
+        data: What the encoder has made.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np
@@ -199,7 +202,12 @@ class Decoder(_Coder):
 def encode(source: Tree | Head, values: Any, classes: Any, activation: Activation | str = "sigmoid") -> bytes:
     """Compress classes: about as many bytes as an eighth of their negative log-likelihood in bits, plus 48.
 
-    Its arguments are those of :class:`Encoder` and :meth:`Encoder.write`.
+    Args:
+        source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`.
+        values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. A row for every
+            class, or one row for all.
+        classes: Integers, in any shape.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np
@@ -220,7 +228,11 @@ def encode(source: Tree | Head, values: Any, classes: Any, activation: Activatio
 def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation | str = "sigmoid") -> Ints:
     """The classes that :func:`encode` has compressed, (N,), with the same values; an error rather than wrong ones.
 
-    Its arguments are those of :func:`encode`, with the data in place of the classes.
+    Args:
+        source: The tree or the head.
+        values: Scores, integers or features, as they were encoded.
+        data: What the encoder has made.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
 
     Example:
         >>> import numpy as np

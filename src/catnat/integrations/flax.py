@@ -160,8 +160,16 @@ class CatnatHead(_RowPerNode):
     The module of flax's NNX with the methods of :class:`catnat.jax.CatnatHead`, and the state of a
     :class:`CatnatLinear`. Where many devices share the rows by ``axis_name``, use ``head.as_pytree().padded(count)``.
 
-    Its arguments are those of :class:`CatnatLinear`, and ``class_weights`` and ``ignore_index`` of
-    :class:`catnat.jax.CatnatHead`. The weights of classes are static, so no optimizer can move them.
+    Args:
+        in_features: The size of the input.
+        classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
+        activation: "sigmoid", "natural", or an activation object.
+        use_bias: Whether to add a bias.
+        class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
+        ignore_index: A target that is ignored.
+        dtype: The dtype of the scores; that of features and parameters if not given.
+        param_dtype: The dtype of the parameters.
+        rngs: Where the key of the initial weights comes from: its stream ``params``.
 
     Example:
         >>> import jax, jax.numpy as jnp

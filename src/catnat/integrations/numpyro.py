@@ -45,8 +45,14 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
     that is, as in ``MixtureSameFamily``. Classes have no mean and no variance: as in NumPyro these are NaN. A masked
     class is in the support, with the smallest finite number as its log-probability.
 
-    Its arguments are those of :class:`catnat.jax.Catnat`, and NumPyro's ``validate_args``. The argument ``mask`` gives
-    the valid classes. The method ``mask`` is NumPyro's: it leaves whole variables out of a model.
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K classes.
+        tree: The tree, or the K of ``balanced(K)``; by default K is inferred from the scores.
+        activation: "sigmoid", "natural", or an activation object.
+        validate_args: Whether to check scores and values; NumPyro's default if not given.
+        options: ``mask``, ``valid_classes``, ``temperature`` and ``unimix``, as for :class:`catnat.jax.Catnat`. (The
+            argument ``mask`` gives the valid classes. The method ``mask`` is NumPyro's: it leaves whole variables out
+            of a model.)
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -140,8 +146,14 @@ def _between_categoricals(p: Any, q: Any) -> Array:
 class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no types
     """A distribution of numbers over ordered bins, in NumPyro's interface: see :class:`catnat.jax.BinnedCatnat`.
 
-    Its arguments are those of that class, and NumPyro's ``validate_args``. Draws are reparameterized: they pass
-    gradients to the scores.
+    Draws are reparameterized: they pass gradients to the scores.
+
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K bins.
+        bins: The bins, or their K + 1 edges.
+        tree: The tree, or the K of ``balanced(K)``; by default K is inferred from the scores.
+        activation: "sigmoid", "natural", or an activation object.
+        validate_args: Whether to check scores and values; NumPyro's default if not given.
 
     Example:
         >>> import jax.numpy as jnp

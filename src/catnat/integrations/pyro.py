@@ -39,7 +39,13 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
     ``sample`` and ``log_prob`` read only the paths they need, but when all classes are enumerated all are computed at
     once. A masked class is in the support, with the smallest finite number as its log-probability.
 
-    Its arguments are those of :class:`catnat.torch.Catnat`. Scores, masks and values are checked as Pyro is set.
+    Args:
+        scores: One score per inner node on the last axis, K-1 for K classes.
+        tree: The tree, or the number of classes K of ``balanced(K)``; by default K is inferred from the scores.
+        activation: "sigmoid", "natural", or an activation object.
+        mask: The valid classes; ``valid_classes``, ``temperature`` and ``unimix`` are those of
+            :class:`catnat.torch.Catnat`, too.
+        validate_args: Whether to check scores, masks and values, by default as Pyro is set.
 
     Example:
         >>> import pyro, torch

@@ -385,7 +385,8 @@ class EdgeSampler(TreeLayer):
         candidates: The edges that there may be, (2, E), as in ``edge_index``; all pairs but self loops if not given.
         initial_probs: The probability that the edges start with: a number for all, a range (low, high) to draw from
             uniformly, or a tensor with one for each; strictly between 0 and 1.
-        activation: As for :class:`EdgeDistribution`, and ``undirected`` too.
+        activation: "natural", "sigmoid", or an activation object.
+        undirected: Every candidate stands for both directions, drawn or not together, and is given once.
         generator: The random generator for a range of probabilities; torch's default one if not given.
         device: Where to put the scores.
         dtype: The dtype of the scores.
