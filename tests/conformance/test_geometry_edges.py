@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import pytest
 from conformance import checks
-from conformance.backend import built, signs
+from conformance.backend import built, signs, weights_like
 
 import catnat
 
@@ -60,11 +60,6 @@ def pulled_back(framework: Any, function: Callable[[Any], Any], at: np.ndarray, 
     value, found = framework.value_and_gradient(function, at, gradient)
     np.testing.assert_array_equal(value, at)
     return found
-
-
-def weights_like(value: np.ndarray) -> np.ndarray:
-    """Weights that tell the entries apart."""
-    return np.linspace(-1, 2, value.size).reshape(value.shape)
 
 
 def gradient_of(framework: Any, function: Callable[[Any], Any], at: np.ndarray) -> np.ndarray:

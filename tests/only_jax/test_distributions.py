@@ -28,16 +28,6 @@ TREES = {
     "huffman-90": catnat.huffman(cases.zipf(90)),
 }
 ACTIVATIONS = {"natural": cj.natural(), "sigmoid": cj.sigmoid()}
-FORESTS = {
-    "small": catnat.Forest([3, 2, catnat.chain(4), 8]),
-    "repeated": catnat.Forest([5, 3, 5, catnat.chain(4), 3, 5]),  # variables of one tree are one batch
-    "single-classes": catnat.Forest([1, 3, 1, 1, 5, 1]),
-    "only-single-classes": catnat.Forest([1, 1, 1]),
-    "priors": catnat.Forest([catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]), catnat.huffman(cases.zipf(20)), 7]),
-    "large": catnat.Forest([18, catnat.huffman(cases.zipf(30)), 1, 40]),  # walked
-    "deep": catnat.Forest([catnat.chain(75), 3, cases.tree_case("caterpillar-75").tree]),
-}
-
 all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 some_options = pytest.mark.parametrize(
     "options",
@@ -505,126 +495,11 @@ def test_an_infinite_kl_has_finite_gradients(dtype):
 # ---- several variables ----
 
 
-def loop(scores, forest, mask=None, **options):
-    """A distribution for each variable."""
-    nodes = np.cumsum([tree.num_nodes for tree in forest.trees])[:-1]
-    parts = jnp.split(scores, nodes, -1)
-    valid = [None] * len(parts) if mask is None else jnp.split(mask, np.cumsum(forest.sizes)[:-1], -1)
-    return [cj.Catnat(part, tree, mask=m, **options) for part, tree, m in zip(parts, forest.trees, valid, strict=True)]
-
-
-def joint(dists, value):
-    """The loop's results put together; a masked class rules the whole value out."""
-    each = jnp.stack([dist.log_prob(value[..., n]) for n, dist in enumerate(dists)], -1)
-    lowest = jnp.finfo(each.dtype).min
-    return {
-        "probs": jnp.concatenate([dist.probs for dist in dists], -1),
-        "logits": jnp.concatenate([dist.logits for dist in dists], -1),
-        "entropy": sum(dist.entropy() for dist in dists),
-        "log_prob": jnp.where((each == lowest).any(-1), lowest, jnp.where(each == lowest, 0, each).sum(-1)),
-    }
-
-
-def finite_total(found):
-    """A number that tells all entries apart, but for those that stand for minus infinity."""
-    parts = [jnp.where(v < -1e30, 0, v) * jnp.arange(1.0, v.size + 1).reshape(v.shape) for v in found.values()]
-    return sum(part.sum() for part in parts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
-@pytest.mark.parametrize("name", ["plain", "unimix", "T3-unimix"])
-def test_several_variables_are_a_loop(forest, name):
-    options, rows = OPTIONS.get(name, {}), 5
-    mask = None if name == "plain" else forest_masks(forest, rows)
-    value = jnp.asarray(np.random.default_rng(0).integers(forest.sizes, size=(2, rows, len(forest.sizes))))
-
-    def together(scores):
-        dist = cj.MultiCatnat(scores, forest, mask=mask, **options)
-        found = {
-            "probs": dist.probs,
-            "logits": dist.logits,
-            "entropy": dist.entropy(),
-            "log_prob": dist.log_prob(value),
-        }
-        return finite_total(found), (found, dist.mode)
-
-    def apart(scores):
-        dists = loop(scores, forest, mask, **options)
-        found = joint(dists, value)
-        return finite_total(found), (found, jnp.stack([dist.mode for dist in dists], -1))
-
-    scores = normal(rows, forest.num_nodes)
-    (_, (got, got_mode)), got_slope = jax.jit(jax.value_and_grad(together, has_aux=True))(scores)
-    (_, (wanted, mode)), slope = jax.jit(jax.value_and_grad(apart, has_aux=True))(scores)
-    assert_same(got, wanted)
-    np.testing.assert_array_equal(got_mode, mode)
-    np.testing.assert_allclose(got_slope, slope, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.expensive_compile
-def test_fisher_and_kl_of_several_variables():
-    forest = FORESTS["priors"]
-    scores, other, mask = normal(5, forest.num_nodes), normal(5, forest.num_nodes, seed=1), forest_masks(forest, 5)
-    dists, others = loop(scores, forest, mask), loop(other, forest, mask)
-    dist, second = (cj.MultiCatnat(s, forest, mask=mask) for s in (scores, other))
-    wanted = sum(p.kl_divergence(q) for p, q in zip(dists, others, strict=True))
-    np.testing.assert_allclose(dist.kl_divergence(second), wanted, rtol=1e-10, atol=1e-12)
-    free = cj.MultiCatnat(scores, forest)
-    wanted = jnp.concatenate([one.fisher_diagonal() for one in loop(scores, forest)], -1)
-    np.testing.assert_allclose(free.fisher_diagonal(), wanted, rtol=1e-12)
-    wanted = sum(p.kl_divergence(q) for p, q in zip(loop(scores, forest), loop(other, forest), strict=True))
-    np.testing.assert_allclose(free.kl_divergence(cj.MultiCatnat(other, forest)), wanted, rtol=1e-10)
-    elsewhere = catnat.Forest([catnat.chain(5), 20, 7])  # other trees over as many classes
-    wanted = sum(p.kl_divergence(q) for p, q in zip(loop(scores, forest), loop(other, elsewhere), strict=True))
-    np.testing.assert_allclose(free.kl_divergence(cj.MultiCatnat(other, elsewhere)), wanted, rtol=1e-10)
-    np.testing.assert_array_equal(jnp.isinf(free.kl_divergence(dist)), ~mask.all(-1))
-
-
-@pytest.mark.parametrize("name", ["single-classes", "large", "deep"])
-@pytest.mark.parametrize("dist", ["plain", "unimix", "T3-unimix"])
-def test_frequencies_of_several_variables(name, dist):
-    forest, options = FORESTS[name], OPTIONS.get(dist, {})
-    mask = forest_masks(forest, 5)[3] if dist == "T3-unimix" else None
-    found = cj.MultiCatnat(normal(forest.num_nodes), forest, mask=mask, **options)
-    draws = np.asarray(found.sample((5000,), key=jax.random.key(5)))
-    assert draws.shape == (5000, len(forest.trees))
-    for n, probs in enumerate(found.split(found.probs)):
-        checks.chi_square(np.bincount(draws[:, n], minlength=forest.sizes[n]), np.asarray(probs, float))
-
-
-@pytest.mark.expensive_compile
-def test_one_hot_vectors_of_several_variables():
-    forest = FORESTS["small"]
-    scores, weights, key = normal(4, forest.num_nodes), normal(forest.num_classes), jax.random.key(6)
-    dist = cj.MultiCatnat(scores, forest)
-    value = dist.sample((3,), key=key)
-    hot = dist.one_hot(value)
-    assert hot.shape == (3, 4, forest.num_classes)
-    for n, part in enumerate(dist.split(hot)):
-        np.testing.assert_array_equal(part.sum(-1), 1)
-        np.testing.assert_array_equal(part.argmax(-1), value[..., n])
-    np.testing.assert_allclose(dist.rsample_one_hot((3,), key=key), hot, atol=1e-15)
-    slope = jax.grad(lambda s: (cj.MultiCatnat(s, forest).rsample_one_hot(key=key) @ weights).sum())(scores)
-    wanted = jax.grad(lambda s: (cj.MultiCatnat(s, forest).probs @ weights).sum())(scores)
-    np.testing.assert_allclose(slope, wanted, rtol=1e-12)
-    by_list = cj.MultiCatnat(scores, [3, 2, catnat.chain(4), 8])
-    assert jax.tree.structure(by_list) == jax.tree.structure(dist)
-
-
-@pytest.mark.parametrize(
-    ("error", "text", "arguments", "options"),
-    [
-        (ValueError, "3, 2 classes have 3 nodes in all", (jnp.zeros(5), [3, 2]), {}),
-        (TypeError, "a list is needed", (jnp.zeros(5), 6), {}),
-        (TypeError, "boolean", (jnp.zeros(3), [3, 2]), {"mask": jnp.array([0, 1])}),
-        (ValueError, "not over the K - 1", (jnp.zeros(3), [3, 2]), {"mask": jnp.ones(3, bool)}),
-        (TypeError, "floating-point", (jnp.zeros(3, int), [3, 2]), {}),
-    ],
-)
-def test_errors_of_several_variables(error, text, arguments, options):
-    with pytest.raises(error, match=text):
-        cj.MultiCatnat(*arguments, **options)
+def test_kl_to_variables_with_other_trees():
+    p, q = cj.MultiCatnat(normal(3, 6), [5, 3]), cj.MultiCatnat(normal(3, 6, seed=1), [catnat.chain(5), 3])
+    parts = [dist.split(dist.probs) for dist in (p, q)]
+    wanted = sum((x * jnp.log(x / y)).sum(-1) for x, y in zip(*parts, strict=True))
+    np.testing.assert_allclose(p.kl_divergence(q), wanted, rtol=1e-10)
 
 
 # ---- without x64 ----
