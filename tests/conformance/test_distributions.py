@@ -218,6 +218,24 @@ def test_relaxed(backend, name, activation, options, masked):
     checks.relaxed(backend, case, activation, options, half(case) if masked else np.ones(case.num_classes, bool))
 
 
+def test_the_gradient_of_a_relaxed_temperature(framework):
+    """By differences, of a draw with the same noise and of its density."""
+    scores, valid = framework.array(np.linspace(-1, 2, 12).reshape(3, 4)), np.array([True, False, True, True, True])
+    value, mask = np.zeros((3, 5)), framework.array(valid)
+    value[:, valid] = np.random.default_rng(0).dirichlet(np.ones(4), 3)
+
+    def facts(tau):
+        dist = framework.lib.RelaxedOneHotCatnat(tau, scores, mask=mask)
+        draw, density = dist.rsample(**framework.randomness(0)), dist.log_prob(framework.array(value))
+        return framework.numpy_like.concatenate((draw.reshape(-1), density))
+
+    def at(tau):
+        return framework.value_and_gradient(facts, np.array(tau))[0]
+
+    got = framework.jacobian(facts, np.array(0.7))
+    checks.close(got, (at(0.7 + 1e-6) - at(0.7 - 1e-6)) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
 # ---- divergences ----
 
 PAIRS = {

@@ -315,19 +315,3 @@ def test_all_targets_ignored_cost_nothing(framework):
     value, gradient = framework.value_and_gradient(lambda rows: found(rows)[1], weight)
     assert value == 0
     assert (gradient == 0).all()
-
-
-def test_errors_say_what_is_needed(framework):
-    head, array = make(framework, TREES["balanced-18"]), framework.array
-    with pytest.raises(ValueError, match=r"`input` has shape \(3, 5\).* 6 floating-point features"):
-        head(array(np.zeros((3, 5))), array(np.zeros(3, np.int64)))
-    with pytest.raises(ValueError, match=r"`target` has shape \(4,\).*one class per row"):
-        head(array(features(3)), array(np.zeros(4, np.int64)))
-    with pytest.raises(ValueError, match=r"holds 18, but this tree has the classes 0 \.\. 17"):
-        head(array(features(1)), array(np.array([18])))
-    with pytest.raises(ValueError, match="`k` is 19"):
-        head.topk(array(features(1)), 19)
-    with pytest.raises(ValueError, match="leading axes of the classes"):
-        head.log_prob_of(array(features(3)), array(np.zeros((2, 3), np.int64)))
-    with pytest.raises(ValueError, match="`class_weights` has shape"):
-        make(framework, catnat.balanced(4), class_weights=array(np.ones(3)))

@@ -185,13 +185,6 @@ def test_annealing_a_temperature_compiles_once():
     assert len(traced) == 2
 
 
-def test_replacing_a_field_checks_it():
-    dist = cj.Catnat(jnp.zeros((3, 4)), mask=masks(5, 3), temperature=2.0, unimix=0.1)
-    np.testing.assert_array_equal(dataclasses.replace(dist, scores=normal(3, 4)).mask, dist.mask)
-    with pytest.raises(ValueError, match="nodes"):
-        dataclasses.replace(dist, scores=jnp.zeros((3, 7)))
-
-
 @pytest.mark.expensive_compile
 @pytest.mark.parametrize("options", [None, OPTIONS["T0.4-unimix"]], ids=["plain", "all"])
 def test_expand(options):
@@ -218,20 +211,6 @@ def test_the_key_decides():
         np.testing.assert_array_equal(one, old)
 
 
-def test_no_gradient_goes_through_sample():
-    for dist in every_kind():
-        slope = jax.grad(lambda d: d.sample((4,), key=jax.random.key(0)).astype(float).sum())(dist)
-        assert not slope.scores.any()
-
-
-@pytest.mark.parametrize("name", ["balanced-5", "balanced-100"])
-@pytest.mark.parametrize("temperature", [1.0, 1.6])
-def test_frequencies_of_mixtures_without_a_mask(name, temperature):
-    dist = cj.Catnat(normal(TREES[name].num_nodes), TREES[name], temperature=temperature, unimix=0.3)
-    draws = dist.sample((40_000,), key=jax.random.key(2))
-    checks.chi_square(np.bincount(draws, minlength=dist.num_classes), np.asarray(dist.probs, float))
-
-
 def test_neighbours_draw_independently():
     """Rows of a batch and draws of a row share no random number, nor do the coin and the classes of a mixture."""
     dist = cj.Catnat(jnp.zeros((2, 2)), mask=jnp.array([True, False, True]), unimix=0.5)
@@ -247,36 +226,6 @@ def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
     dist = cj.Catnat(normal(3, 99, size=3.0).astype(dtype), mask=masks(100, 5)[2:], **options)
     draws = dist.sample((1_000_000 // 3,), key=jax.random.key(4))
     assert jnp.take_along_axis(dist.mask[None], draws[..., None], -1).all()
-
-
-@pytest.mark.expensive_compile
-@pytest.mark.parametrize("masked", [False, True])
-def test_relaxed_draws_of_tiny_and_huge_temperatures(masked):
-    mask = masks(5, 3) if masked else None
-    for dtype in (jnp.float16, jnp.float32, jnp.float64):
-        temperature = jnp.array([1e-30, 0.5, 1e30])
-
-        def draw(scores, temperature=temperature):
-            return cj.RelaxedOneHotCatnat(temperature, scores, mask=mask).rsample((4,), key=jax.random.key(0))
-
-        drawn, pull_back = jax.vjp(draw, normal(3, 4).astype(dtype))
-        assert drawn.dtype == dtype
-        assert jnp.isfinite(pull_back(jnp.ones_like(drawn))[0]).all()
-        np.testing.assert_allclose(drawn.sum(-1).astype(float), 1, atol=4 * float(jnp.finfo(dtype).eps))
-        assert set(np.unique(drawn[:, 0].astype(float))) <= {0.0, 1.0}
-        count = jnp.full(3, 5) if mask is None else mask.sum(-1)
-        np.testing.assert_allclose(drawn[:, 2].max(-1).astype(float), 1 / count[2], rtol=2e-3)
-        if masked:
-            assert (jnp.where(mask, 0, drawn) == 0).all()
-
-
-def test_the_gradient_of_a_relaxed_temperature():
-    def first(temperature):
-        return cj.RelaxedOneHotCatnat(temperature, normal(4)).rsample(key=jax.random.key(0))[1]
-
-    step = 1e-6
-    wanted = (first(0.7 + step) - first(0.7 - step)) / (2 * step)
-    np.testing.assert_allclose(jax.grad(first)(0.7), wanted, rtol=1e-7)
 
 
 # ---- masks ----
@@ -330,84 +279,6 @@ def test_a_row_without_valid_class():
     np.testing.assert_array_equal(found, rows.at[1].set(True))
 
 
-@pytest.mark.parametrize(
-    ("error", "text", "options"),
-    [
-        (ValueError, "5 entries on its last axis.*K classes, not over the K - 1", {"mask": jnp.ones(5, bool)}),
-        (TypeError, "boolean", {"mask": jnp.ones(4)}),
-        (TypeError, "jnp.asarray", {"mask": [True] * 4}),
-        (ValueError, "holds 4.*-1 fills", {"valid_classes": jnp.array([4, 0])}),
-        (ValueError, "holds -2", {"valid_classes": jnp.array([-2, 0])}),
-        (ValueError, "unimix", {"unimix": 1.0}),
-        (ValueError, "unimix", {"unimix": -0.1}),
-        (ValueError, "`temperature` is 0.0", {"temperature": 0.0}),
-        (ValueError, "`temperature` is inf", {"temperature": math.inf}),
-        (ValueError, "`temperature` is nan", {"temperature": math.nan}),
-        (ValueError, "`temperature` is -1", {"temperature": jnp.array([1.0, -1.0])}),
-        (ValueError, "`temperature` has shape", {"temperature": jnp.ones(3)}),
-    ],
-)
-def test_errors(error, text, options):
-    with pytest.raises(error, match=text):
-        cj.Catnat(jnp.zeros((2, 3)), **options)
-    if not {"mask", "valid_classes"} & set(options):
-        with pytest.raises(error, match=text):
-            cj.MultiCatnat(jnp.zeros((2, 3)), [3, 2], **options)
-
-
-def test_values_are_checked_where_they_are_known():
-    dist, hot = cj.Catnat(jnp.zeros((2, 3))), cj.OneHotCatnat(jnp.zeros((2, 3)))
-    with pytest.raises(ValueError, match="holds 4"):
-        dist.log_prob(jnp.array([0, 4]))
-    with pytest.raises(TypeError, match="integers"):
-        dist.log_prob(jnp.zeros(2))
-    with pytest.raises(ValueError, match="one-hot"):
-        hot.log_prob(jnp.full((2, 4), 0.25))
-    with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
-        hot.log_prob(jnp.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"shape \(3,\)"):
-        cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)).log_prob(jnp.ones(3))
-    several = cj.MultiCatnat(jnp.zeros(3), [3, 2])
-    for value, text in (([0, 2], "holds 2"), ([-1, 0], "holds -1"), ([0, 0, 0], "shape"), ([0.0, 1.0], "integer")):
-        with pytest.raises(ValueError, match=text):
-            several.log_prob(jnp.array(value))
-    np.testing.assert_allclose(jax.jit(dist.log_prob)(jnp.array([0, 4])), np.log(0.25), rtol=1e-12)
-
-
-def test_a_full_fisher_matrix_is_refused():
-    assert cj.Catnat(jnp.zeros(3)).fisher_diagonal().shape == (3,)
-    for options in ({"unimix": 0.1}, {"temperature": 2.0}, {"mask": jnp.array([True, False, True, True])}):
-        for several in (cj.Catnat(jnp.zeros(3), **options), cj.MultiCatnat(jnp.zeros(3), [4], **options)):
-            with pytest.raises(ValueError, match="not diagonal"):
-                several.fisher_diagonal()
-
-
-@dataclasses.dataclass(frozen=True)
-class HeavyTails(cj.Activation):
-    def logit(self, x, xp):
-        return 2 * xp.arcsinh(x / 2)
-
-    def inverse(self, p):
-        return 2 * np.sinh((np.log(p) - np.log1p(-p)) / 2)
-
-
-def test_a_users_activation_under_a_mask():
-    kind, mask = HeavyTails(), masks(5, 4)
-
-    def entropy(s, m):
-        return cj.Catnat(s, activation=kind, mask=m).entropy()
-
-    flat = entropy(jnp.zeros((4, 4)), mask)
-    np.testing.assert_allclose(flat, np.log(mask.sum(-1)), atol=1e-12)
-    scores = normal(4, 4, size=0.3)
-    slopes = jax.vmap(jax.jit(jax.grad(entropy)))(scores, mask)
-    step, direction = 1e-6, normal(4, 4, seed=1)
-    wanted = (entropy(scores + step * direction, mask) - entropy(scores - step * direction, mask)) / (2 * step)
-    np.testing.assert_allclose((slopes * direction).sum(-1), wanted, atol=1e-8)
-    curvature = jax.jit(jax.hessian(entropy))(scores[3], mask[3])
-    assert jnp.isfinite(curvature).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 @some_options
@@ -450,22 +321,6 @@ def test_a_masked_large_balanced_tree_is_a_small_program():
 
 
 # ---- divergences ----
-
-
-def test_kl_needs_the_same_values():
-    dist = cj.Catnat(jnp.zeros(3))
-    for other in (cj.Catnat(jnp.zeros(4)), cj.OneHotCatnat(jnp.zeros(3))):
-        with pytest.raises(ValueError, match="same"):
-            dist.kl_divergence(other)
-    for other in (cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)), cj.MultiCatnat(jnp.zeros(3), [4])):
-        with pytest.raises(TypeError, match=r"catnat\.jax"):
-            dist.kl_divergence(other)
-    several = cj.MultiCatnat(jnp.zeros(3), [2, 3])
-    with pytest.raises(ValueError, match="2, 3 are needed"):
-        several.kl_divergence(cj.MultiCatnat(jnp.zeros(3), [3, 2]))
-    with pytest.raises(TypeError, match="MultiCatnat is needed"):
-        several.kl_divergence(dist)
-    assert dist.kl_divergence(dist) == 0
 
 
 def test_kl_across_trees_and_batches():

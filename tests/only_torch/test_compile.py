@@ -8,7 +8,6 @@ import pytest
 import torch
 from only_torch import functions, rows
 from torch import Tensor
-from torch.distributions import kl_divergence
 
 import catnat
 import catnat.torch as ct
@@ -96,14 +95,6 @@ def test_one_graph_and_any_batch(tree, activation):
         same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
-@pytest.mark.parametrize("tree", ["balanced-2", "balanced-8", "balanced-100", "chain-7", "huffman-100"])
-def test_one_graph_and_any_batch_everywhere(tree, activation):
-    for function in FUNCTIONS.values():
-        same_as_eager(function, rows.TREES[tree], rows.ACTIVATIONS[activation])
-
-
 @pytest.mark.parametrize("name", ["log_catnat", "log_prob"])
 def test_all_sizes_dynamic(name):
     """``dynamic=True`` leaves even the width open; the tree then settles it."""
@@ -114,38 +105,6 @@ def test_all_sizes_dynamic(name):
 def test_the_default_tree_is_made_inside_the_graph():
     same_as_eager(FUNCTIONS["log_catnat"], catnat.balanced(6), ct.natural(), given=False)
     same_as_eager(FUNCTIONS["entropy"], catnat.balanced(70), ct.natural(), given=False)
-
-
-def test_one_class():
-    function = compiled(lambda s: (ct.catnat(s), ct.log_catnat(s), ct.entropy(s), ct.sample(s), ct.mode(s)))
-    for batch in BATCHES:
-        probs, log_probs, entropy, drawn, best = function(dynamic(torch.zeros(batch, 0)))
-        rows.assert_equal(probs, torch.ones(batch, 1))
-        rows.assert_equal(log_probs, torch.zeros(batch, 1))
-        rows.assert_equal(entropy, torch.zeros(batch))
-        rows.assert_equal(drawn, torch.zeros(batch, dtype=torch.int64))
-        rows.assert_equal(best, drawn)
-
-
-@pytest.mark.slow
-def test_an_activation_of_ones_own():
-    for name in ("log_catnat", "cross_entropy"):
-        same_as_eager(FUNCTIONS[name], catnat.balanced(10), rows.OWN)
-    scores = torch.randn(3, 9, generator=rows.seeded(0))
-    torch.testing.assert_close(
-        compiled(ct.geometry.fisher_diagonal)(scores, None, rows.OWN),
-        ct.geometry.fisher_diagonal(scores, None, rows.OWN),
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
-def test_other_dtypes(dtype):
-    function = compiled(ct.log_catnat)
-    for batch in BATCHES:
-        scores = rows.around(catnat.balanced(11), batch, dtype=dtype)
-        got = function(dynamic(scores))
-        assert got.dtype == dtype
-        torch.testing.assert_close(got, ct.log_catnat(scores))
 
 
 def test_a_tree_first_met_inside_a_graph():
@@ -166,25 +125,6 @@ def test_half_precision_gradients_saturate_in_a_graph_too():
     assert (large.abs() > torch.finfo(torch.float16).max).any()
     (got,) = torch.autograd.grad(compiled(ct.log_catnat)(scores, tree, "natural"), scores, upstream)
     assert got.isfinite().all()
-
-
-@pytest.mark.parametrize("activation", ["natural", "sigmoid"])
-def test_extreme_scores_survive_compilation(activation):
-    kind = rows.ACTIVATIONS[activation]
-    limit = torch.finfo(torch.float32).max
-    special = torch.tensor([0.0, 3.14159, 3.1416, -3.1416, 50.0, -50.0, 1e4, limit, -limit, 1e-40])
-    scores = special[torch.randint(10, (40, 7), generator=rows.seeded(0))].requires_grad_()
-    for function in (ct.log_catnat, ct.entropy):
-        got, wanted = (call(scores, None, kind) for call in (compiled(function), function))
-        assert got.isfinite().all()
-        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
-        gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
-        assert gradients[0].isfinite().all()
-        ordinary = (scores.abs() <= 1e4).all(-1)  # where a log-probability is the dtype's minimum, its slope is moot
-        assert ordinary.any()
-        torch.testing.assert_close(*(gradient[ordinary] for gradient in gradients), rtol=1e-4, atol=1e-4)
-        if activation == "natural":
-            assert (gradients[0][ct.geometry.saturated(scores, None, kind)] == 0).all()
 
 
 # ---- drawing ----
@@ -235,34 +175,6 @@ def test_a_policy_step_inside_a_graph(tree):
         got = torch.autograd.grad((log_prob - 0.1 * entropy).sum(), scores)[0]
         wanted = torch.autograd.grad((dist.log_prob(action) - 0.1 * dist.entropy()).sum(), scores)[0]
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_latents_inside_a_graph():
-    """One-hot straight-through and relaxed draws, and the KL to another distribution."""
-
-    def latent(scores, other):
-        hot = ct.OneHotCatnatStraightThrough(scores)
-        soft = ct.RelaxedOneHotCatnat(0.5, scores)
-        kl = kl_divergence(hot, ct.OneHotCatnat(other))
-        return hot.rsample(), soft.rsample(), kl
-
-    # torch's look-up of a divergence cannot be traced the first time, its memory of it can.
-    latent(torch.zeros(1, 31), torch.zeros(1, 31))
-    fast = compiled(latent)
-    for batch in BATCHES:
-        scores, other = (torch.randn(batch, 31, generator=rows.seeded(seed)).requires_grad_() for seed in (batch, 0))
-        hot, soft, kl = fast(dynamic(scores), dynamic(other))
-        torch.testing.assert_close(hot.detach().sort().values, torch.eye(32)[31].expand(batch, -1), atol=1e-6, rtol=0)
-        torch.testing.assert_close(soft.sum(-1), torch.ones(batch))
-        torch.testing.assert_close(kl, ct.kl_divergence(scores, other), rtol=1e-5, atol=1e-5)
-        upstream = torch.linspace(-1, 1, 32)
-        (got,) = torch.autograd.grad((hot * upstream).sum(), scores)
-        (wanted,) = torch.autograd.grad((ct.catnat(scores) * upstream).sum(), scores)
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
-        (got,) = torch.autograd.grad(fast(scores, other)[1].square().sum(), scores)
-        assert got.isfinite().all()
-        assert (got != 0).any()
 
 
 def test_modules_compile():

@@ -140,11 +140,6 @@ def test_expand(name):
         DISTRIBUTIONS[name](torch.zeros(3, 4)).expand((2,))
 
 
-def test_expanded_rows_draw_independently():
-    drawn = ct.Catnat(torch.zeros(1, 99)).expand((50,)).sample(generator=rows.seeded(0))
-    assert len(drawn.unique()) > 20
-
-
 def test_gradients_pass_through_expand():
     scores = rows.inside(catnat.balanced(5), "natural", 1).requires_grad_()
     value = torch.tensor([0, 1, 2, 3, 4])
@@ -471,24 +466,3 @@ def test_a_relaxation_has_one_temperature_for_all_rows_or_one_each():
     assert ct.RelaxedOneHotCatnat(torch.tensor([2.2]), torch.zeros(3)).rsample().shape == (4,)  # as in torch's example
     with pytest.raises(ValueError, match=r"`temperature` has shape \(4,\)"):
         ct.RelaxedOneHotCatnat(temperatures, torch.zeros(2, 3))
-
-
-# ---- draws ----
-
-
-def test_a_policy_learns_a_bandit():
-    """REINFORCE on ten arms: entropy falls but learning does not stop (ml-agents#281), and the best arm wins."""
-    torch.manual_seed(0)
-    rewards = torch.linspace(0, 1, 10)
-    for kind in ("natural", "sigmoid"):
-        scores = torch.zeros(9, requires_grad=True)
-        optimizer = torch.optim.Adam([scores], lr=0.05)
-        for _ in range(400):
-            dist = ct.Catnat(scores, activation=kind)
-            action = dist.sample((32,))
-            gain = rewards[action] - rewards[action].mean()
-            optimizer.zero_grad()
-            (-(dist.log_prob(action) * gain).mean() - 0.003 * dist.entropy()).backward()
-            optimizer.step()
-        assert dist.mode == 9
-        assert dist.probs[9] > 0.5

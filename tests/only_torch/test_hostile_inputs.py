@@ -52,15 +52,6 @@ def hostile(tree: catnat.Tree, activation: ct.Activation, dtype: torch.dtype) ->
     return found
 
 
-def test_the_hostile_inputs_are_what_they_say():
-    found = hostile(catnat.balanced(2), ct.natural(), torch.float64).flatten()
-    for value in (0.0, 5e-324, 2.2250738585072014e-308, math.pi, 1e4, torch.finfo(torch.float64).max):
-        assert (found == value).any(), value
-        assert (found == -value).any(), value
-    for towards in (0, 9e9):
-        assert (found == np.nextafter(math.pi, towards)).any()
-
-
 # ---- every function ----
 
 
@@ -276,14 +267,6 @@ def test_a_log_probability_below_float16_saturates_instead_of_becoming_minus_inf
     ):
         assert value.dtype == torch.float16
         assert (value == lowest).all()
-
-
-def test_gradients_too_large_for_float16_saturate():
-    """The slope of log p near the edge is one over the distance: 1e3 at a node, and summed more than float16 holds."""
-    tree = catnat.balanced(100)
-    scores = hostile(tree, ct.natural(), torch.float16).requires_grad_()
-    (gradient,) = torch.autograd.grad(ct.log_catnat(scores, tree, "natural").sum(), scores)
-    assert gradient.isfinite().all()
 
 
 # ---- shapes ----

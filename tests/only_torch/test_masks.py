@@ -5,7 +5,6 @@ What they make of a distribution is tested for all backends, in conformance/test
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import cases
@@ -17,7 +16,6 @@ from only_torch import rows
 from only_torch.test_hostile_inputs import DTYPES, hostile
 from torch import Tensor
 from torch import distributions as td
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import kl_divergence
 from torch.func import vmap
 
@@ -120,21 +118,6 @@ def test_a_temperature_for_every_row(unimix, masked):
 
 
 @all_options
-@pytest.mark.parametrize("tree", [catnat.balanced(8), catnat.chain(75), catnat.huffman(cases.zipf(80))], ids=repr)
-def test_one_valid_class(tree, options):
-    scores = rows.around(tree, tree.num_classes).requires_grad_()
-    dist = ct.Catnat(scores, tree, mask=torch.eye(tree.num_classes, dtype=torch.bool), **options)
-    zero = torch.zeros(tree.num_classes, dtype=torch.float64)
-    rows.assert_equal(dist.probs, torch.eye(tree.num_classes, dtype=torch.float64))
-    rows.assert_equal(dist.mode, torch.arange(tree.num_classes))
-    rows.assert_equal(dist.sample((3,)), torch.arange(tree.num_classes).expand(3, -1))
-    for value in (dist.entropy(), dist.log_prob(dist.mode)):
-        rows.assert_close(value, zero, atol=1e-15)
-    for value in (dist.probs, dist.logits, dist.entropy(), dist.log_prob(dist.mode)):
-        rows.assert_close(gradient(value, scores), torch.zeros_like(scores), atol=1e-14)
-
-
-@all_options
 @pytest.mark.parametrize("tree", [catnat.balanced(1), catnat.balanced(5), catnat.balanced(100)], ids=repr)
 def test_empty_batches(tree, options):
     for shape in ((0,), (3, 0, 2)):
@@ -190,54 +173,6 @@ def test_validate_mask():
     both = torch.cat([NOTHING, NOTHING.flip(0)], -1)
     for sizes, usable in (([3, 3], wanted), ([2, 4], wanted), ([1, 1, 4], torch.zeros(3, dtype=torch.bool))):
         rows.assert_equal(ct.validate_mask(both, catnat.Forest(sizes)), usable)
-
-
-# ---- errors ----
-
-SCORES = torch.zeros(2, 4)
-
-
-@pytest.mark.parametrize(
-    ("error", "text", "options"),
-    [
-        (TypeError, r"torch.as_tensor\(mask\)", {"mask": [True] * 5}),
-        (TypeError, r"`mask` .*mask.bool\(\)", {"mask": torch.ones(5)}),
-        (TypeError, r"`mask` .*shape \(\)", {"mask": torch.tensor(True)}),
-        (ValueError, "`mask` has 4 entries.*5", {"mask": torch.ones(4).bool()}),
-        (TypeError, r"`mask` .*mask.bool\(\).*`valid_classes`", {"mask": torch.tensor([0, 3])}),
-        (ValueError, "`mask` .*broadcast", {"mask": MASK.expand(3, 5)}),
-        (ValueError, r"`valid_classes` holds 5, but the classes are 0 .. 4", {"valid_classes": torch.tensor([0, 5])}),
-        (ValueError, r"`valid_classes` holds -2", {"valid_classes": torch.tensor([0, -2])}),
-        (TypeError, r"`valid_classes` .*integer.*`mask`", {"valid_classes": MASK}),
-        (TypeError, r"torch.as_tensor\(valid_classes\)", {"valid_classes": [0, 1]}),
-        (ValueError, "`mask` and `valid_classes`", {"mask": MASK, "valid_classes": torch.tensor([0, 1])}),
-        *[(ValueError, "`unimix`", {"unimix": bad}) for bad in (1.0, -0.1, math.nan)],
-        *[(ValueError, "`temperature`.*positive", {"temperature": bad}) for bad in (0.0, -1, math.nan, 1e300)],
-        *[
-            (ValueError, "`temperature`.*positive", {"temperature": torch.tensor([1.0, bad])})
-            for bad in (0.0, math.nan, math.inf)
-        ],
-        *[(ValueError, "`temperature` has shape", {"temperature": torch.ones(*bad)}) for bad in ((3,), (3, 2))],
-    ],
-)
-def test_errors(error, text, options):
-    for build in BUILDERS[:2]:
-        with pytest.raises(error, match=text):
-            build(SCORES, **options)
-
-
-@all_options
-def test_a_full_fisher_matrix_is_refused(options):
-    for build in BUILDERS[:2]:
-        with pytest.raises(ValueError, match="not diagonal"):
-            build(SCORES, mask=MASK, **options).fisher_diagonal()
-
-
-def test_what_is_drawn_is_still_validated():
-    dist = ct.Catnat(SCORES, mask=MASK)
-    with pytest.raises(ValueError, match="support"):
-        dist.log_prob(torch.tensor(5))
-    assert (dist.log_prob(torch.tensor(1)) == torch.finfo(torch.float32).min).all()  # masked, but a class
 
 
 # ---- dtypes, hostile scores, extreme temperatures ----
@@ -396,20 +331,6 @@ def test_no_grad_leaves_nothing_behind(options):
             rows.assert_equal(*(gradient(value, scores) for value in values))
 
 
-@pytest.mark.parametrize("mode", ["meta", "fake"])
-def test_shapes_without_numbers(mode):
-    device = "meta" if mode == "meta" else "cpu"
-    with FakeTensorMode() if mode == "fake" else contextlib.nullcontext():
-        for options in OPTIONS.values():
-            scores = torch.zeros(300, 99, device=device)
-            mask = torch.ones(300, 100, dtype=torch.bool, device=device)
-            dist = ct.Catnat(scores, mask=mask, validate_args=False, **options)
-            assert dist.probs.shape == dist.logits.shape == (300, 100)
-            assert dist.entropy().shape == dist.mode.shape == dist.log_prob(dist.sample()).shape == (300,)
-        indices = torch.zeros(3, 2, dtype=torch.int32, device=device)
-        assert ct.Catnat(torch.zeros(3, 4, device=device), valid_classes=indices).probs.shape == (3, 5)
-
-
 @all_options
 @pytest.mark.parametrize("name", ["balanced-8", "balanced-100", "chain-100", "huffman-20"])
 def test_vmap_is_the_batch(name, options):
@@ -505,28 +426,6 @@ DRAWN_TREES = {
 }
 
 
-def obedient_draws(of_each_distribution: int) -> int:
-    """How many were drawn, of every tree and option, none of a masked class."""
-    count = 0
-    for tree in DRAWN_TREES.values():
-        for options in OPTIONS.values():
-            mask = masks(tree, 50)
-            dist = ct.Catnat(rows.around(tree, 50, dtype=torch.float32), tree, mask=mask, **options)
-            draws = dist.sample((of_each_distribution // 50,), generator=rows.seeded(1))
-            assert_obeyed(draws, mask)
-            count += draws.numel()
-    return count
-
-
-def test_a_million_draws():
-    assert obedient_draws(50_000) >= 1_000_000
-
-
-@pytest.mark.slow
-def test_ten_million_draws():
-    assert obedient_draws(500_000) >= 10_000_000
-
-
 @pytest.mark.parametrize("end", ["lowest", "highest"])
 @pytest.mark.parametrize("name", DRAWN_TREES)
 def test_the_ends_of_the_uniform_numbers(name, end, monkeypatch):
@@ -546,19 +445,6 @@ def test_the_ends_of_the_uniform_numbers(name, end, monkeypatch):
     relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, mask=mask).rsample()
     assert relaxed.isfinite().all()
     assert (relaxed[~mask] == 0).all()
-
-
-@all_dtypes
-def test_never_drawn_by_others(dtype):
-    """By torch from the logits or the probabilities, and by Gumbel noise on the logits."""
-    for name in ("balanced-8", "balanced-100", "huffman-90"):
-        tree = DRAWN_TREES[name]
-        mask = masks(tree, 10)
-        dist = ct.Catnat(rows.around(tree, 10, dtype=dtype), tree, mask=mask)
-        assert_obeyed(td.Categorical(logits=dist.logits).sample((2000,)), mask)
-        # Half precision cannot write a point of the simplex to the precision that validation needs.
-        assert_obeyed(td.Categorical(probs=dist.probs, validate_args=False).sample((2000,)), mask)
-        assert_obeyed(torch.nn.functional.gumbel_softmax(dist.logits.expand(200, -1, -1).float()).argmax(-1), mask)
 
 
 # ---- torch's own distributions ----
@@ -649,18 +535,6 @@ def test_a_mixture_with_masked_components(options):
 
 
 # ---- relaxed ----
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_density_of_a_relaxed_distribution_integrates_to_one(masked):
-    """Over the simplex of the valid classes: two make a line."""
-    mask, tree = (torch.tensor([1, 0, 1, 0]).bool(), catnat.balanced(4)) if masked else (None, catnat.balanced(2))
-    scores = rows.inside(tree, "natural", margin=0.3)
-    grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
-    value = torch.zeros(len(grid), tree.num_classes, dtype=torch.float64)
-    value[:, 0], value[:, 2 if masked else 1] = grid, 1 - grid
-    dist = ct.RelaxedOneHotCatnat(0.9, scores, tree, mask=mask)
-    assert dist.log_prob(value).exp().mean().item() == pytest.approx(1, abs=1e-3)
 
 
 def test_a_relaxed_distribution_with_one_valid_class_is_certain():

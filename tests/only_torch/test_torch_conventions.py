@@ -248,30 +248,6 @@ def test_real_first_then_fake():
                     assert function(torch.zeros(3, tree.num_nodes), tree, activation).shape == wanted[name].shape
 
 
-@pytest.mark.one_row
-@pytest.mark.parametrize(
-    "tree", [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]], ids=repr
-)
-def test_meta_device(tree):
-    for activation in KINDS:
-        scores = torch.zeros(3, tree.num_nodes, device="meta", requires_grad=True)
-        real = torch.zeros(3, tree.num_nodes)
-        for name, function in FUNCTIONS.items():
-            value = function(scores, tree, activation)
-            wanted = function(real, tree, activation)
-            assert value.device.type == "meta", name
-            assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
-            (gradient,) = torch.autograd.grad(value.sum(), scores)
-            assert gradient.shape == scores.shape
-        for name, function in DISCRETE.items():
-            value, wanted = function(scores, tree, activation), function(real, tree, activation)
-            assert value.device.type == "meta", name
-            assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
-    layer = ct.CatnatLinear(4, tree, device="meta")
-    assert layer.weight.device.type == "meta"
-    assert layer(torch.zeros(2, 4, device="meta")).shape == (2, tree.num_classes)
-
-
 def test_a_default_device_does_not_lead_constants_astray():
     """``torch.set_default_device`` moves new tensors; constants belong where the scores are."""
     for tree in cold_trees(3):
