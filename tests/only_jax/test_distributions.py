@@ -231,36 +231,6 @@ def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
 # ---- masks ----
 
 
-@pytest.mark.expensive_compile
-def test_indices_padded_with_minus_one():
-    valid = jnp.array([[True, False, True, False, True], [False, True, False, False, False]])
-    for dtype in (jnp.int8, jnp.int32, jnp.int64):
-        padded = jnp.array([[4, 0, 2, -1], [1, -1, -1, -1]], dtype)
-        dist = cj.Catnat(jnp.zeros((2, 4)), valid_classes=padded)
-        np.testing.assert_array_equal(dist.mask, valid)
-        rows = jax.vmap(lambda row: cj.Catnat(jnp.zeros(4), valid_classes=row).mask)(padded)
-        np.testing.assert_array_equal(rows, valid)
-    dist = cj.Catnat(jnp.zeros(299), valid_classes=jnp.array([255, 7], jnp.uint8))
-    np.testing.assert_array_equal(jnp.flatnonzero(dist.mask), [7, 255])
-
-
-@pytest.mark.expensive_compile
-@pytest.mark.parametrize(
-    ("score_batch", "mask_batch", "batch"),
-    [((), (4,), (4,)), ((4,), (), (4,)), ((2, 1), (3,), (2, 3)), ((1,), (2, 4), (2, 4))],
-    ids=str,
-)
-def test_masks_and_scores_are_broadcast(score_batch, mask_batch, batch):
-    scores, mask = normal(*score_batch, 99), masks(100, *mask_batch)
-    dist = cj.Catnat(scores, mask=mask, temperature=jnp.full(batch[-1:], 1.5))
-    assert dist.batch_shape == batch
-    wide = jnp.broadcast_to(scores, (*batch, 99)), jnp.broadcast_to(mask, (*batch, 100))
-    full = cj.Catnat(wide[0], mask=wide[1], temperature=1.5)
-    assert_same(facts(dist), facts(full), rtol=1e-13)
-    classes = jnp.arange(3).reshape(3, *[1] * len(batch))
-    assert dist.log_prob(classes).shape == (3, *batch)
-
-
 def test_a_row_without_valid_class():
     scores, mask = normal(3, 4), jnp.ones((3, 5), bool).at[1].set(False)
     np.testing.assert_array_equal(cj.validate_mask(mask, 5), [True, False, True])

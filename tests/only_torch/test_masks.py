@@ -5,8 +5,6 @@ What they make of a distribution is tested for all backends, in conformance/test
 
 from __future__ import annotations
 
-import math
-
 import cases
 import numpy as np
 import oracle
@@ -26,8 +24,6 @@ pytestmark = [pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"), pytest.m
 
 MASK = torch.tensor([True, False, True, True, False])
 OPTIONS = rows.OPTIONS
-BUILDERS = [ct.Catnat, ct.OneHotCatnat, lambda scores, **options: ct.RelaxedOneHotCatnat(0.5, scores, **options)]
-
 all_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
@@ -63,60 +59,6 @@ def assert_obeyed(draws: Tensor, mask: Tensor) -> None:
 # ---- forms of masks ----
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("num_classes", [5, 128, 300, 40_000])
-def test_indices_padded_with_minus_one(num_classes, dtype):
-    """The number of classes need not fit into the dtype of the indices."""
-    indices = torch.tensor([[0, 4, -1, -1], [3, 3, 2, -1], [-1, -1, -1, 1], [0, 1, 2, 3]])
-    indices = indices.clamp(min=0).to(dtype) if dtype == torch.uint8 else indices.to(dtype)
-    valid = torch.zeros(4, num_classes, dtype=torch.bool)
-    for row, listed in zip(valid, indices.tolist(), strict=True):
-        row[[k for k in listed if k >= 0]] = True
-    scores = rows.around(catnat.balanced(num_classes), 4)
-    dist = ct.Catnat(scores, valid_classes=indices)
-    rows.assert_equal(dist.mask, valid)
-    assert_same(dist, ct.Catnat(scores, mask=valid))
-
-
-@pytest.mark.parametrize("tree", [catnat.balanced(5), catnat.huffman(cases.zipf(80))], ids=repr)
-@pytest.mark.parametrize(
-    ("score_batch", "mask_batch", "batch"),
-    [((2, 3), (), (2, 3)), ((), (4,), (4,)), ((3,), (2, 1), (2, 3)), ((2, 1), (3,), (2, 3)), ((1,), (5,), (5,))],
-)
-def test_masks_and_scores_are_broadcast(tree, score_batch, mask_batch, batch):
-    scores = rows.inside(tree, "sigmoid", *score_batch).requires_grad_()
-    mask = masks(tree, max(1, math.prod(mask_batch))).view(*mask_batch, -1)
-    dist = ct.Catnat(scores, tree, mask=mask)
-    assert dist.batch_shape == batch
-    assert dist.probs.shape == dist.logits.shape == dist.mask.shape == dist.param_shape == (*batch, tree.num_classes)
-    assert dist.scores.shape == (*batch, tree.num_nodes)
-    assert dist.sample((7,)).shape == dist.log_prob(dist.sample((7,))).shape == (7, *batch)
-    full = ct.Catnat(scores.expand(*batch, -1), tree, mask=mask.expand(*batch, -1))
-    assert_same(dist, full)
-    classes = full.sample()
-    rows.assert_close(dist.log_prob(classes), full.log_prob(classes))
-    rows.assert_close(gradient(dist.probs, scores), gradient(full.probs, scores))
-    for at in np.ndindex(batch):
-        row = ct.Catnat(scores.expand(*batch, -1)[at], tree, mask=mask.expand(*batch, -1)[at])
-        rows.assert_close(dist.logits[at], row.logits)
-
-
-@pytest.mark.parametrize("unimix", [0.0, 0.1])
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_temperature_for_every_row(unimix, masked):
-    tree = catnat.huffman(cases.zipf(80))
-    scores, mask = rows.inside(tree, "sigmoid", 2, 3), masks(tree, 6).view(2, 3, -1) if masked else None
-    temperature = torch.tensor([[0.1, 0.5, 1.0], [1.5, 3.0, 40.0]], dtype=torch.float64)
-    dist = ct.Catnat(scores, tree, mask=mask, temperature=temperature, unimix=unimix)
-    for at in np.ndindex(2, 3):
-        valid = None if mask is None else mask[at]
-        row = ct.Catnat(scores[at], tree, mask=valid, temperature=float(temperature[at]), unimix=unimix)
-        for name, fact in facts(row).items():
-            rows.assert_close(facts(dist)[name][at], fact, 1e-12, 1e-13)
-    wide = ct.Catnat(scores, tree, mask=mask, temperature=temperature[0], unimix=unimix)
-    assert_same(wide, ct.Catnat(scores, tree, mask=mask, temperature=temperature[0].expand(2, 3), unimix=unimix))
-
-
 @all_options
 @pytest.mark.parametrize("tree", [catnat.balanced(1), catnat.balanced(5), catnat.balanced(100)], ids=repr)
 def test_empty_batches(tree, options):
@@ -135,13 +77,6 @@ def test_empty_batches(tree, options):
 # ---- rows without a valid class ----
 
 NOTHING = torch.tensor([[True, False, True], [False, False, False], [False, True, False]])
-
-
-def test_a_row_without_valid_class_raises():
-    for build in BUILDERS:
-        for options in ({"mask": NOTHING}, {"valid_classes": torch.full((3, 2), -1)}):
-            with pytest.raises(ValueError, match=r"no valid class in [13] of 3 rows.*validate_mask"):
-                build(torch.randn(3, 2), **options)
 
 
 def test_where_nothing_can_be_checked_a_row_without_valid_class_is_unmasked():
