@@ -268,6 +268,7 @@ def test_relaxed(backend, name, activation, options, masked):
     checks.relaxed(backend, case, activation, options, half(case) if masked else np.ones(case.num_classes, bool))
 
 
+@pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 @pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
 @pytest.mark.parametrize("name", ["balanced-8", "chain-75"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
