@@ -101,12 +101,6 @@ def test_all_sizes_dynamic(name):
     same_as_eager(FUNCTIONS[name], catnat.balanced(11), ct.natural(), dynamic=True)
 
 
-@pytest.mark.slow
-def test_the_default_tree_is_made_inside_the_graph():
-    same_as_eager(FUNCTIONS["log_catnat"], catnat.balanced(6), ct.natural(), given=False)
-    same_as_eager(FUNCTIONS["entropy"], catnat.balanced(70), ct.natural(), given=False)
-
-
 def test_a_tree_first_met_inside_a_graph():
     tree = catnat.huffman([13, 11, 7, 5, 3, 2, 1])
     same_as_eager(FUNCTIONS["log_catnat"], tree, ct.natural(width=4.0))
@@ -204,23 +198,6 @@ def test_generated_code_equals_eager():
         gradients = [torch.autograd.grad(weighted(value), scores)[0] for value in (got, wanted)]
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5 * float(gradients[1].abs().max()))
         assert (gradients[0][ct.geometry.saturated(scores, tree, "natural")] == 0).all()
-
-
-@pytest.mark.slow
-def test_generated_code_draws():
-    def step(scores):
-        dist = ct.Catnat(scores)
-        action = dist.sample()
-        return action, dist.log_prob(action)
-
-    fast = compiled(step, "inductor")
-    row = rows.inside(catnat.balanced(18), "sigmoid", margin=0.3, dtype=torch.float32)
-    torch.manual_seed(0)
-    for batch in (2000, 3000):
-        scores = row.repeat(batch, 1)
-        action, log_prob = fast(dynamic(scores))
-        torch.testing.assert_close(log_prob, ct.log_prob(scores, action), rtol=1e-5, atol=1e-5)
-        rows.chi_square(action, ct.catnat(row))
 
 
 @pytest.mark.slow

@@ -140,15 +140,6 @@ def test_expand(name):
         DISTRIBUTIONS[name](torch.zeros(3, 4)).expand((2,))
 
 
-def test_gradients_pass_through_expand():
-    scores = rows.inside(catnat.balanced(5), "natural", 1).requires_grad_()
-    value = torch.tensor([0, 1, 2, 3, 4])
-    dist = ct.Catnat(scores).expand((5,))
-    (got,) = torch.autograd.grad(dist.log_prob(value).sum(), scores)
-    (wanted,) = torch.autograd.grad(ct.log_catnat(scores).sum(), scores)
-    rows.assert_close(got, wanted)
-
-
 # ---- validation ----
 
 
@@ -277,44 +268,6 @@ def test_a_look_without_gradients_leaves_nothing_that_cannot_be_trained(mode, bu
         assert (gradient != 0).any()
     for value in (fixed.probs, fixed.logits):  # of a fixed distribution, other parameters learn
         torch.autograd.grad((value * weight).sum(), weight)
-
-
-# ---- wrappers ----
-
-
-def test_independent():
-    """DreamerV3's latents: a vector of one-hot variables as one event."""
-    scores = rows.inside(catnat.balanced(24), "sigmoid", 5, 6)
-    dist = td.Independent(ct.OneHotCatnatStraightThrough(scores), 1)
-    assert (dist.batch_shape, dist.event_shape) == ((5,), (6, 24))
-    value = dist.rsample((2,))
-    assert value.shape == (2, 5, 6, 24)
-    rows.assert_close(dist.log_prob(value), dist.base_dist.log_prob(value).sum(-1))
-    rows.assert_close(dist.entropy(), ct.entropy(scores).sum(-1))
-    other = td.Independent(ct.OneHotCatnat(scores.flip(0)), 1)
-    rows.assert_close(kl_divergence(dist, other), ct.kl_divergence(scores, scores.flip(0)).sum(-1))
-    flat = td.Independent(ct.Catnat(scores), 1)
-    assert flat.expand((3, 5)).log_prob(flat.sample((3,))).shape == (3, 5)
-
-
-def test_mixture_same_family():
-    for tree in (catnat.balanced(4), catnat.chain(4), catnat.huffman([5, 3, 1, 1])):
-        scores = rows.inside(tree, "natural", 6).requires_grad_()
-        mixing = ct.Catnat(scores, tree)
-        parts = td.Normal(torch.linspace(-2, 2, 4).double(), torch.tensor(0.5).double())
-        mixture = td.MixtureSameFamily(mixing, parts.expand((6, 4)))
-        plain = td.MixtureSameFamily(td.Categorical(logits=mixing.logits), parts.expand((6, 4)))
-        value = torch.linspace(-3, 3, 6).double()
-        rows.assert_close(mixture.log_prob(value), plain.log_prob(value))
-        rows.assert_close(mixture.mean, plain.mean)
-        rows.assert_close(mixture.variance, plain.variance)
-        rows.assert_close(mixture.cdf(value), plain.cdf(value))
-        assert mixture.sample((7,)).shape == (7, 6)
-        assert mixture.expand((2, 6)).sample().shape == (2, 6)
-        got, wanted = (
-            torch.autograd.grad(m.log_prob(value).sum(), scores, retain_graph=True)[0] for m in (mixture, plain)
-        )
-        rows.assert_close(got, wanted)
 
 
 # ---- KL ----

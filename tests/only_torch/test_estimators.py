@@ -15,7 +15,6 @@ from only_torch.estimating import (
     COSTS,
     DISTRIBUTIONS,
     SCORES,
-    classes_of,
     cost,
     every_distribution,
     gradient,
@@ -85,22 +84,6 @@ def test_a_batch_without_costs_leaves_the_moving_average():
     np.testing.assert_allclose(used, [0, 0, 1, 1], rtol=1e-6)
 
 
-def test_the_moving_average_does_not_know_the_present_costs():
-    """The baseline is the same whatever is drawn now: that is why it adds no bias."""
-    baseline = ct.estimators.MovingAverage(0.9)
-    baseline(torch.tensor([2.0]))
-    saved = baseline.state_dict()
-    used = []
-    for draw in range(K):
-        baseline.load_state_dict(saved)
-        scores = leaf(1)
-        dist = with_draws(ct.Catnat(scores), torch.tensor([[draw]]))
-        got = gradient(ct.estimators.score_function(cost, dist, baseline=baseline), scores)[0]
-        slope = JACOBIAN[draw] / P[draw]
-        used.append(float(COSTS[draw]) - got @ slope / (slope @ slope))
-    np.testing.assert_allclose(np.array(used), 2.0, rtol=1e-6)
-
-
 def test_the_moving_average_is_saved_moves_and_rests():
     model = torch.nn.ModuleDict({"baseline": ct.estimators.MovingAverage(decay=0.5)})
     model["baseline"](torch.tensor([3.0, 5.0]))
@@ -148,17 +131,6 @@ def test_a_generator_decides_everything(name, function):
     assert not torch.equal(first, second)
     torch.manual_seed(0)
     rows.assert_equal(RANDOM[function](dist), first)
-
-
-@every_distribution
-def test_draws_with_a_generator_have_the_probabilities(name):
-    seen = []
-    dist = td.Independent(DISTRIBUTIONS[name](SCORES.expand(2, -1)), 1)
-    ct.estimators.score_function(
-        lambda v: seen.append(classes_of(v)) or torch.zeros(10_000), dist, num_samples=10_000, generator=rows.seeded(0)
-    )
-    assert seen[0].shape == (10_000, 2)
-    rows.chi_square(seen[0], torch.as_tensor(P))
 
 
 # ---- torch's own distributions ----

@@ -114,11 +114,3 @@ def test_the_default_tree_inside_a_graph():
     logits = normal(3, 6)
     fast = torch.compile(ct.scores_from_logits, fullgraph=True, backend="aot_eager")
     rows.assert_close(fast(logits), ct.scores_from_logits(logits))
-
-
-def test_fake_and_meta_tensors():
-    assert ct.scores_from_probs(torch.ones(3, 5, device="meta"), catnat.huffman([5, 4, 3, 2, 1])).shape == (3, 4)
-    assert ct.scores_from_logits(torch.ones(3, 5, device="meta"), catnat.chain(5)).shape == (3, 4)
-    assert ct.geometry.natural_gradient(torch.ones(3, 5, device="meta")).shape == (3, 5)
-    assert ct.geometry.fisher_rao_distance(torch.ones(3, 5, device="meta"), torch.ones(5, device="meta")).shape == (3,)
-    assert ct.geometry.kl_step(torch.ones(3, 5, device="meta"), torch.ones(3, 5, device="meta"), 0.1).shape == (3, 5)

@@ -304,11 +304,6 @@ def test_compiled_distributions_equal_eager_ones(options, fresh_compiler):
     check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "aot_eager", dtype)
 
 
-@pytest.mark.slow
-def test_generated_code(fresh_compiler):
-    check_compiled(rows.TREES["balanced-8"], ct.sigmoid(), OPTIONS["T3-unimix"], "inductor", torch.float32)
-
-
 def check_compiled(tree, activation, options, backend, dtype):
     """Values and gradients of one graph; masked classes are exactly impossible in it too."""
 

@@ -236,18 +236,6 @@ def test_trees_first_met_inside_a_transform(tree):
         assert ct.sample(scores, tree, activation).shape == (3,)
 
 
-@pytest.mark.slow
-def test_real_first_then_fake():
-    """Warm caches hold real constants, which a fake-tensor mode must not meet."""
-    for tree in cold_trees(2):
-        for activation in KINDS:
-            real = torch.zeros(3, tree.num_nodes)
-            wanted = {name: function(real, tree, activation) for name, function in FUNCTIONS.items()}
-            with FakeTensorMode():
-                for name, function in FUNCTIONS.items():
-                    assert function(torch.zeros(3, tree.num_nodes), tree, activation).shape == wanted[name].shape
-
-
 def test_a_default_device_does_not_lead_constants_astray():
     """``torch.set_default_device`` moves new tensors; constants belong where the scores are."""
     for tree in cold_trees(3):
