@@ -219,15 +219,6 @@ def test_neighbours_draw_independently():
     checks.chi_square(np.bincount(pairs, minlength=16), np.full(16, 1 / 16))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
-@some_options
-def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
-    dist = cj.Catnat(normal(3, 99, size=3.0).astype(dtype), mask=masks(100, 5)[2:], **options)
-    draws = dist.sample((1_000_000 // 3,), key=jax.random.key(4))
-    assert jnp.take_along_axis(dist.mask[None], draws[..., None], -1).all()
-
-
 # ---- masks ----
 
 

@@ -233,12 +233,3 @@ for tree in (catnat.balanced(10), catnat.balanced(1000), catnat.chain(70)):
     assert cj.mode(scores, tree, "sigmoid").dtype == jnp.int32
 """
     python(code)
-
-
-@pytest.mark.expensive_compile
-def test_every_walked_path_ends_at_its_class():
-    """Of the shared suite few rows run here, and fewer walk: all classes of three trees that are walked."""
-    for tree in (catnat.balanced(65), catnat.balanced(100), catnat.huffman(range(1, 91))):
-        scores = jnp.linspace(-2.0, 2.0, tree.num_nodes)
-        walked = cj.log_prob(scores, jnp.arange(tree.num_classes), tree)
-        np.testing.assert_allclose(walked, cj.log_catnat(scores, tree), rtol=1e-5, atol=1e-5)

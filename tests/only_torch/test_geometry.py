@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from only_torch import rows
@@ -11,7 +9,6 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
-from catnat.torch import geometry
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
@@ -42,11 +39,6 @@ def test_forward_mode_has_the_same_factor():
     rows.assert_close(forward, backward)
 
 
-def weighted(value: Tensor) -> Tensor:
-    """A loss that tells the entries apart."""
-    return (value * torch.linspace(-1, 2, value.numel(), dtype=value.dtype).view(value.shape)).sum()
-
-
 # ---- transforms and compilation ----
 
 # Functions of (scores, logits, tree, activation).
@@ -70,47 +62,3 @@ def test_vmap_is_a_batch(function):
         scores, logits = rows.inside(tree, kind, 4), normal(4, tree.num_classes)
         wanted = function(scores, logits, tree, kind)
         rows.assert_close(torch.func.vmap(lambda s, x, t=tree, k=kind: function(s, x, t, k))(scores, logits), wanted)
-
-
-COMPILED = {
-    ("balanced-18", "natural"): ("natural_gradient", "scores_from_logits"),
-    ("chain-7", "sigmoid"): ("softmax_natural_gradient", "kl_step", "scores_from_logits"),
-    ("huffman-20", "natural"): ("fisher_rao_distance", "scores_from_probs"),
-}
-
-
-def test_every_function_is_compiled_somewhere():
-    assert {name for names in COMPILED.values() for name in names} == set(FUNCTIONS)
-
-
-@pytest.mark.one_row
-@pytest.mark.parametrize(("tree", "activation"), COMPILED)
-def test_one_graph_and_any_batch(tree, activation, monkeypatch):
-    monkeypatch.setattr(geometry, "_ROUNDS", 2)  # each round is traced once more
-    for name in COMPILED[tree, activation]:
-        same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation])
-
-
-def same_as_eager(function: Callable[..., Tensor], tree: catnat.Tree, activation: ct.Activation) -> None:
-    torch._dynamo.reset()
-    fast = torch.compile(lambda s, x: function(s, x, tree, activation), fullgraph=True, backend="aot_eager")
-    for batch in (3, 5):
-        scores = rows.inside(tree, activation, batch, dtype=torch.float32, seed=batch).requires_grad_()
-        logits = normal(batch, tree.num_classes, dtype=torch.float32).requires_grad_()
-        torch._dynamo.mark_dynamic(scores, 0)
-        torch._dynamo.mark_dynamic(logits, 0)
-        got, wanted = fast(scores, logits), function(scores, logits, tree, activation)
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-        if wanted.requires_grad:
-            inputs = (scores, logits)
-            both = [torch.autograd.grad(weighted(value), inputs, allow_unused=True) for value in (got, wanted)]
-            for one, other in zip(*both, strict=True):
-                if other is not None:
-                    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(other.abs().max())))
-
-
-def test_the_default_tree_inside_a_graph():
-    torch._dynamo.reset()
-    logits = normal(3, 6)
-    fast = torch.compile(ct.scores_from_logits, fullgraph=True, backend="aot_eager")
-    rows.assert_close(fast(logits), ct.scores_from_logits(logits))

@@ -6,8 +6,6 @@ What they make of a distribution is tested for all backends, in conformance/test
 from __future__ import annotations
 
 import cases
-import numpy as np
-import oracle
 import pytest
 import torch
 from only_torch import rows
@@ -254,19 +252,6 @@ def test_first_and_second_derivatives(options, activation):
 
 
 @all_options
-def test_no_grad_leaves_nothing_behind(options):
-    scores = rows.inside(catnat.balanced(5), "natural", 3).requires_grad_()
-    for mode in (torch.no_grad(), torch.inference_mode()):
-        dist, fresh = (ct.Catnat(scores, mask=MASK, **options) for _ in range(2))
-        with mode:
-            assert not dist.sample().requires_grad
-            assert dist.logits.shape == (3, 5)
-        for name in ("logits", "probs"):
-            values = [getattr(each, name) for each in (dist, fresh)]
-            rows.assert_equal(*(gradient(value, scores) for value in values))
-
-
-@all_options
 @pytest.mark.parametrize("name", ["balanced-8", "balanced-100", "chain-100", "huffman-20"])
 def test_vmap_is_the_batch(name, options):
     tree = rows.TREES[name]
@@ -288,62 +273,6 @@ def test_vmap_is_the_batch(name, options):
     indices = torch.tensor([[0, 1, -1], [1, 0, -1], [-1, -1, 0], [1, 1, 1], [0, 0, -1]])
     got = vmap(lambda s, i: ct.Catnat(s, tree, valid_classes=i).probs)(scores, indices)
     rows.assert_close(got, ct.Catnat(scores, tree, valid_classes=indices).probs)
-
-
-COMPILED = {
-    "mask": ("huffman-20", "natural", torch.float32),
-    "T3-unimix": ("balanced-8", "sigmoid", torch.float16),
-    "unimix": ("balanced-100", "sigmoid", torch.float32),
-}
-
-
-@pytest.mark.one_row
-@pytest.mark.parametrize("options", COMPILED)
-def test_compiled_distributions_equal_eager_ones(options, fresh_compiler):
-    name, activation, dtype = COMPILED[options]
-    check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "aot_eager", dtype)
-
-
-def check_compiled(tree, activation, options, backend, dtype):
-    """Values and gradients of one graph; masked classes are exactly impossible in it too."""
-
-    def every(scores, mask, classes):
-        dist = ct.Catnat(scores, tree, activation, mask=mask, validate_args=False, **options)
-        return dist.log_prob(classes), dist.probs, dist.logits, dist.entropy(), dist.sample()
-
-    near = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.01}
-    scores = rows.inside(tree, activation, 6, dtype=dtype).requires_grad_()
-    mask = masks(tree, 8)[2:]
-    classes = mask.int().argmax(-1)
-    got = torch.compile(every, backend=backend, fullgraph=True)(scores, mask, classes)
-    wanted = every(scores, mask, classes)
-    assert (got[1][~mask] == 0).all()
-    assert (got[2][~mask] == torch.finfo(dtype).min).all()
-    assert_obeyed(got[4], mask)
-    for place, pair in enumerate(zip(got[:4], wanted[:4], strict=True)):
-        torch.testing.assert_close(*pair, **near)
-        # Logits only of valid classes: the sum of the others would overflow.
-        found = [gradient(value[mask] if place == 2 else value, scores) for value in pair]
-        torch.testing.assert_close(*found, rtol=near["rtol"] * 10, atol=near["atol"] * 10)
-    for value in (got[1], got[2]):
-        assert (gradient(value[~mask], scores) == 0).all()
-
-
-def test_compiled_divergences_and_indices(fresh_compiler):
-    indices = torch.tensor([[0, 1, -1], [2, 3, -1], [-1, -1, 4]])
-
-    def everything(p, q, temperature):
-        dist = ct.Catnat(p, valid_classes=indices, temperature=temperature, validate_args=False)
-        return kl_divergence(dist, ct.Catnat(q, mask=MASK)), dist.log_prob(torch.tensor([0, 2, 4]))
-
-    p, q = torch.randn(2, 3, 4, dtype=torch.float64, generator=rows.seeded(0))
-    temperature = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    # Eager first: torch looks a divergence up once, in a way that the compiler cannot follow.
-    eager = everything(p, q, temperature)
-    fast = torch.compile(everything, backend="aot_eager", fullgraph=True)(p, q, temperature)
-    for got, wanted in zip(fast, eager, strict=True):
-        rows.assert_close(got, wanted)
-    assert fast[0].isinf().tolist() == [True, False, True]
 
 
 # ---- never drawn ----
@@ -378,23 +307,6 @@ def test_the_ends_of_the_uniform_numbers(name, end, monkeypatch):
 
 
 # ---- torch's own distributions ----
-
-
-@all_options
-def test_kl_with_the_distributions_of_torch(options):
-    tree = catnat.huffman(cases.zipf(20))
-    dist = ct.Catnat(rows.inside(tree, "natural", 5), tree, mask=masks(tree, 5), **options)
-    other = td.Categorical(logits=torch.randn(5, 20, dtype=torch.float64, generator=rows.seeded(0)))
-    hot = ct.OneHotCatnat(dist.scores, tree, mask=dist.mask, **options)
-    hot_other = td.OneHotCategorical(logits=other.logits)
-    p, q = dist.probs.numpy(), other.probs.numpy()
-    forward = [oracle.categorical_kl(*pair) for pair in zip(p, q, strict=True)]
-    backward = [oracle.categorical_kl(*pair) for pair in zip(q, p, strict=True)]
-    for first, second, wanted in ((dist, other, forward), (other, dist, backward)):
-        np.testing.assert_allclose(kl_divergence(first, second), wanted, rtol=1e-11)
-    rows.assert_close(kl_divergence(hot, hot_other), kl_divergence(dist, other))
-    rows.assert_close(kl_divergence(hot_other, hot), kl_divergence(other, dist))
-    rows.assert_equal(kl_divergence(hot, hot), torch.zeros(5, dtype=torch.float64))
 
 
 @all_dtypes
@@ -432,24 +344,6 @@ def test_kl_of_distributions_masked_in_the_way_of_torch():
 
 
 @all_options
-def test_expand(options):
-    tree = catnat.huffman(cases.zipf(80))
-    scores, mask = rows.inside(tree, "natural", 3), masks(tree, 3)
-    for temperature in (options["temperature"], torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)):
-        for kind in (ct.Catnat, ct.OneHotCatnat, ct.OneHotCatnatStraightThrough):
-            dist = kind(scores, tree, mask=mask, **{**options, "temperature": temperature})
-            wide = dist.expand((2, 3))
-            assert type(wide) is kind
-            assert wide.mask.shape == (2, 3, 80)
-            rows.assert_equal(wide.probs, dist.probs.expand(2, 3, -1))
-            value = wide.sample((4,))
-            rows.assert_close(wide.log_prob(value), dist.log_prob(value))
-    relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, mask=mask).expand((2, 3)).rsample((4,))
-    assert relaxed.shape == (4, 2, 3, 80)
-    assert (relaxed * ~mask == 0).all()
-
-
-@all_options
 def test_a_mixture_with_masked_components(options):
     """Components whose mixing probability is masked are never taken, and add nothing to the density."""
     scores = rows.inside(catnat.balanced(5), "natural", 3).requires_grad_()
@@ -474,16 +368,3 @@ def test_a_relaxed_distribution_with_one_valid_class_is_certain():
     rows.assert_equal(draw.detach(), torch.eye(5, dtype=torch.float64))
     rows.assert_close(gradient(draw, scores), torch.zeros_like(scores), atol=1e-14)
     rows.assert_close(dist.log_prob(draw.detach()), torch.zeros(5, dtype=torch.float64))
-
-
-def test_a_learned_temperature_of_a_relaxed_distribution():
-    scores = rows.inside(catnat.balanced(5), "natural", 3)
-    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    dist = ct.RelaxedOneHotCatnat(temperature, scores, mask=MASK)
-    draw = dist.rsample(generator=rows.seeded(0))
-    logs = dist.logits[:, MASK]
-    noise = (draw[:, MASK].detach().log() * temperature).detach() - logs  # up to a constant per row
-    wanted = torch.softmax((logs + noise) / temperature, -1)
-    rows.assert_close(draw[:, MASK], wanted)
-    rows.assert_close(*(gradient(value, temperature) for value in (draw[:, MASK], wanted)), 1e-8)
-    assert gradient(dist.log_prob(draw.detach()), temperature).isfinite()

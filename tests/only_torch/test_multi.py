@@ -162,23 +162,3 @@ def test_vmap_is_the_batch(forest, options):
     found = vmap(every)(scores, mask, value)
     for name, wanted in facts(dist, value).items():
         rows.assert_close(found[name], wanted)
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_one_graph(backend, fresh_compiler):
-    """With a forest that was built outside."""
-    forest = FORESTS["small"]
-
-    def every(scores, mask, value):
-        dist = ct.MultiCatnat(scores, forest, mask=mask, temperature=3.0, unimix=0.1, validate_args=False)
-        return dist.log_prob(value), dist.probs, dist.entropy(), dist.rsample_one_hot()
-
-    scores, mask = inside(forest, 4, activation="sigmoid").requires_grad_(), masks(forest, 4)
-    value = torch.stack([part.int().argmax(-1) for part in mask.split(forest.sizes, -1)], -1)
-    got, wanted = torch.compile(every, backend=backend, fullgraph=True)(scores, mask, value), every(scores, mask, value)
-    for place, (fast, eager) in enumerate(zip(got, wanted, strict=True)):
-        if place < 3:
-            rows.assert_close(fast, eager)
-        rows.assert_close(gradient(fast, scores), gradient(eager, scores), 1e-9, 1e-10)
-    for part in got[3].detach().split(forest.sizes, -1):
-        rows.assert_close(part.sum(-1), torch.ones(4, dtype=torch.float64))
