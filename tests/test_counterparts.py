@@ -164,16 +164,6 @@ def test_the_excuses_are_needed():
     assert {pattern for place in places for pattern in excused(place)} == set(DIFFERENT_ANNOTATIONS)
 
 
-def test_formulas_are_found():
-    """In one line or more, until the indentation ends."""
-    function = lambda: None  # noqa: E731
-    function.__doc__ = (
-        "First.\n\n    .. math:: a\n        + b\n\n    Text.\n\n    .. math::\n\n        c\n\n        d\n    e\n"
-    )
-    assert formulas(function) == ["a + b", "c d"]
-    assert sum(len(formulas(public("torch", name))) for name in names_of("torch")) > 10
-
-
 # ---- the same numbers ----
 
 TREES = ("balanced-5-uneven", "balanced-32", "clusters-12", "balanced-100", "chain-75", "huffman-zipf-90")

@@ -208,17 +208,9 @@ def test_dtypes_come_back(dtype, activation):
 # ---- checks ----
 
 
-def test_values_are_checked_where_they_are_known():
-    with pytest.raises(ValueError, match="classes"):
-        cj.log_prob(jnp.zeros(3), jnp.array(4))
+def test_classes_are_not_checked_where_they_are_not_known():
     clipped = jax.jit(lambda c: cj.log_prob(jnp.zeros(3), c))(jnp.array(4))
     np.testing.assert_allclose(clipped, np.log(0.25), rtol=1e-12)
-    with pytest.raises(TypeError, match=r"list.*jnp.asarray"):
-        cj.catnat([0.0, 1.0])
-    with pytest.raises(TypeError, match="floating-point"):
-        cj.catnat(jnp.zeros(3, int))
-    with pytest.raises(ValueError, match="3 nodes"):
-        cj.catnat(jnp.zeros(4), catnat.balanced(4))
 
 
 def test_without_x64():
