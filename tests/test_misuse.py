@@ -398,6 +398,16 @@ IN_JAX: list[Row] = [
         ValueError,
         "`damping` is .*at least 0",
     ),
+    *[
+        (f"an estimate of {type(bad).__name__}", lambda bad=bad, of=of: of(bad), TypeError, "`distribution` is a")
+        for bad, of in (
+            (cj.RelaxedOneHotCatnat(0.5, SJ), lambda dist: cj.estimators.gumbel_softmax(dist, 0.5, key=KEY)),
+            (cj.MultiCatnat(SJ, [8]), lambda dist: cj.estimators.straight_through(dist, key=KEY)),
+            (cj.MultiCatnat(SJ, [4, 5]), lambda dist: cj.estimators.unordered_set(jnp.square, dist, 2, key=KEY)),
+            (cj.MultiCatnat(SJ, [5, 4]), lambda dist: cj.estimators.enumerate_exactly(jnp.square, dist)),
+            (3, lambda dist: cj.estimators.sample_counts(dist, 5, key=KEY)),
+        )
+    ],
     ("latents that are none", lambda: cj.Catnat(SJ).kl_divergence(cj.MultiCatnat(SJ, [8])), TypeError, "catnat.jax"),
     ("another distribution", lambda: cj.MultiCatnat(SJ, [8]).kl_divergence(cj.Catnat(SJ)), TypeError, "MultiCatnat is"),
     ("other values", lambda: cj.Catnat(SJ).kl_divergence(cj.OneHotCatnat(SJ)), ValueError, "same"),

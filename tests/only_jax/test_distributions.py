@@ -21,14 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 OPTIONS = {name: options.arguments for name, options in cases.OPTIONS.items()}
 SOME_OPTIONS = ("mask", "unimix", "T3-unimix")
-TREES = {
-    "balanced-5": catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]),
-    "balanced-100": catnat.balanced(100),  # walked
-    "chain-75": catnat.chain(75),  # deeper than any walk
-    "huffman-90": catnat.huffman(cases.zipf(90)),
-}
 ACTIVATIONS = {"natural": cj.natural(), "sigmoid": cj.sigmoid()}
-all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 some_options = pytest.mark.parametrize(
     "options",
     # The last has everything at once, and takes three times as long to compile.

@@ -86,6 +86,7 @@ ROWWISE: dict[str, Function] = {
     "Catnat.log_prob": lambda s, *args: ct.Catnat(s, *args, validate_args=False).log_prob(torch.tensor(1)),
     "Catnat.entropy": lambda s, *args: ct.Catnat(s, *args).entropy(),
     "OneHotCatnat.mean": lambda s, *args: ct.OneHotCatnat(s, *args).mean,
+    **functions.GEOMETRY,
 }
 
 

@@ -32,11 +32,6 @@ def dynamic(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def logits(scores: Tensor) -> Tensor:
-    """As many as there are classes."""
-    return torch.cat([scores, scores[..., :1].sin()], -1)
-
-
 def masked(options: str, fact: str) -> Callable:
     def found(scores, tree, activation):
         mask = torch.arange(tree.num_classes) % 3 != 1
@@ -66,18 +61,12 @@ def several(scores, _, activation):
     return dist.log_prob(value), dist.probs, dist.entropy()
 
 
-geometry = ct.geometry
 FUNCTIONS = {
     **functions.FUNCTIONS,
     "catnat-dim": lambda s, *args: ct.catnat(s.t(), *args, dim=0),
     "mode": ct.mode,
-    "saturated": geometry.saturated,
-    "natural_gradient": lambda s, *args: ct.log_catnat(geometry.natural_gradient(s, *args, damping=1e-3), *args),
-    "softmax_natural_gradient": lambda s, *_: geometry.softmax_natural_gradient(s, damping=1e-3).log_softmax(-1),
-    "kl_step": lambda s, *args: geometry.kl_step(s, s.sin(), s.square().sum(-1) * 1e-3, *args),
-    "fisher_rao_distance": lambda s, *args: geometry.fisher_rao_distance(s, 0.9 * s, *args),
-    "scores_from_logits": lambda s, *args: ct.scores_from_logits(logits(s), *args),
-    "scores_from_probs": lambda s, *args: ct.scores_from_probs(logits(s).softmax(-1), *args),
+    "saturated": ct.geometry.saturated,
+    **functions.GEOMETRY,
     **{f"masked {fact}": masked("T3-unimix", fact) for fact in ("probs", "entropy", "log_prob")},
     "KL of masks": kl_of_masks,
     "MultiCatnat": several,
@@ -138,7 +127,7 @@ def test_every_function_is_compiled_somewhere():
 @pytest.mark.one_row
 @pytest.mark.parametrize(("tree", "activation"), CASES)
 def test_one_graph_and_any_batch(tree, activation, monkeypatch):
-    monkeypatch.setattr(geometry, "_ROUNDS", 2)  # of kl_step; each is traced once more
+    monkeypatch.setattr(ct.geometry, "_ROUNDS", 2)  # of kl_step; each is traced once more
     for name in CASES[tree, activation]:
         same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation])
 

@@ -35,12 +35,6 @@ def facts(dist: ct.Catnat) -> dict[str, Tensor]:
     return {"probs": dist.probs, "logits": dist.logits, "entropy": dist.entropy(), "mode": dist.mode}
 
 
-def assert_same(got: ct.Catnat, wanted: ct.Catnat) -> None:
-    assert got.batch_shape == wanted.batch_shape
-    for name, fact in facts(wanted).items():
-        rows.assert_close(facts(got)[name], fact, 1e-12, 1e-13)
-
-
 def weighted(value: Tensor, size: float = 1.0) -> Tensor:
     """A loss that tells the entries apart."""
     return (value * torch.linspace(-size, 2 * size, value.numel(), dtype=value.dtype).view(value.shape)).sum()

@@ -258,19 +258,6 @@ def round_trips(thing):
     yield copy.copy(thing)
 
 
-def test_trees_and_activations_survive_pickle_and_copy():
-    for tree in rows.TREES.values():
-        tree.child_ids, tree.parents, tree.bits  # noqa: B018 - with and without cached tables
-        for again in round_trips(tree):
-            assert again == tree
-            assert hash(again) == hash(tree)
-    for activation in [*rows.ACTIVATIONS.values(), rows.OWN]:
-        for again in round_trips(activation):
-            assert again == activation
-            assert hash(again) == hash(activation)
-            rows.assert_equal(ct.catnat(torch.ones(4), None, again), ct.catnat(torch.ones(4), None, activation))
-
-
 @pytest.mark.parametrize("touched", [False, True])
 def test_distributions_survive_pickle_and_copy(touched):
     tree = rows.TREES["huffman-20"]
