@@ -86,10 +86,10 @@ def joint(framework: Any, dists: Any, value: Any) -> list[Any]:
 
 
 def flat(framework: Any, facts: list[Any]) -> Any:
-    """One array for all gradients, in which minus infinity is a number that no fact has."""
-    xp = framework.numpy_like
+    """One array for all gradients, in which the smallest number, of what is impossible, is one that can be added."""
+    xp, lowest = framework.numpy_like, np.finfo(np.float64).min
     every = xp.concatenate([framework.cast(fact, "float64").reshape(-1) for fact in facts])
-    return xp.where(every < -1e30, -1e6, every)
+    return xp.where(every == lowest, every - lowest - 1e6, every)
 
 
 @pytest.mark.expensive_compile
