@@ -164,22 +164,11 @@ def test_the_excuses_are_needed():
     assert {pattern for place in places for pattern in excused(place)} == set(DIFFERENT_ANNOTATIONS)
 
 
-def test_formulas_are_found():
-    """In one line or more, until the indentation ends."""
-    function = lambda: None  # noqa: E731
-    function.__doc__ = (
-        "First.\n\n    .. math:: a\n        + b\n\n    Text.\n\n    .. math::\n\n        c\n\n        d\n    e\n"
-    )
-    assert formulas(function) == ["a + b", "c d"]
-    assert sum(len(formulas(public("torch", name))) for name in names_of("torch")) > 10
-
-
 # ---- the same numbers ----
 
 TREES = ("balanced-5-uneven", "balanced-32", "clusters-12", "balanced-100", "chain-75", "huffman-zipf-90")
 # Every activation, and every tree.
 ROWS = [(TREES[i % len(TREES)], activation) for i, activation in enumerate(cases.ACTIVATIONS)]
-OPTIONS = list(cases.OPTIONS.values())
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 # Functions of a backend, scores, other scores, classes, a tree and an activation.
@@ -249,55 +238,6 @@ def test_values_and_gradients(tree, activation):
     for name in functions:
         for one, other in zip(in_torch(torchs[name], scores), found[name], strict=True):
             agree(one, other)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: options.name)
-def test_options(options):
-    case = cases.tree_case("balanced-5-uneven" if options.unimix else "huffman-zipf-90")
-    scores = case.model(cases.NATURAL).inside(np.random.default_rng(1), (5,)) / 2
-    mask = cases.masks(case.num_classes, 5)
-
-    def facts(lib, valid):
-        build = lambda s: lib.Catnat(s, case.tree, "natural", mask=valid, **options.arguments)  # noqa: E731
-        return {
-            "probs": lambda s: build(s).probs,
-            "logits": lambda s: build(s).logits,
-            "entropy": lambda s: build(s).entropy(),
-        }
-
-    found = in_jax(facts(catnat.jax, mask), scores)
-    for name, function in facts(catnat.torch, torch.tensor(mask)).items():
-        for one, other in zip(in_torch(function, scores), found[name], strict=True):
-            agree(one, other)
-
-
-@pytest.mark.parametrize("name", ["balanced-100", "huffman-zipf-90"])
-def test_heads(name):
-    """Loss, gradients and search of two heads with the same rows."""
-    tree, rng = cases.tree_case(name).tree, np.random.default_rng(0)
-    arrays = [rng.normal(size=shape) for shape in ((tree.num_nodes, 6), (tree.num_nodes,), (5, 6))]
-    target, factors = np.array([3, 80, -100, 0, 41]), rng.random(tree.num_classes)
-
-    native = [torch.tensor(array, requires_grad=True) for array in arrays]
-    head = catnat.torch.CatnatHead(6, tree, class_weights=torch.tensor(factors))
-    head.weight, head.bias = map(torch.nn.Parameter, native[:2])
-    loss = head(native[2], torch.tensor(target)).loss
-    gradients = torch.autograd.grad(loss, [head.weight, head.bias, native[2]])
-
-    def in_jax(weight, bias, input):
-        jax_head = catnat.jax.CatnatHead(6, tree, class_weights=factors, key=jax.random.key(0))
-        jax_head.weight, jax_head.bias = weight, bias
-        return jax_head(input, target).loss, jax_head.topk(input, 7)
-
-    with jax.enable_x64(True):
-        (jax_loss, found), jax_gradients = jax.jit(jax.value_and_grad(in_jax, (0, 1, 2), has_aux=True))(*arrays)
-    agree(loss.detach().numpy(), jax_loss)
-    for one, other in zip(gradients, jax_gradients, strict=True):
-        agree(one.numpy(), other)
-    wanted = head.topk(native[2], 7)
-    agree(wanted.values.numpy(), found.values)
-    np.testing.assert_array_equal(wanted.indices, found.indices)
-    np.testing.assert_array_equal(wanted.proven, found.proven)
 
 
 @pytest.mark.parametrize("name", ["scores", "log_prob", "log_prob_of", "sample", "topk", "predict", "distribution"])

@@ -147,16 +147,3 @@ def test_members_have_docstrings(name):
         if not own_docstring(value).strip() and member not in inherited  # an override keeps its base's contract
     ]
     assert not bare, f"{name} has public members without a docstring: {bare}"
-
-
-def test_the_checks_can_fail():
-    class Bare:
-        def method(self):
-            return None
-
-        @property
-        def attribute(self):
-            return None
-
-    assert own_docstring(Bare) == ""
-    assert [name for name, member in public_members(Bare) if not own_docstring(member)] == ["method", "attribute"]

@@ -40,6 +40,11 @@ def signs(shape: tuple[int, ...]) -> Array:
     return np.where(np.arange(math.prod(shape)).reshape(shape) % 3 == 0, -1.0, 1.0)
 
 
+def weights_like(value: Array) -> Array:
+    """Weights that tell the entries apart."""
+    return np.linspace(-1, 2, value.size).reshape(value.shape)
+
+
 def facts_of(distribution: Any) -> dict[str, Any]:
     """What a distribution says about itself, in native arrays."""
     names = ["probs", "logits", "mode", *(["mean", "variance"] if distribution.event_shape else [])]

@@ -9,6 +9,7 @@ import numpy as np
 import oracle
 import pytest
 from conformance import checks
+from conformance.backend import weights_like
 from hypothesis import strategies as st
 
 import catnat
@@ -155,6 +156,55 @@ def test_the_fisher_matrix_of_the_conditional_distribution_is_not_diagonal():
         assert checks.off_diagonal(reference.fisher(scores)) > 1e-3
 
 
+# ---- arguments ----
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("num_classes", [5, 128, 300, 40_000])
+def test_indices_padded_with_minus_one(framework, num_classes, dtype):
+    """The number of classes need not fit into the dtype of the indices."""
+    indices = np.array([[0, 4, -1, -1], [3, 3, 2, -1], [-1, -1, -1, 1], [0, 1, 2, 3]])
+    indices = indices.clip(min=0 if dtype == "uint8" else -1)
+    valid = np.zeros((4, num_classes), bool)
+    for row, listed in zip(valid, indices, strict=True):
+        row[listed[listed >= 0]] = True
+    scores = framework.array(np.zeros((4, num_classes - 1), np.float32))
+    found = framework.lib.Catnat(scores, valid_classes=framework.array(indices.astype(dtype)))
+    np.testing.assert_array_equal(found.mask, valid)
+
+
+@pytest.mark.parametrize("unimix", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["balanced-5-uneven", "huffman-zipf-90"])
+@pytest.mark.parametrize(
+    ("of_scores", "of_masks", "of_temperatures"),
+    [((2, 3), (), (2, 3)), ((), (4,), ()), ((3,), (2, 1), (3,)), ((2, 1), (3,), (2, 1)), ((2, 3), None, (3,))],
+    ids=str,
+)
+def test_batches_are_broadcast(framework, of_scores, of_masks, of_temperatures, name, unimix):
+    """A row of a batch is the distribution of its scores, mask and temperature alone."""
+    case, rng = cases.tree_case(name), np.random.default_rng(0)
+    scores, temperature = rng.normal(size=(*of_scores, case.num_nodes)), rng.uniform(0.3, 3, of_temperatures)
+    given = {"temperature": temperature}
+    if of_masks is not None:
+        given["mask"] = masks(case, max(1, int(np.prod(of_masks)))).reshape(*of_masks, -1)
+    batch = np.broadcast_shapes(of_scores, of_masks or (), of_temperatures)
+
+    def facts(scores, **options):
+        options = {key: framework.native(value) for key, value in options.items()}
+        dist = framework.lib.Catnat(framework.array(scores), case.tree, unimix=unimix, **options)
+        return dist, (dist.probs, dist.logits, dist.mode, dist.entropy())
+
+    dist, found = facts(scores, **given)
+    assert tuple(dist.batch_shape) == batch
+    wide = np.broadcast_to(scores, (*batch, case.num_nodes)), np.broadcast_to(temperature, batch)
+    for at in np.ndindex(batch):
+        alone = {"temperature": np.array(wide[1][at])}
+        if of_masks is not None:
+            alone["mask"] = np.broadcast_to(given["mask"], (*batch, case.num_classes))[at]
+        for fact, wanted in zip(found, facts(wide[0][at], **alone)[1], strict=True):
+            checks.close(framework.numpy(fact)[at], wanted, rtol=1e-12, atol=1e-13)
+
+
 # ---- gradients ----
 
 
@@ -216,6 +266,54 @@ def test_straight_through(backend, name, activation, options, masked):
 def test_relaxed(backend, name, activation, options, masked):
     case = cases.tree_case(name)
     checks.relaxed(backend, case, activation, options, half(case) if masked else np.ones(case.num_classes, bool))
+
+
+@pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+@pytest.mark.parametrize("masked", [False, True], ids=["every-class", "masked"])
+@pytest.mark.parametrize("name", ["balanced-8", "chain-75"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_relaxed_draws_at_tiny_and_huge_temperatures(framework, dtype, name, masked):
+    """pytorch#22442, #101620, #127749, #184031, pyro#3304: no NaN forward or backward."""
+    case = cases.tree_case(name)
+    valid = half(case) if masked else np.ones(case.num_classes, bool)
+    temperatures = np.array([1e-30, 1e-6, 1e-2, 1.0, 1e4, 1e30])
+    limits = framework.numpy_like.finfo(getattr(framework.numpy_like, dtype))
+
+    def draw(scores):
+        narrow, mask = framework.cast(scores, dtype), framework.array(valid)
+        given = framework.array(temperatures), narrow, case.tree, "natural"
+        found = framework.lib.RelaxedOneHotCatnat(*given, mask=mask).rsample((5,), **framework.randomness(0))
+        assert found.dtype == narrow.dtype
+        return framework.cast(found, "float64")
+
+    weights = weights_like(np.empty((5, 6, case.num_classes)))
+    scores = np.random.default_rng(0).normal(0, 3, (6, case.num_nodes))
+    drawn, gradient = framework.value_and_gradient(draw, scores, weights)
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+    assert (drawn[..., ~valid] == 0).all()
+    checks.close(drawn.sum(-1), np.ones((5, 6)), atol=100 * float(limits.eps))
+    assert (drawn[:, :2].max(-1) > 0.99).all()
+    checks.close(drawn[:, 5], np.tile(valid / valid.sum(), (5, 1)), rtol=float(limits.eps))
+    assert not np.isnan(gradient).any()
+    assert np.isfinite(gradient[2:]).all()
+
+
+def test_the_gradient_of_a_relaxed_temperature(framework):
+    """By differences, of a draw with the same noise and of its density."""
+    scores, valid = framework.array(np.linspace(-1, 2, 12).reshape(3, 4)), np.array([True, False, True, True, True])
+    value, mask = np.zeros((3, 5)), framework.array(valid)
+    value[:, valid] = np.random.default_rng(0).dirichlet(np.ones(4), 3)
+
+    def facts(tau):
+        dist = framework.lib.RelaxedOneHotCatnat(tau, scores, mask=mask)
+        draw, density = dist.rsample(**framework.randomness(0)), dist.log_prob(framework.array(value))
+        return framework.numpy_like.concatenate((draw.reshape(-1), density))
+
+    def at(tau):
+        return framework.value_and_gradient(facts, np.array(tau))[0]
+
+    got = framework.jacobian(facts, np.array(0.7))
+    checks.close(got, (at(0.7 + 1e-6) - at(0.7 - 1e-6)) / 2e-6, rtol=1e-6, atol=1e-8)
 
 
 # ---- divergences ----

@@ -54,6 +54,10 @@ def test_values(backend, tree, activation, dtype):
     assert (divergence >= -1e-6).all()  # never negative but for rounding
     probabilities = backend.catnat(scores, *args).astype(np.float64)
     rounding = {"float16": 5e-3, "float32": 1e-5, "float64": 1e-12}[dtype]
+    assert (backend.log_catnat(scores, *args) <= 0).all()
+    assert (backend.fisher_diagonal(scores, *args) >= 0).all()
+    entropy = backend.entropy(scores, *args).astype(np.float64)
+    assert ((entropy >= 0) & (entropy <= np.log(tree.num_classes) * (1 + rounding) + rounding)).all()
     np.testing.assert_allclose(probabilities.sum(-1), 1, atol=rounding)
     for drawn in (backend.sample(scores, *args, sample_shape=(7,)), backend.mode(scores, *args)):
         assert ((drawn >= 0) & (drawn < tree.num_classes)).all()

@@ -21,24 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
 OPTIONS = {name: options.arguments for name, options in cases.OPTIONS.items()}
 SOME_OPTIONS = ("mask", "unimix", "T3-unimix")
-TREES = {
-    "balanced-5": catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]),
-    "balanced-100": catnat.balanced(100),  # walked
-    "chain-75": catnat.chain(75),  # deeper than any walk
-    "huffman-90": catnat.huffman(cases.zipf(90)),
-}
 ACTIVATIONS = {"natural": cj.natural(), "sigmoid": cj.sigmoid()}
-FORESTS = {
-    "small": catnat.Forest([3, 2, catnat.chain(4), 8]),
-    "repeated": catnat.Forest([5, 3, 5, catnat.chain(4), 3, 5]),  # variables of one tree are one batch
-    "single-classes": catnat.Forest([1, 3, 1, 1, 5, 1]),
-    "only-single-classes": catnat.Forest([1, 1, 1]),
-    "priors": catnat.Forest([catnat.balanced(5).with_prior([1, 4, 0.5, 2, 1]), catnat.huffman(cases.zipf(20)), 7]),
-    "large": catnat.Forest([18, catnat.huffman(cases.zipf(30)), 1, 40]),  # walked
-    "deep": catnat.Forest([catnat.chain(75), 3, cases.tree_case("caterpillar-75").tree]),
-}
-
-all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 some_options = pytest.mark.parametrize(
     "options",
     # The last has everything at once, and takes three times as long to compile.
@@ -195,13 +178,6 @@ def test_annealing_a_temperature_compiles_once():
     assert len(traced) == 2
 
 
-def test_replacing_a_field_checks_it():
-    dist = cj.Catnat(jnp.zeros((3, 4)), mask=masks(5, 3), temperature=2.0, unimix=0.1)
-    np.testing.assert_array_equal(dataclasses.replace(dist, scores=normal(3, 4)).mask, dist.mask)
-    with pytest.raises(ValueError, match="nodes"):
-        dataclasses.replace(dist, scores=jnp.zeros((3, 7)))
-
-
 @pytest.mark.expensive_compile
 @pytest.mark.parametrize("options", [None, OPTIONS["T0.4-unimix"]], ids=["plain", "all"])
 def test_expand(options):
@@ -228,20 +204,6 @@ def test_the_key_decides():
         np.testing.assert_array_equal(one, old)
 
 
-def test_no_gradient_goes_through_sample():
-    for dist in every_kind():
-        slope = jax.grad(lambda d: d.sample((4,), key=jax.random.key(0)).astype(float).sum())(dist)
-        assert not slope.scores.any()
-
-
-@pytest.mark.parametrize("name", ["balanced-5", "balanced-100"])
-@pytest.mark.parametrize("temperature", [1.0, 1.6])
-def test_frequencies_of_mixtures_without_a_mask(name, temperature):
-    dist = cj.Catnat(normal(TREES[name].num_nodes), TREES[name], temperature=temperature, unimix=0.3)
-    draws = dist.sample((40_000,), key=jax.random.key(2))
-    checks.chi_square(np.bincount(draws, minlength=dist.num_classes), np.asarray(dist.probs, float))
-
-
 def test_neighbours_draw_independently():
     """Rows of a batch and draws of a row share no random number, nor do the coin and the classes of a mixture."""
     dist = cj.Catnat(jnp.zeros((2, 2)), mask=jnp.array([True, False, True]), unimix=0.5)
@@ -250,76 +212,7 @@ def test_neighbours_draw_independently():
     checks.chi_square(np.bincount(pairs, minlength=16), np.full(16, 1 / 16))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
-@some_options
-def test_masked_classes_are_never_drawn_in_a_million(dtype, options):
-    dist = cj.Catnat(normal(3, 99, size=3.0).astype(dtype), mask=masks(100, 5)[2:], **options)
-    draws = dist.sample((1_000_000 // 3,), key=jax.random.key(4))
-    assert jnp.take_along_axis(dist.mask[None], draws[..., None], -1).all()
-
-
-@pytest.mark.expensive_compile
-@pytest.mark.parametrize("masked", [False, True])
-def test_relaxed_draws_of_tiny_and_huge_temperatures(masked):
-    mask = masks(5, 3) if masked else None
-    for dtype in (jnp.float16, jnp.float32, jnp.float64):
-        temperature = jnp.array([1e-30, 0.5, 1e30])
-
-        def draw(scores, temperature=temperature):
-            return cj.RelaxedOneHotCatnat(temperature, scores, mask=mask).rsample((4,), key=jax.random.key(0))
-
-        drawn, pull_back = jax.vjp(draw, normal(3, 4).astype(dtype))
-        assert drawn.dtype == dtype
-        assert jnp.isfinite(pull_back(jnp.ones_like(drawn))[0]).all()
-        np.testing.assert_allclose(drawn.sum(-1).astype(float), 1, atol=4 * float(jnp.finfo(dtype).eps))
-        assert set(np.unique(drawn[:, 0].astype(float))) <= {0.0, 1.0}
-        count = jnp.full(3, 5) if mask is None else mask.sum(-1)
-        np.testing.assert_allclose(drawn[:, 2].max(-1).astype(float), 1 / count[2], rtol=2e-3)
-        if masked:
-            assert (jnp.where(mask, 0, drawn) == 0).all()
-
-
-def test_the_gradient_of_a_relaxed_temperature():
-    def first(temperature):
-        return cj.RelaxedOneHotCatnat(temperature, normal(4)).rsample(key=jax.random.key(0))[1]
-
-    step = 1e-6
-    wanted = (first(0.7 + step) - first(0.7 - step)) / (2 * step)
-    np.testing.assert_allclose(jax.grad(first)(0.7), wanted, rtol=1e-7)
-
-
 # ---- masks ----
-
-
-@pytest.mark.expensive_compile
-def test_indices_padded_with_minus_one():
-    valid = jnp.array([[True, False, True, False, True], [False, True, False, False, False]])
-    for dtype in (jnp.int8, jnp.int32, jnp.int64):
-        padded = jnp.array([[4, 0, 2, -1], [1, -1, -1, -1]], dtype)
-        dist = cj.Catnat(jnp.zeros((2, 4)), valid_classes=padded)
-        np.testing.assert_array_equal(dist.mask, valid)
-        rows = jax.vmap(lambda row: cj.Catnat(jnp.zeros(4), valid_classes=row).mask)(padded)
-        np.testing.assert_array_equal(rows, valid)
-    dist = cj.Catnat(jnp.zeros(299), valid_classes=jnp.array([255, 7], jnp.uint8))
-    np.testing.assert_array_equal(jnp.flatnonzero(dist.mask), [7, 255])
-
-
-@pytest.mark.expensive_compile
-@pytest.mark.parametrize(
-    ("score_batch", "mask_batch", "batch"),
-    [((), (4,), (4,)), ((4,), (), (4,)), ((2, 1), (3,), (2, 3)), ((1,), (2, 4), (2, 4))],
-    ids=str,
-)
-def test_masks_and_scores_are_broadcast(score_batch, mask_batch, batch):
-    scores, mask = normal(*score_batch, 99), masks(100, *mask_batch)
-    dist = cj.Catnat(scores, mask=mask, temperature=jnp.full(batch[-1:], 1.5))
-    assert dist.batch_shape == batch
-    wide = jnp.broadcast_to(scores, (*batch, 99)), jnp.broadcast_to(mask, (*batch, 100))
-    full = cj.Catnat(wide[0], mask=wide[1], temperature=1.5)
-    assert_same(facts(dist), facts(full), rtol=1e-13)
-    classes = jnp.arange(3).reshape(3, *[1] * len(batch))
-    assert dist.log_prob(classes).shape == (3, *batch)
 
 
 def test_a_row_without_valid_class():
@@ -338,84 +231,6 @@ def test_a_row_without_valid_class():
         cj.MultiCatnat(normal(2, 3), forest, mask=rows)
     found = jax.jit(lambda s, m: cj.MultiCatnat(s, forest, mask=m).mask)(normal(2, 3), rows)
     np.testing.assert_array_equal(found, rows.at[1].set(True))
-
-
-@pytest.mark.parametrize(
-    ("error", "text", "options"),
-    [
-        (ValueError, "5 entries on its last axis.*K classes, not over the K - 1", {"mask": jnp.ones(5, bool)}),
-        (TypeError, "boolean", {"mask": jnp.ones(4)}),
-        (TypeError, "jnp.asarray", {"mask": [True] * 4}),
-        (ValueError, "holds 4.*-1 fills", {"valid_classes": jnp.array([4, 0])}),
-        (ValueError, "holds -2", {"valid_classes": jnp.array([-2, 0])}),
-        (ValueError, "unimix", {"unimix": 1.0}),
-        (ValueError, "unimix", {"unimix": -0.1}),
-        (ValueError, "`temperature` is 0.0", {"temperature": 0.0}),
-        (ValueError, "`temperature` is inf", {"temperature": math.inf}),
-        (ValueError, "`temperature` is nan", {"temperature": math.nan}),
-        (ValueError, "`temperature` is -1", {"temperature": jnp.array([1.0, -1.0])}),
-        (ValueError, "`temperature` has shape", {"temperature": jnp.ones(3)}),
-    ],
-)
-def test_errors(error, text, options):
-    with pytest.raises(error, match=text):
-        cj.Catnat(jnp.zeros((2, 3)), **options)
-    if not {"mask", "valid_classes"} & set(options):
-        with pytest.raises(error, match=text):
-            cj.MultiCatnat(jnp.zeros((2, 3)), [3, 2], **options)
-
-
-def test_values_are_checked_where_they_are_known():
-    dist, hot = cj.Catnat(jnp.zeros((2, 3))), cj.OneHotCatnat(jnp.zeros((2, 3)))
-    with pytest.raises(ValueError, match="holds 4"):
-        dist.log_prob(jnp.array([0, 4]))
-    with pytest.raises(TypeError, match="integers"):
-        dist.log_prob(jnp.zeros(2))
-    with pytest.raises(ValueError, match="one-hot"):
-        hot.log_prob(jnp.full((2, 4), 0.25))
-    with pytest.raises(ValueError, match=r"shape \(2, 3\)"):
-        hot.log_prob(jnp.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"shape \(3,\)"):
-        cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)).log_prob(jnp.ones(3))
-    several = cj.MultiCatnat(jnp.zeros(3), [3, 2])
-    for value, text in (([0, 2], "holds 2"), ([-1, 0], "holds -1"), ([0, 0, 0], "shape"), ([0.0, 1.0], "integer")):
-        with pytest.raises(ValueError, match=text):
-            several.log_prob(jnp.array(value))
-    np.testing.assert_allclose(jax.jit(dist.log_prob)(jnp.array([0, 4])), np.log(0.25), rtol=1e-12)
-
-
-def test_a_full_fisher_matrix_is_refused():
-    assert cj.Catnat(jnp.zeros(3)).fisher_diagonal().shape == (3,)
-    for options in ({"unimix": 0.1}, {"temperature": 2.0}, {"mask": jnp.array([True, False, True, True])}):
-        for several in (cj.Catnat(jnp.zeros(3), **options), cj.MultiCatnat(jnp.zeros(3), [4], **options)):
-            with pytest.raises(ValueError, match="not diagonal"):
-                several.fisher_diagonal()
-
-
-@dataclasses.dataclass(frozen=True)
-class HeavyTails(cj.Activation):
-    def logit(self, x, xp):
-        return 2 * xp.arcsinh(x / 2)
-
-    def inverse(self, p):
-        return 2 * np.sinh((np.log(p) - np.log1p(-p)) / 2)
-
-
-def test_a_users_activation_under_a_mask():
-    kind, mask = HeavyTails(), masks(5, 4)
-
-    def entropy(s, m):
-        return cj.Catnat(s, activation=kind, mask=m).entropy()
-
-    flat = entropy(jnp.zeros((4, 4)), mask)
-    np.testing.assert_allclose(flat, np.log(mask.sum(-1)), atol=1e-12)
-    scores = normal(4, 4, size=0.3)
-    slopes = jax.vmap(jax.jit(jax.grad(entropy)))(scores, mask)
-    step, direction = 1e-6, normal(4, 4, seed=1)
-    wanted = (entropy(scores + step * direction, mask) - entropy(scores - step * direction, mask)) / (2 * step)
-    np.testing.assert_allclose((slopes * direction).sum(-1), wanted, atol=1e-8)
-    curvature = jax.jit(jax.hessian(entropy))(scores[3], mask[3])
-    assert jnp.isfinite(curvature).all()
 
 
 @pytest.mark.slow
@@ -462,22 +277,6 @@ def test_a_masked_large_balanced_tree_is_a_small_program():
 # ---- divergences ----
 
 
-def test_kl_needs_the_same_values():
-    dist = cj.Catnat(jnp.zeros(3))
-    for other in (cj.Catnat(jnp.zeros(4)), cj.OneHotCatnat(jnp.zeros(3))):
-        with pytest.raises(ValueError, match="same"):
-            dist.kl_divergence(other)
-    for other in (cj.RelaxedOneHotCatnat(1.0, jnp.zeros(3)), cj.MultiCatnat(jnp.zeros(3), [4])):
-        with pytest.raises(TypeError, match=r"catnat\.jax"):
-            dist.kl_divergence(other)
-    several = cj.MultiCatnat(jnp.zeros(3), [2, 3])
-    with pytest.raises(ValueError, match="2, 3 are needed"):
-        several.kl_divergence(cj.MultiCatnat(jnp.zeros(3), [3, 2]))
-    with pytest.raises(TypeError, match="MultiCatnat is needed"):
-        several.kl_divergence(dist)
-    assert dist.kl_divergence(dist) == 0
-
-
 def test_kl_across_trees_and_batches():
     p, q = cj.Catnat(normal(3, 1, 7)), cj.Catnat(normal(2, 7, seed=1), catnat.chain(8), "natural")
     got = p.kl_divergence(q)
@@ -505,126 +304,11 @@ def test_an_infinite_kl_has_finite_gradients(dtype):
 # ---- several variables ----
 
 
-def loop(scores, forest, mask=None, **options):
-    """A distribution for each variable."""
-    nodes = np.cumsum([tree.num_nodes for tree in forest.trees])[:-1]
-    parts = jnp.split(scores, nodes, -1)
-    valid = [None] * len(parts) if mask is None else jnp.split(mask, np.cumsum(forest.sizes)[:-1], -1)
-    return [cj.Catnat(part, tree, mask=m, **options) for part, tree, m in zip(parts, forest.trees, valid, strict=True)]
-
-
-def joint(dists, value):
-    """The loop's results put together; a masked class rules the whole value out."""
-    each = jnp.stack([dist.log_prob(value[..., n]) for n, dist in enumerate(dists)], -1)
-    lowest = jnp.finfo(each.dtype).min
-    return {
-        "probs": jnp.concatenate([dist.probs for dist in dists], -1),
-        "logits": jnp.concatenate([dist.logits for dist in dists], -1),
-        "entropy": sum(dist.entropy() for dist in dists),
-        "log_prob": jnp.where((each == lowest).any(-1), lowest, jnp.where(each == lowest, 0, each).sum(-1)),
-    }
-
-
-def finite_total(found):
-    """A number that tells all entries apart, but for those that stand for minus infinity."""
-    parts = [jnp.where(v < -1e30, 0, v) * jnp.arange(1.0, v.size + 1).reshape(v.shape) for v in found.values()]
-    return sum(part.sum() for part in parts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("forest", FORESTS.values(), ids=FORESTS.keys())
-@pytest.mark.parametrize("name", ["plain", "unimix", "T3-unimix"])
-def test_several_variables_are_a_loop(forest, name):
-    options, rows = OPTIONS.get(name, {}), 5
-    mask = None if name == "plain" else forest_masks(forest, rows)
-    value = jnp.asarray(np.random.default_rng(0).integers(forest.sizes, size=(2, rows, len(forest.sizes))))
-
-    def together(scores):
-        dist = cj.MultiCatnat(scores, forest, mask=mask, **options)
-        found = {
-            "probs": dist.probs,
-            "logits": dist.logits,
-            "entropy": dist.entropy(),
-            "log_prob": dist.log_prob(value),
-        }
-        return finite_total(found), (found, dist.mode)
-
-    def apart(scores):
-        dists = loop(scores, forest, mask, **options)
-        found = joint(dists, value)
-        return finite_total(found), (found, jnp.stack([dist.mode for dist in dists], -1))
-
-    scores = normal(rows, forest.num_nodes)
-    (_, (got, got_mode)), got_slope = jax.jit(jax.value_and_grad(together, has_aux=True))(scores)
-    (_, (wanted, mode)), slope = jax.jit(jax.value_and_grad(apart, has_aux=True))(scores)
-    assert_same(got, wanted)
-    np.testing.assert_array_equal(got_mode, mode)
-    np.testing.assert_allclose(got_slope, slope, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.expensive_compile
-def test_fisher_and_kl_of_several_variables():
-    forest = FORESTS["priors"]
-    scores, other, mask = normal(5, forest.num_nodes), normal(5, forest.num_nodes, seed=1), forest_masks(forest, 5)
-    dists, others = loop(scores, forest, mask), loop(other, forest, mask)
-    dist, second = (cj.MultiCatnat(s, forest, mask=mask) for s in (scores, other))
-    wanted = sum(p.kl_divergence(q) for p, q in zip(dists, others, strict=True))
-    np.testing.assert_allclose(dist.kl_divergence(second), wanted, rtol=1e-10, atol=1e-12)
-    free = cj.MultiCatnat(scores, forest)
-    wanted = jnp.concatenate([one.fisher_diagonal() for one in loop(scores, forest)], -1)
-    np.testing.assert_allclose(free.fisher_diagonal(), wanted, rtol=1e-12)
-    wanted = sum(p.kl_divergence(q) for p, q in zip(loop(scores, forest), loop(other, forest), strict=True))
-    np.testing.assert_allclose(free.kl_divergence(cj.MultiCatnat(other, forest)), wanted, rtol=1e-10)
-    elsewhere = catnat.Forest([catnat.chain(5), 20, 7])  # other trees over as many classes
-    wanted = sum(p.kl_divergence(q) for p, q in zip(loop(scores, forest), loop(other, elsewhere), strict=True))
-    np.testing.assert_allclose(free.kl_divergence(cj.MultiCatnat(other, elsewhere)), wanted, rtol=1e-10)
-    np.testing.assert_array_equal(jnp.isinf(free.kl_divergence(dist)), ~mask.all(-1))
-
-
-@pytest.mark.parametrize("name", ["single-classes", "large", "deep"])
-@pytest.mark.parametrize("dist", ["plain", "unimix", "T3-unimix"])
-def test_frequencies_of_several_variables(name, dist):
-    forest, options = FORESTS[name], OPTIONS.get(dist, {})
-    mask = forest_masks(forest, 5)[3] if dist == "T3-unimix" else None
-    found = cj.MultiCatnat(normal(forest.num_nodes), forest, mask=mask, **options)
-    draws = np.asarray(found.sample((5000,), key=jax.random.key(5)))
-    assert draws.shape == (5000, len(forest.trees))
-    for n, probs in enumerate(found.split(found.probs)):
-        checks.chi_square(np.bincount(draws[:, n], minlength=forest.sizes[n]), np.asarray(probs, float))
-
-
-@pytest.mark.expensive_compile
-def test_one_hot_vectors_of_several_variables():
-    forest = FORESTS["small"]
-    scores, weights, key = normal(4, forest.num_nodes), normal(forest.num_classes), jax.random.key(6)
-    dist = cj.MultiCatnat(scores, forest)
-    value = dist.sample((3,), key=key)
-    hot = dist.one_hot(value)
-    assert hot.shape == (3, 4, forest.num_classes)
-    for n, part in enumerate(dist.split(hot)):
-        np.testing.assert_array_equal(part.sum(-1), 1)
-        np.testing.assert_array_equal(part.argmax(-1), value[..., n])
-    np.testing.assert_allclose(dist.rsample_one_hot((3,), key=key), hot, atol=1e-15)
-    slope = jax.grad(lambda s: (cj.MultiCatnat(s, forest).rsample_one_hot(key=key) @ weights).sum())(scores)
-    wanted = jax.grad(lambda s: (cj.MultiCatnat(s, forest).probs @ weights).sum())(scores)
-    np.testing.assert_allclose(slope, wanted, rtol=1e-12)
-    by_list = cj.MultiCatnat(scores, [3, 2, catnat.chain(4), 8])
-    assert jax.tree.structure(by_list) == jax.tree.structure(dist)
-
-
-@pytest.mark.parametrize(
-    ("error", "text", "arguments", "options"),
-    [
-        (ValueError, "3, 2 classes have 3 nodes in all", (jnp.zeros(5), [3, 2]), {}),
-        (TypeError, "a list is needed", (jnp.zeros(5), 6), {}),
-        (TypeError, "boolean", (jnp.zeros(3), [3, 2]), {"mask": jnp.array([0, 1])}),
-        (ValueError, "not over the K - 1", (jnp.zeros(3), [3, 2]), {"mask": jnp.ones(3, bool)}),
-        (TypeError, "floating-point", (jnp.zeros(3, int), [3, 2]), {}),
-    ],
-)
-def test_errors_of_several_variables(error, text, arguments, options):
-    with pytest.raises(error, match=text):
-        cj.MultiCatnat(*arguments, **options)
+def test_kl_to_variables_with_other_trees():
+    p, q = cj.MultiCatnat(normal(3, 6), [5, 3]), cj.MultiCatnat(normal(3, 6, seed=1), [catnat.chain(5), 3])
+    parts = [dist.split(dist.probs) for dist in (p, q)]
+    wanted = sum((x * jnp.log(x / y)).sum(-1) for x, y in zip(*parts, strict=True))
+    np.testing.assert_allclose(p.kl_divergence(q), wanted, rtol=1e-10)
 
 
 # ---- without x64 ----

@@ -189,24 +189,6 @@ def test_no_nan_in_second_derivatives(name, activation, dtype):
 # ---- errors and precision ----
 
 
-def test_what_is_not_categorical():
-    dists = {
-        "RelaxedOneHotCatnat": cj.RelaxedOneHotCatnat(0.5, jnp.asarray(SCORES)),
-        "MultiCatnat": cj.MultiCatnat(jnp.asarray(repeated(2)), [2, 4]),
-        "int": 3,
-    }
-    for name, dist in dists.items():
-        for estimate in (
-            lambda dist: cj.estimators.gumbel_softmax(dist, 0.5, key=KEY),
-            lambda dist: cj.estimators.straight_through(dist, key=KEY),
-            lambda dist: cj.estimators.unordered_set(cost, dist, 2, key=KEY),
-            lambda dist: cj.estimators.enumerate_exactly(cost, dist),
-            lambda dist: cj.estimators.sample_counts(dist, 5, key=KEY),
-        ):
-            with pytest.raises(TypeError, match=f"`distribution` is a {name}"):
-                estimate(dist)
-
-
 @pytest.mark.slow
 def test_without_x64():
     code = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import cases
@@ -114,10 +113,3 @@ def test_jit_and_vmap(function, name, activation):
     wanted = call(scores, logits)
     close(jax.jit(call)(scores, logits), wanted, 1e-12)
     close(jax.vmap(call)(scores, logits), wanted, 1e-12)
-
-
-@pytest.mark.parametrize("damping", [-0.1, math.inf, math.nan])
-def test_a_wrong_damping_in_an_array(damping):
-    for function in (cj.geometry.natural_gradient, cj.geometry.softmax_natural_gradient):
-        with pytest.raises(ValueError, match=r"`damping` is .*at least 0"):
-            function(jnp.zeros(3), damping=jnp.array(damping))

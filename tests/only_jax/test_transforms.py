@@ -179,10 +179,6 @@ def test_draws_under_jit_and_vmap(tree, activation):
     np.testing.assert_array_equal(old, eager)
 
 
-def test_no_gradient_goes_through_draws():
-    assert (jax.grad(lambda s: cj.sample(s, key=jax.random.key(0)).astype(s.dtype))(jnp.zeros(7)) == 0).all()
-
-
 @pytest.mark.parametrize(
     ("dtype", "activation"),
     [
@@ -212,36 +208,9 @@ def test_dtypes_come_back(dtype, activation):
 # ---- checks ----
 
 
-def test_values_are_checked_where_they_are_known():
-    with pytest.raises(ValueError, match="classes"):
-        cj.log_prob(jnp.zeros(3), jnp.array(4))
+def test_classes_are_not_checked_where_they_are_not_known():
     clipped = jax.jit(lambda c: cj.log_prob(jnp.zeros(3), c))(jnp.array(4))
     np.testing.assert_allclose(clipped, np.log(0.25), rtol=1e-12)
-    with pytest.raises(TypeError, match=r"list.*jnp.asarray"):
-        cj.catnat([0.0, 1.0])
-    with pytest.raises(TypeError, match="floating-point"):
-        cj.catnat(jnp.zeros(3, int))
-    with pytest.raises(ValueError, match="3 nodes"):
-        cj.catnat(jnp.zeros(4), catnat.balanced(4))
-
-
-@pytest.mark.expensive_compile
-def test_cross_entropy_is_the_weighted_mean_of_log_probabilities():
-    rng = np.random.default_rng(0)
-    scores, weight = jnp.asarray(rng.normal(size=(5, 2, 9))), jnp.asarray(rng.random(10))
-    target = jnp.asarray(rng.integers(10, size=(5, 2))).at[0, 0].set(-100)
-    counted = np.asarray(weight)[np.maximum(target, 0)] * (np.asarray(target) != -100)
-    logs = np.asarray(cj.log_catnat(scores))
-    picked = np.take_along_axis(logs, np.maximum(target, 0)[..., None], -1)[..., 0]
-    np.testing.assert_allclose(
-        cj.cross_entropy(scores, target, weight=weight), -(counted * picked).sum() / counted.sum(), rtol=1e-12
-    )
-    hot = jax.nn.one_hot(target, 10, dtype=scores.dtype)
-    for smoothing in (0.0, 0.2):
-        of_probs = cj.cross_entropy(scores[1:], hot[1:], reduction="none", label_smoothing=smoothing)
-        of_classes = cj.cross_entropy(scores[1:], target[1:], reduction="none", label_smoothing=smoothing)
-        np.testing.assert_allclose(of_probs, of_classes, rtol=1e-12)
-    assert cj.cross_entropy(scores, jnp.full((5, 2), -100)) == 0
 
 
 def test_without_x64():
@@ -256,12 +225,3 @@ for tree in (catnat.balanced(10), catnat.balanced(1000), catnat.chain(70)):
     assert cj.mode(scores, tree, "sigmoid").dtype == jnp.int32
 """
     python(code)
-
-
-@pytest.mark.expensive_compile
-def test_every_walked_path_ends_at_its_class():
-    """Of the shared suite few rows run here, and fewer walk: all classes of three trees that are walked."""
-    for tree in (catnat.balanced(65), catnat.balanced(100), catnat.huffman(range(1, 91))):
-        scores = jnp.linspace(-2.0, 2.0, tree.num_nodes)
-        walked = cj.log_prob(scores, jnp.arange(tree.num_classes), tree)
-        np.testing.assert_allclose(walked, cj.log_catnat(scores, tree), rtol=1e-5, atol=1e-5)

@@ -44,6 +44,11 @@ def reduced_cross_entropy(reduction: str, scores, tree, activation):
     return cross_entropy(scores, tree, activation, reduction, weight=weight, label_smoothing=0.1)
 
 
+def logits_of(scores: Tensor) -> Tensor:
+    """As many as there are classes."""
+    return torch.cat([scores, scores[..., :1].sin()], -1)
+
+
 def fact(kind: type[td.Distribution], method: str, scores, tree, activation):
     dist = kind(scores, tree, activation, validate_args=False)
     if method == "log_prob":
@@ -124,4 +129,14 @@ DISTRIBUTIONS: dict[str, Function] = {
             ("one-hot-categorical", "one-hot"),
         )
     },
+}
+
+geometry = ct.geometry
+GEOMETRY: dict[str, Function] = {
+    "natural_gradient": lambda s, *args: ct.log_catnat(geometry.natural_gradient(s, *args, damping=1e-3), *args),
+    "softmax_natural_gradient": lambda s, *_: geometry.softmax_natural_gradient(s, damping=1e-3).log_softmax(-1),
+    "kl_step": lambda s, *args: geometry.kl_step(s, s.sin(), s.square().sum(-1) * 1e-3, *args),
+    "fisher_rao_distance": lambda s, *args: geometry.fisher_rao_distance(s, 0.9 * s, *args),
+    "scores_from_logits": lambda s, *args: ct.scores_from_logits(logits_of(s), *args),
+    "scores_from_probs": lambda s, *args: ct.scores_from_probs(logits_of(s).softmax(-1), *args),
 }

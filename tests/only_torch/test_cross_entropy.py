@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -59,25 +58,17 @@ OPTIONS = [
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 def test_class_targets_with_every_combination_of_options(tree):
+    """And probability targets; pytorch#12675: negative and positive marks of what is ignored, also out of range."""
     for layout in LAYOUTS:
-        scores, classes, _ = make(tree, layout)
-        for given in OPTIONS:
+        scores, classes, probs = make(tree, layout)
+        for place, given in enumerate(OPTIONS):
             target, options = classes.clone(), {k: given[k] for k in ("reduction", "label_smoothing")}
             if given["weighted"]:
                 options["weight"] = torch.linspace(0.5, 2, tree.num_classes, dtype=torch.float64)
             if given["ignored"] and layout:
-                options["ignore_index"] = int(target.flatten()[0])
+                options["ignore_index"] = (-100, -1, 255, int(target.flatten()[0]))[place % 4]
+                target.view(-1)[0] = options["ignore_index"]
             compare(scores, target, tree, **options)
-
-
-@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-def test_probability_targets_with_every_combination_of_options(tree):
-    for layout in LAYOUTS:
-        scores, _, probs = make(tree, layout)
-        for given in OPTIONS:
-            options = {k: given[k] for k in ("reduction", "label_smoothing")}
-            if given["weighted"]:
-                options["weight"] = torch.linspace(0.5, 2, tree.num_classes, dtype=torch.float64)
             if not given["ignored"]:
                 compare(scores, probs, tree, **options)
 
@@ -91,54 +82,7 @@ def test_every_activation(activation):
         compare(scores, classes, tree, activation, label_smoothing=0.2)
 
 
-def test_the_default_tree_and_names_of_activations():
-    scores, classes, probs = make(catnat.balanced(9), (6, 2))
-    for target in (classes, probs):
-        for name in ("natural", "sigmoid"):
-            got = ct.cross_entropy(scores, target, None, name)
-            rows.assert_equal(got, ct.cross_entropy(scores, target, catnat.balanced(9), rows.ACTIVATIONS[name]))
-
-
-def test_class_targets_read_only_their_paths():
-    """The gradient of one target touches its path and nothing else."""
-    for tree in (catnat.balanced(100), catnat.balanced(18), catnat.huffman(range(1, 80))):
-        scores = torch.zeros(1, tree.num_nodes, requires_grad=True)
-        ct.cross_entropy(scores, torch.tensor([11]), tree).backward()
-        assert set(scores.grad[0].nonzero().flatten().tolist()) == set(tree.path(11)[0].tolist())
-
-
-def test_the_loss_of_zero_scores_is_the_prior():
-    tree = catnat.huffman([8, 4, 2, 1, 1])
-    losses = ct.cross_entropy(torch.zeros(5, 4), torch.arange(5), tree, reduction="none")
-    torch.testing.assert_close(losses, -torch.tensor([8, 4, 2, 1, 1]).div(16).log())
-
-
 # ---- ignored targets ----
-
-
-def test_ignored_targets_count_nothing():
-    """pytorch#12675: negative and positive marks, also far outside the range of classes."""
-    tree = catnat.balanced(100)
-    scores, classes, _ = make(tree, (6,))
-    for mark in (-100, -1, 255, int(classes[2])):
-        target = classes.clone()
-        target[2] = mark
-        keep = target != mark
-        for options in ({}, {"label_smoothing": 0.1}, {"weight": torch.linspace(1, 2, 100, dtype=torch.float64)}):
-            leaf = scores.clone().requires_grad_()
-            none = ct.cross_entropy(leaf, target, tree, ignore_index=mark, reduction="none", **options)
-            assert (none[~keep] == 0).all()
-            (gradient,) = torch.autograd.grad(none.sum(), leaf)
-            assert (gradient[~keep] == 0).all()
-            mean = ct.cross_entropy(scores, target, tree, ignore_index=mark, **options)
-            rows.assert_close(mean, ct.cross_entropy(scores[keep], target[keep], tree, **options))
-
-
-def test_the_default_mark_is_minus_100():
-    scores = torch.zeros(3, 4)
-    assert ct.cross_entropy(scores, torch.tensor([0, -100, 2]), reduction="none").tolist() == pytest.approx(
-        [math.log(5), 0, math.log(5)]
-    )
 
 
 def test_the_mean_over_nothing_is_zero():
@@ -162,75 +106,9 @@ def test_the_mean_over_nothing_is_zero():
 # ---- dtypes ----
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_the_loss_has_the_dtype_of_the_scores(dtype):
-    for tree in (catnat.balanced(9), catnat.balanced(100)):
-        scores, classes, probs = make(tree, (6,), dtype)
-        for target in (classes, probs):
-            for reduction in ("none", "mean", "sum"):
-                loss = ct.cross_entropy(scores, target, tree, reduction=reduction, label_smoothing=0.1)
-                assert loss.dtype == dtype
-                wanted = ct.cross_entropy(scores.double(), target, tree, reduction=reduction, label_smoothing=0.1)
-                eps = torch.finfo(dtype).eps
-                # The floor of a node depends on the computing dtype, so compare where no node is saturated.
-                alive = ~ct.geometry.saturated(scores, tree).any(-1)
-                if reduction == "none":
-                    torch.testing.assert_close(loss[alive].double(), wanted[alive], rtol=4 * eps + 1e-5, atol=1e-4)
-
-
-def test_integer_targets_of_any_width():
-    scores, classes, _ = make(catnat.balanced(9), (6,))
-    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64):
-        rows.assert_equal(ct.cross_entropy(scores, classes.to(dtype)), ct.cross_entropy(scores, classes))
-        rows.assert_equal(ct.log_prob(scores, classes.to(dtype)), ct.log_prob(scores, classes))
-
-
 def test_a_gradient_reaches_probability_targets_too():
     """Distillation and label learning differentiate the target."""
     scores, _, probs = make(catnat.balanced(5), (4,))
     probs.requires_grad_()
     (got,) = torch.autograd.grad(ct.cross_entropy(scores, probs, reduction="sum"), probs)
     rows.assert_close(got, -ct.log_catnat(scores))
-
-
-# ---- errors ----
-
-
-def test_a_target_of_the_wrong_shape():
-    scores = torch.zeros(6, 4, 2)
-    for target in (
-        torch.zeros(6, dtype=torch.int64),
-        torch.zeros(6, 3, dtype=torch.int64),
-        torch.zeros((), dtype=torch.int64),
-    ):
-        with pytest.raises(ValueError, match=r"target.*\(6, 2\)"):
-            ct.cross_entropy(scores, target)
-    for target in (torch.zeros(6, 4, 2), torch.zeros(6, 2, 5)):  # K-1 wide, classes last
-        with pytest.raises(ValueError, match=r"target.*probabilities"):
-            ct.cross_entropy(scores, target)
-    with pytest.raises(TypeError, match=r"integers, target.long\(\); class probabilities need an axis of 5"):
-        ct.cross_entropy(scores, torch.zeros(6, 2))
-
-
-def test_a_target_out_of_range():
-    for tree in (catnat.balanced(5), catnat.balanced(100), catnat.chain(100)):
-        for bad in (tree.num_classes, -1, 1000):
-            target = torch.tensor([0, bad, 1])
-            for smoothing in (0.0, 0.1):
-                with pytest.raises(ValueError, match=str(bad)) as caught:
-                    ct.cross_entropy(torch.zeros(3, tree.num_nodes), target, tree, label_smoothing=smoothing)
-                assert "ignore_index" in str(caught.value)
-
-
-def test_bad_options():
-    scores, target = torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"reduction.*'average'.*'none', 'mean', 'sum'"):
-        ct.cross_entropy(scores, target, reduction="average")
-    for smoothing in (-0.1, 1.1, math.nan):
-        with pytest.raises(ValueError, match=rf"label_smoothing.*{smoothing}"):
-            ct.cross_entropy(scores, target, label_smoothing=smoothing)
-    for weight in (torch.ones(4), torch.ones(6), torch.ones(5, 1)):
-        with pytest.raises(ValueError, match=r"weight.*\(5,\)"):
-            ct.cross_entropy(scores, target, weight=weight)
-    with pytest.raises(ValueError, match="balanced"):
-        ct.cross_entropy(torch.zeros(3, 5), target, catnat.balanced(5))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
+import cases
 import pytest
 import torch
 from only_torch import rows
@@ -111,11 +111,14 @@ def test_every_score_but_nan_is_valid():
 # ---- expand ----
 
 
+@pytest.mark.parametrize("options", [{}, {"unimix": 0.1}], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_expand(name):
+def test_expand(name, masked, options):
     for tree in TREES:
         for touched in (False, True):
-            dist = DISTRIBUTIONS[name](rows.inside(tree, "natural", 3), tree)
+            mask = torch.from_numpy(cases.masks(tree.num_classes, 3)) if masked else None
+            dist = DISTRIBUTIONS[name](rows.inside(tree, "natural", 3), tree, mask=mask, **options)
             if touched:
                 _ = dist.logits, dist.probs
             wide = dist.expand((4, 2, 3))
@@ -124,6 +127,7 @@ def test_expand(name):
             assert wide.event_shape == dist.event_shape
             assert (wide.tree, wide.activation) == (dist.tree, dist.activation)
             assert wide.scores.shape == (4, 2, 3, tree.num_nodes)
+            assert (wide.mask is not None) == masked
             value = wide.sample((5,))
             assert value.shape == (5, 4, 2, 3, *dist.event_shape)
             rows.assert_close(wide.log_prob(value), dist.log_prob(value))
@@ -138,20 +142,6 @@ def test_expand(name):
     assert single.expand([3])._validate_args is False
     with pytest.raises(RuntimeError):
         DISTRIBUTIONS[name](torch.zeros(3, 4)).expand((2,))
-
-
-def test_expanded_rows_draw_independently():
-    drawn = ct.Catnat(torch.zeros(1, 99)).expand((50,)).sample(generator=rows.seeded(0))
-    assert len(drawn.unique()) > 20
-
-
-def test_gradients_pass_through_expand():
-    scores = rows.inside(catnat.balanced(5), "natural", 1).requires_grad_()
-    value = torch.tensor([0, 1, 2, 3, 4])
-    dist = ct.Catnat(scores).expand((5,))
-    (got,) = torch.autograd.grad(dist.log_prob(value).sum(), scores)
-    (wanted,) = torch.autograd.grad(ct.log_catnat(scores).sum(), scores)
-    rows.assert_close(got, wanted)
 
 
 # ---- validation ----
@@ -284,44 +274,6 @@ def test_a_look_without_gradients_leaves_nothing_that_cannot_be_trained(mode, bu
         torch.autograd.grad((value * weight).sum(), weight)
 
 
-# ---- wrappers ----
-
-
-def test_independent():
-    """DreamerV3's latents: a vector of one-hot variables as one event."""
-    scores = rows.inside(catnat.balanced(24), "sigmoid", 5, 6)
-    dist = td.Independent(ct.OneHotCatnatStraightThrough(scores), 1)
-    assert (dist.batch_shape, dist.event_shape) == ((5,), (6, 24))
-    value = dist.rsample((2,))
-    assert value.shape == (2, 5, 6, 24)
-    rows.assert_close(dist.log_prob(value), dist.base_dist.log_prob(value).sum(-1))
-    rows.assert_close(dist.entropy(), ct.entropy(scores).sum(-1))
-    other = td.Independent(ct.OneHotCatnat(scores.flip(0)), 1)
-    rows.assert_close(kl_divergence(dist, other), ct.kl_divergence(scores, scores.flip(0)).sum(-1))
-    flat = td.Independent(ct.Catnat(scores), 1)
-    assert flat.expand((3, 5)).log_prob(flat.sample((3,))).shape == (3, 5)
-
-
-def test_mixture_same_family():
-    for tree in (catnat.balanced(4), catnat.chain(4), catnat.huffman([5, 3, 1, 1])):
-        scores = rows.inside(tree, "natural", 6).requires_grad_()
-        mixing = ct.Catnat(scores, tree)
-        parts = td.Normal(torch.linspace(-2, 2, 4).double(), torch.tensor(0.5).double())
-        mixture = td.MixtureSameFamily(mixing, parts.expand((6, 4)))
-        plain = td.MixtureSameFamily(td.Categorical(logits=mixing.logits), parts.expand((6, 4)))
-        value = torch.linspace(-3, 3, 6).double()
-        rows.assert_close(mixture.log_prob(value), plain.log_prob(value))
-        rows.assert_close(mixture.mean, plain.mean)
-        rows.assert_close(mixture.variance, plain.variance)
-        rows.assert_close(mixture.cdf(value), plain.cdf(value))
-        assert mixture.sample((7,)).shape == (7, 6)
-        assert mixture.expand((2, 6)).sample().shape == (2, 6)
-        got, wanted = (
-            torch.autograd.grad(m.log_prob(value).sum(), scores, retain_graph=True)[0] for m in (mixture, plain)
-        )
-        rows.assert_close(got, wanted)
-
-
 # ---- KL ----
 
 
@@ -373,37 +325,6 @@ def test_kl_needs_the_same_classes():
             kl_divergence(*pair)
 
 
-def test_kl_is_finite_where_q_has_exact_zeros():
-    """optax PR#1786, pytorch#40553: the floor of log q counts, in values and gradients, in both orders."""
-    natural = functools.partial(ct.Catnat, activation="natural")
-    scores = torch.zeros(2, 7, requires_grad=True)
-    saturated = torch.full((2, 7), 50.0)
-    saturated[1] = -50.0
-    saturated.requires_grad_()
-    assert (ct.catnat(saturated, None, "natural") == 0).any()
-    floor = -math.log(torch.finfo(torch.float32).eps)
-    for p, q in (
-        (natural(scores), natural(saturated)),
-        (natural(saturated), natural(scores)),
-        (natural(scores), natural(saturated, catnat.chain(8))),
-        (natural(saturated), natural(scores, catnat.chain(8))),
-        (ct.OneHotCatnat(scores, 8, "natural"), ct.OneHotCatnat(saturated, 8, "natural")),
-        (td.Categorical(logits=torch.zeros(2, 8)), natural(saturated)),
-        (natural(saturated), td.Categorical(logits=torch.zeros(2, 8))),
-        (natural(saturated), natural(saturated)),
-    ):
-        value = kl_divergence(p, q)
-        assert value.isfinite().all()
-        assert (value > -1e-5).all()
-        for leaf in (scores, saturated):
-            (gradient,) = torch.autograd.grad(value.sum(), leaf, retain_graph=True, allow_unused=True)
-            assert gradient is None or gradient.isfinite().all()
-    # Uniform p, certain q: at each of the three nodes on a path one branch of two costs the floor.
-    wanted = torch.full((2,), 3 * (floor / 2 - math.log(2)))
-    torch.testing.assert_close(kl_divergence(natural(scores), natural(saturated)), wanted, rtol=1e-4, atol=0)
-    torch.testing.assert_close(kl_divergence(natural(saturated), natural(scores)), torch.full((2,), math.log(8)))
-
-
 def test_kl_from_a_categorical_with_impossible_classes():
     """Masked policies write -inf logits; a class that p never takes adds 0, also backward."""
     scores = torch.zeros(3, requires_grad=True)
@@ -436,29 +357,6 @@ def test_relaxed_log_prob_is_torchs():
             rows.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("temperature", [1e-30, 1e-6, 1e-2, 1.0, 1e4, 1e30])
-def test_relaxed_draws_at_tiny_and_huge_temperatures(temperature, dtype):
-    """pytorch#22442, #101620, #127749, #184031, pyro#3304: no NaN forward or backward."""
-    for tree in (catnat.balanced(8), catnat.chain(100)):
-        for kind in ("natural", "sigmoid"):
-            scores = rows.around(tree, 50, dtype=dtype).requires_grad_()
-            dist = ct.RelaxedOneHotCatnat(temperature, scores, tree, kind)
-            draw = dist.rsample(generator=rows.seeded(0))
-            assert draw.dtype == dtype
-            assert draw.isfinite().all()
-            assert ((draw >= 0) & (draw <= 1)).all()
-            assert (draw.detach().double().sum(-1) - 1).abs().max() < 100 * torch.finfo(dtype).eps
-            (gradient,) = torch.autograd.grad((draw * torch.arange(tree.num_classes)).sum(), scores)
-            assert not gradient.isnan().any()
-            if temperature >= 1e-2:
-                assert gradient.isfinite().all()
-            if temperature <= 1e-6:
-                assert (draw.detach().max(-1).values > 0.99).all()
-            if temperature == 1e30:
-                torch.testing.assert_close(draw, torch.full_like(draw, 1 / tree.num_classes))
-
-
 def test_a_relaxation_has_one_temperature_for_all_rows_or_one_each():
     scores, temperatures = rows.inside(catnat.balanced(4), "natural", 4), torch.tensor([0.1, 0.5, 2.0, 9.0]).double()
     dist = ct.RelaxedOneHotCatnat(temperatures, scores)
@@ -471,24 +369,3 @@ def test_a_relaxation_has_one_temperature_for_all_rows_or_one_each():
     assert ct.RelaxedOneHotCatnat(torch.tensor([2.2]), torch.zeros(3)).rsample().shape == (4,)  # as in torch's example
     with pytest.raises(ValueError, match=r"`temperature` has shape \(4,\)"):
         ct.RelaxedOneHotCatnat(temperatures, torch.zeros(2, 3))
-
-
-# ---- draws ----
-
-
-def test_a_policy_learns_a_bandit():
-    """REINFORCE on ten arms: entropy falls but learning does not stop (ml-agents#281), and the best arm wins."""
-    torch.manual_seed(0)
-    rewards = torch.linspace(0, 1, 10)
-    for kind in ("natural", "sigmoid"):
-        scores = torch.zeros(9, requires_grad=True)
-        optimizer = torch.optim.Adam([scores], lr=0.05)
-        for _ in range(400):
-            dist = ct.Catnat(scores, activation=kind)
-            action = dist.sample((32,))
-            gain = rewards[action] - rewards[action].mean()
-            optimizer.zero_grad()
-            (-(dist.log_prob(action) * gain).mean() - 0.003 * dist.entropy()).backward()
-            optimizer.step()
-        assert dist.mode == 9
-        assert dist.probs[9] > 0.5

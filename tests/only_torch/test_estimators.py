@@ -1,31 +1,54 @@
-"""What only torch has of the gradient estimators: its distributions, modules with a state, generators."""
+"""What only torch has of the gradient estimators: its distributions, modules with a state, generators, transforms."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
+import estimation
 import numpy as np
 import pytest
 import torch
-from estimation import COMPUTED, JACOBIAN, K, P
+from estimation import COMPUTED, GRADIENT, JACOBIAN, VALUE, K, P, is_mean
 from only_torch import rows
-from only_torch.estimating import (
-    COSTS,
-    DISTRIBUTIONS,
-    SCORES,
-    classes_of,
-    cost,
-    every_distribution,
-    gradient,
-    leaf,
-)
+from torch import Tensor
 from torch import distributions as td
 
+import catnat
 import catnat.torch as ct
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
+
+SCORES, COSTS = torch.tensor(estimation.SCORES), torch.tensor(estimation.COSTS)
+
+# Every kind of distribution that the estimators take, each with the same probabilities.
+DISTRIBUTIONS: dict[str, Callable[[Tensor], td.Distribution]] = {
+    "Catnat": ct.Catnat,
+    "OneHotCatnat": ct.OneHotCatnat,
+    "OneHotCatnatStraightThrough": ct.OneHotCatnatStraightThrough,
+    "Categorical": lambda scores: td.Categorical(logits=ct.log_catnat(scores)),
+    "Categorical-probs": lambda scores: td.Categorical(probs=ct.catnat(scores)),
+    "OneHotCategorical": lambda scores: td.OneHotCategorical(logits=ct.log_catnat(scores)),
+}
+every_distribution = pytest.mark.parametrize("name", DISTRIBUTIONS)
+REPEATS = 20_000
+
+
+def cost(values: Tensor) -> Tensor:
+    """The cost of classes, or of one-hot vectors."""
+    return values.to(COSTS) @ COSTS if values.is_floating_point() else COSTS[values]
+
+
+def leaf(*batch: int) -> Tensor:
+    """The scores, repeated over a batch, to be differentiated."""
+    return SCORES.expand(*batch, -1).clone().requires_grad_()
+
+
+def gradient(value: Tensor, scores: Tensor) -> np.ndarray:
+    """One gradient per row, where rows do not share anything."""
+    return torch.autograd.grad(value.sum(), scores, retain_graph=True)[0].numpy()
 
 
 def with_draws(dist: td.Distribution, draws: Any) -> td.Distribution:
@@ -85,22 +108,6 @@ def test_a_batch_without_costs_leaves_the_moving_average():
     np.testing.assert_allclose(used, [0, 0, 1, 1], rtol=1e-6)
 
 
-def test_the_moving_average_does_not_know_the_present_costs():
-    """The baseline is the same whatever is drawn now: that is why it adds no bias."""
-    baseline = ct.estimators.MovingAverage(0.9)
-    baseline(torch.tensor([2.0]))
-    saved = baseline.state_dict()
-    used = []
-    for draw in range(K):
-        baseline.load_state_dict(saved)
-        scores = leaf(1)
-        dist = with_draws(ct.Catnat(scores), torch.tensor([[draw]]))
-        got = gradient(ct.estimators.score_function(cost, dist, baseline=baseline), scores)[0]
-        slope = JACOBIAN[draw] / P[draw]
-        used.append(float(COSTS[draw]) - got @ slope / (slope @ slope))
-    np.testing.assert_allclose(np.array(used), 2.0, rtol=1e-6)
-
-
 def test_the_moving_average_is_saved_moves_and_rests():
     model = torch.nn.ModuleDict({"baseline": ct.estimators.MovingAverage(decay=0.5)})
     model["baseline"](torch.tensor([3.0, 5.0]))
@@ -150,17 +157,6 @@ def test_a_generator_decides_everything(name, function):
     rows.assert_equal(RANDOM[function](dist), first)
 
 
-@every_distribution
-def test_draws_with_a_generator_have_the_probabilities(name):
-    seen = []
-    dist = td.Independent(DISTRIBUTIONS[name](SCORES.expand(2, -1)), 1)
-    ct.estimators.score_function(
-        lambda v: seen.append(classes_of(v)) or torch.zeros(10_000), dist, num_samples=10_000, generator=rows.seeded(0)
-    )
-    assert seen[0].shape == (10_000, 2)
-    rows.chi_square(seen[0], torch.as_tensor(P))
-
-
 # ---- torch's own distributions ----
 
 
@@ -201,3 +197,91 @@ def test_what_is_not_categorical():
         ct.estimators.score_function(lambda x: x, normal, generator=rows.seeded(0))
     # Without a generator any distribution will do.
     assert ct.estimators.score_function(lambda x: x, normal).shape == (3,)
+
+
+# ---- compile and vmap ----
+
+COMPILED = {
+    "gumbel_softmax": lambda s: ct.estimators.gumbel_softmax(ct.Catnat(s), torch.ones(()), hard=True),
+    "straight_through": lambda s: ct.estimators.straight_through(td.OneHotCategorical(logits=ct.log_catnat(s))),
+    "score_function": lambda s: ct.estimators.score_function(
+        lambda v: cost(v).sum(-1),
+        td.Independent(ct.OneHotCatnat(s.unsqueeze(-2)), 1),
+        num_samples=3,
+        baseline="leave-one-out",
+    ),
+    "unordered_set": lambda s: ct.estimators.unordered_set(cost, ct.Catnat(s), 3),
+    "enumerate_exactly": lambda s: ct.estimators.enumerate_exactly(cost, ct.OneHotCatnat(s)),
+}
+
+
+@pytest.mark.one_row
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", COMPILED)
+def test_one_graph_and_any_batch(name):
+    """The draws inside a graph are sound too: over many rows the unbiased estimates stay unbiased."""
+    fast = torch.compile(COMPILED[name], fullgraph=True, backend="aot_eager")
+    torch.manual_seed(0)
+    for batch in (REPEATS // 2, REPEATS):
+        scores = leaf(batch)
+        torch._dynamo.mark_dynamic(scores, 0)
+        value = fast(scores)
+        if value.ndim == 2:
+            value = value @ COSTS
+        got = torch.autograd.grad(value.sum(), scores)[0].numpy()
+        assert np.isfinite(got).all()
+        if name == "enumerate_exactly":
+            np.testing.assert_allclose(value.detach(), np.full(batch, VALUE), rtol=1e-12)
+            np.testing.assert_allclose(got, np.tile(GRADIENT, (batch, 1)), rtol=1e-10)
+        elif batch == REPEATS and name != "gumbel_softmax":
+            assert is_mean(got, GRADIENT)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_a_moving_average_lives_in_a_graph():
+    quick, slow = ct.estimators.MovingAverage(0.9), ct.estimators.MovingAverage(0.9)
+
+    def step(scores):
+        return ct.estimators.score_function(
+            lambda k: torch.full_like(k, 3.0, dtype=torch.float64), ct.Catnat(scores), baseline=quick
+        )
+
+    fast = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for turn in range(3):
+        scores = leaf(4)
+        got = torch.autograd.grad(fast(scores).sum(), scores)[0]
+        assert (got.abs().max() < 1e-5) == (turn > 0)  # from the second call on, the baseline is the cost
+        slow(torch.full((4,), 3.0))
+    torch.testing.assert_close(quick.total, slow.total)
+    torch.testing.assert_close(quick.weight, slow.weight)
+
+
+@every_distribution
+def test_enumeration_under_vmap(name):
+    scores = rows.inside(catnat.balanced(K), "sigmoid", 6)
+
+    def expected(row):
+        return ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](row))
+
+    wanted = ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](scores))
+    rows.assert_close(torch.func.vmap(expected)(scores), wanted)
+    slopes = torch.func.vmap(torch.func.grad(expected))(scores)
+    leaves = scores.clone().requires_grad_()
+    np.testing.assert_allclose(
+        slopes, gradient(ct.estimators.enumerate_exactly(cost, DISTRIBUTIONS[name](leaves)), leaves), rtol=1e-10
+    )
+
+
+def test_the_others_under_vmap():
+    scores = SCORES.expand(REPEATS, -1)
+    linear = {
+        "straight_through": lambda s: ct.estimators.straight_through(ct.Catnat(s)) @ COSTS,
+        "score_function": lambda s: ct.estimators.score_function(
+            cost, ct.Catnat(s, validate_args=False), num_samples=2
+        ),
+        "unordered_set": lambda s: ct.estimators.unordered_set(cost, ct.Catnat(s), 2),
+    }
+    torch.manual_seed(0)
+    for name, estimate in linear.items():
+        got = torch.func.vmap(torch.func.grad(estimate), randomness="different")(scores)
+        assert is_mean(got.numpy(), GRADIENT), name

@@ -141,12 +141,6 @@ def check_onnx(tree: catnat.Tree, activation: ct.Activation) -> None:
 
 
 @pytest.mark.slow
-def test_onnxruntime_equals_eager():
-    """The longest graph: the classifier below is a matrix product of the sigmoid; the slow test has all of them."""
-    check_onnx(TREES["huffman-100"], rows.ACTIVATIONS["natural"])
-
-
-@pytest.mark.slow
 @everywhere
 def test_onnxruntime_equals_eager_everywhere(tree, activation):
     check_onnx(TREES[tree], rows.ACTIVATIONS[activation])

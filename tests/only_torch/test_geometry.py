@@ -1,23 +1,15 @@
-"""Natural gradients, KL steps, distances and conversions in torch: autocast, transforms, compilation."""
+"""Natural gradients, KL steps, distances and conversions in torch: autocast and forward mode."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 import torch
 from only_torch import rows
-from torch import Tensor
 
 import catnat
 import catnat.torch as ct
-from catnat.torch import geometry
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=rows.seeded(seed)).to(dtype)
 
 
 def test_autocast_leaves_the_dtype():
@@ -32,7 +24,7 @@ def test_autocast_leaves_the_dtype():
 
 def test_forward_mode_has_the_same_factor():
     tree = catnat.balanced(6)
-    scores, tangent = rows.inside(tree, "sigmoid"), normal(5)
+    scores, tangent = rows.inside(tree, "sigmoid"), rows.around(tree, seed=1)
     value, got = torch.func.jvp(lambda s: ct.geometry.natural_gradient(s, tree), (scores,), (tangent,))
     rows.assert_equal(value, scores)
     rows.assert_close(got, tangent / ct.geometry.fisher_diagonal(scores, tree))
@@ -40,85 +32,3 @@ def test_forward_mode_has_the_same_factor():
         mode(ct.geometry.softmax_natural_gradient)(scores) for mode in (torch.func.jacfwd, torch.func.jacrev)
     )
     rows.assert_close(forward, backward)
-
-
-def weighted(value: Tensor) -> Tensor:
-    """A loss that tells the entries apart."""
-    return (value * torch.linspace(-1, 2, value.numel(), dtype=value.dtype).view(value.shape)).sum()
-
-
-# ---- transforms and compilation ----
-
-# Functions of (scores, logits, tree, activation).
-FUNCTIONS = {
-    "natural_gradient": lambda s, x, t, a: ct.log_catnat(ct.geometry.natural_gradient(s, t, a, damping=1e-3), t, a),
-    "softmax_natural_gradient": lambda s, x, t, a: ct.geometry.softmax_natural_gradient(x, damping=1e-3).log_softmax(
-        -1
-    ),
-    "kl_step": lambda s, x, t, a: ct.geometry.kl_step(s, s.sin(), s.square().sum(-1) * 1e-3, t, a),
-    "fisher_rao_distance": lambda s, x, t, a: ct.geometry.fisher_rao_distance(s, 0.9 * s, t, a),
-    "scores_from_logits": lambda s, x, t, a: ct.scores_from_logits(x, t, a),
-    "scores_from_probs": lambda s, x, t, a: ct.scores_from_probs(x.softmax(-1), t, a),
-}
-every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-
-
-@every_function
-def test_vmap_is_a_batch(function):
-    for name, activation in (("balanced-18", "natural"), ("chain-7", "sigmoid"), ("huffman-20", "natural")):
-        tree, kind = rows.TREES[name], rows.ACTIVATIONS[activation]
-        scores, logits = rows.inside(tree, kind, 4), normal(4, tree.num_classes)
-        wanted = function(scores, logits, tree, kind)
-        rows.assert_close(torch.func.vmap(lambda s, x, t=tree, k=kind: function(s, x, t, k))(scores, logits), wanted)
-
-
-COMPILED = {
-    ("balanced-18", "natural"): ("natural_gradient", "scores_from_logits"),
-    ("chain-7", "sigmoid"): ("softmax_natural_gradient", "kl_step", "scores_from_logits"),
-    ("huffman-20", "natural"): ("fisher_rao_distance", "scores_from_probs"),
-}
-
-
-def test_every_function_is_compiled_somewhere():
-    assert {name for names in COMPILED.values() for name in names} == set(FUNCTIONS)
-
-
-@pytest.mark.one_row
-@pytest.mark.parametrize(("tree", "activation"), COMPILED)
-def test_one_graph_and_any_batch(tree, activation, monkeypatch):
-    monkeypatch.setattr(geometry, "_ROUNDS", 2)  # each round is traced once more
-    for name in COMPILED[tree, activation]:
-        same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation])
-
-
-def same_as_eager(function: Callable[..., Tensor], tree: catnat.Tree, activation: ct.Activation) -> None:
-    torch._dynamo.reset()
-    fast = torch.compile(lambda s, x: function(s, x, tree, activation), fullgraph=True, backend="aot_eager")
-    for batch in (3, 5):
-        scores = rows.inside(tree, activation, batch, dtype=torch.float32, seed=batch).requires_grad_()
-        logits = normal(batch, tree.num_classes, dtype=torch.float32).requires_grad_()
-        torch._dynamo.mark_dynamic(scores, 0)
-        torch._dynamo.mark_dynamic(logits, 0)
-        got, wanted = fast(scores, logits), function(scores, logits, tree, activation)
-        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-        if wanted.requires_grad:
-            inputs = (scores, logits)
-            both = [torch.autograd.grad(weighted(value), inputs, allow_unused=True) for value in (got, wanted)]
-            for one, other in zip(*both, strict=True):
-                if other is not None:
-                    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * max(1.0, float(other.abs().max())))
-
-
-def test_the_default_tree_inside_a_graph():
-    torch._dynamo.reset()
-    logits = normal(3, 6)
-    fast = torch.compile(ct.scores_from_logits, fullgraph=True, backend="aot_eager")
-    rows.assert_close(fast(logits), ct.scores_from_logits(logits))
-
-
-def test_fake_and_meta_tensors():
-    assert ct.scores_from_probs(torch.ones(3, 5, device="meta"), catnat.huffman([5, 4, 3, 2, 1])).shape == (3, 4)
-    assert ct.scores_from_logits(torch.ones(3, 5, device="meta"), catnat.chain(5)).shape == (3, 4)
-    assert ct.geometry.natural_gradient(torch.ones(3, 5, device="meta")).shape == (3, 5)
-    assert ct.geometry.fisher_rao_distance(torch.ones(3, 5, device="meta"), torch.ones(5, device="meta")).shape == (3,)
-    assert ct.geometry.kl_step(torch.ones(3, 5, device="meta"), torch.ones(3, 5, device="meta"), 0.1).shape == (3, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from only_torch import rows
-from torch import Tensor, nn
+from torch import Tensor
 
 import catnat
 import catnat.torch as ct
@@ -47,23 +47,6 @@ def test_sparse_gradients_are_the_dense_ones(tree, activation):
         head(features(7), targets(tree, 7)).loss.backward()
     for dense, sparse in zip(*(head.parameters() for head in heads), strict=True):
         rows.assert_close(sparse.grad.to_dense(), dense.grad)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch's own Adagrad
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad], ids=["sgd", "adagrad"])
-def test_an_optimizer_step_with_sparse_gradients_is_the_dense_one(optimizer):
-    after = []
-    for sparse in (False, True):
-        head = make(rows.TREES["balanced-100"], sparse=sparse)
-        steps = optimizer(head.parameters(), lr=0.1)
-        for _ in range(3):
-            steps.zero_grad()
-            head(features(9), targets(head.tree, 9)).loss.backward()
-            assert head.weight.grad.is_sparse == head.bias.grad.is_sparse == sparse
-            steps.step()
-        after.append(head)
-    for dense, sparse in zip(*(head.parameters() for head in after), strict=True):
-        torch.testing.assert_close(dense, sparse)
 
 
 def test_sparse_adam_moves_only_rows_on_paths():
@@ -123,26 +106,6 @@ def test_compiled_whole_it_gives_the_same(name, fresh_compiler):
     torch.testing.assert_close(*losses)
     grads = [torch.autograd.grad(loss, head.weight)[0] for loss in losses]
     torch.testing.assert_close(*grads)
-
-
-def test_a_model_with_a_head_learns():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(50, 16), nn.LayerNorm(16))
-    head = ct.CatnatHead(16, 5000, "sigmoid", sparse=True)
-    inputs, target = torch.arange(50), torch.randint(5000, (50,))
-    optimizers = [torch.optim.Adam(model.parameters(), 0.01), torch.optim.SparseAdam(head.parameters(), 0.05)]
-    for _ in range(150):
-        loss = head(model(inputs), target).loss
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-    learned = model(inputs).detach()
-    assert (head.predict(learned) == target).double().mean() > 0.9
-    found = head.topk(learned, 5)  # a trained head, too, is searched exactly
-    torch.testing.assert_close(found.values, head.log_prob(learned).topk(5).values)
-    assert found.proven.all()
-    assert found.visited.double().mean() < 0.05 * head.tree.num_nodes
 
 
 # ---- files ----

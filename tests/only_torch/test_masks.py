@@ -5,19 +5,13 @@ What they make of a distribution is tested for all backends, in conformance/test
 
 from __future__ import annotations
 
-import contextlib
-import math
-
 import cases
-import numpy as np
-import oracle
 import pytest
 import torch
 from only_torch import rows
 from only_torch.test_hostile_inputs import DTYPES, hostile
 from torch import Tensor
 from torch import distributions as td
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import kl_divergence
 from torch.func import vmap
 
@@ -28,8 +22,6 @@ pytestmark = [pytest.mark.filterwarnings("ignore::catnat.EdgeWarning"), pytest.m
 
 MASK = torch.tensor([True, False, True, True, False])
 OPTIONS = rows.OPTIONS
-BUILDERS = [ct.Catnat, ct.OneHotCatnat, lambda scores, **options: ct.RelaxedOneHotCatnat(0.5, scores, **options)]
-
 all_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 all_options = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 
@@ -41,12 +33,6 @@ def masks(tree: catnat.Tree, count: int, seed: int = 0) -> Tensor:
 
 def facts(dist: ct.Catnat) -> dict[str, Tensor]:
     return {"probs": dist.probs, "logits": dist.logits, "entropy": dist.entropy(), "mode": dist.mode}
-
-
-def assert_same(got: ct.Catnat, wanted: ct.Catnat) -> None:
-    assert got.batch_shape == wanted.batch_shape
-    for name, fact in facts(wanted).items():
-        rows.assert_close(facts(got)[name], fact, 1e-12, 1e-13)
 
 
 def weighted(value: Tensor, size: float = 1.0) -> Tensor:
@@ -63,75 +49,6 @@ def assert_obeyed(draws: Tensor, mask: Tensor) -> None:
 
 
 # ---- forms of masks ----
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("num_classes", [5, 128, 300, 40_000])
-def test_indices_padded_with_minus_one(num_classes, dtype):
-    """The number of classes need not fit into the dtype of the indices."""
-    indices = torch.tensor([[0, 4, -1, -1], [3, 3, 2, -1], [-1, -1, -1, 1], [0, 1, 2, 3]])
-    indices = indices.clamp(min=0).to(dtype) if dtype == torch.uint8 else indices.to(dtype)
-    valid = torch.zeros(4, num_classes, dtype=torch.bool)
-    for row, listed in zip(valid, indices.tolist(), strict=True):
-        row[[k for k in listed if k >= 0]] = True
-    scores = rows.around(catnat.balanced(num_classes), 4)
-    dist = ct.Catnat(scores, valid_classes=indices)
-    rows.assert_equal(dist.mask, valid)
-    assert_same(dist, ct.Catnat(scores, mask=valid))
-
-
-@pytest.mark.parametrize("tree", [catnat.balanced(5), catnat.huffman(cases.zipf(80))], ids=repr)
-@pytest.mark.parametrize(
-    ("score_batch", "mask_batch", "batch"),
-    [((2, 3), (), (2, 3)), ((), (4,), (4,)), ((3,), (2, 1), (2, 3)), ((2, 1), (3,), (2, 3)), ((1,), (5,), (5,))],
-)
-def test_masks_and_scores_are_broadcast(tree, score_batch, mask_batch, batch):
-    scores = rows.inside(tree, "sigmoid", *score_batch).requires_grad_()
-    mask = masks(tree, max(1, math.prod(mask_batch))).view(*mask_batch, -1)
-    dist = ct.Catnat(scores, tree, mask=mask)
-    assert dist.batch_shape == batch
-    assert dist.probs.shape == dist.logits.shape == dist.mask.shape == dist.param_shape == (*batch, tree.num_classes)
-    assert dist.scores.shape == (*batch, tree.num_nodes)
-    assert dist.sample((7,)).shape == dist.log_prob(dist.sample((7,))).shape == (7, *batch)
-    full = ct.Catnat(scores.expand(*batch, -1), tree, mask=mask.expand(*batch, -1))
-    assert_same(dist, full)
-    classes = full.sample()
-    rows.assert_close(dist.log_prob(classes), full.log_prob(classes))
-    rows.assert_close(gradient(dist.probs, scores), gradient(full.probs, scores))
-    for at in np.ndindex(batch):
-        row = ct.Catnat(scores.expand(*batch, -1)[at], tree, mask=mask.expand(*batch, -1)[at])
-        rows.assert_close(dist.logits[at], row.logits)
-
-
-@pytest.mark.parametrize("unimix", [0.0, 0.1])
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_temperature_for_every_row(unimix, masked):
-    tree = catnat.huffman(cases.zipf(80))
-    scores, mask = rows.inside(tree, "sigmoid", 2, 3), masks(tree, 6).view(2, 3, -1) if masked else None
-    temperature = torch.tensor([[0.1, 0.5, 1.0], [1.5, 3.0, 40.0]], dtype=torch.float64)
-    dist = ct.Catnat(scores, tree, mask=mask, temperature=temperature, unimix=unimix)
-    for at in np.ndindex(2, 3):
-        valid = None if mask is None else mask[at]
-        row = ct.Catnat(scores[at], tree, mask=valid, temperature=float(temperature[at]), unimix=unimix)
-        for name, fact in facts(row).items():
-            rows.assert_close(facts(dist)[name][at], fact, 1e-12, 1e-13)
-    wide = ct.Catnat(scores, tree, mask=mask, temperature=temperature[0], unimix=unimix)
-    assert_same(wide, ct.Catnat(scores, tree, mask=mask, temperature=temperature[0].expand(2, 3), unimix=unimix))
-
-
-@all_options
-@pytest.mark.parametrize("tree", [catnat.balanced(8), catnat.chain(75), catnat.huffman(cases.zipf(80))], ids=repr)
-def test_one_valid_class(tree, options):
-    scores = rows.around(tree, tree.num_classes).requires_grad_()
-    dist = ct.Catnat(scores, tree, mask=torch.eye(tree.num_classes, dtype=torch.bool), **options)
-    zero = torch.zeros(tree.num_classes, dtype=torch.float64)
-    rows.assert_equal(dist.probs, torch.eye(tree.num_classes, dtype=torch.float64))
-    rows.assert_equal(dist.mode, torch.arange(tree.num_classes))
-    rows.assert_equal(dist.sample((3,)), torch.arange(tree.num_classes).expand(3, -1))
-    for value in (dist.entropy(), dist.log_prob(dist.mode)):
-        rows.assert_close(value, zero, atol=1e-15)
-    for value in (dist.probs, dist.logits, dist.entropy(), dist.log_prob(dist.mode)):
-        rows.assert_close(gradient(value, scores), torch.zeros_like(scores), atol=1e-14)
 
 
 @all_options
@@ -152,13 +69,6 @@ def test_empty_batches(tree, options):
 # ---- rows without a valid class ----
 
 NOTHING = torch.tensor([[True, False, True], [False, False, False], [False, True, False]])
-
-
-def test_a_row_without_valid_class_raises():
-    for build in BUILDERS:
-        for options in ({"mask": NOTHING}, {"valid_classes": torch.full((3, 2), -1)}):
-            with pytest.raises(ValueError, match=r"no valid class in [13] of 3 rows.*validate_mask"):
-                build(torch.randn(3, 2), **options)
 
 
 def test_where_nothing_can_be_checked_a_row_without_valid_class_is_unmasked():
@@ -190,54 +100,6 @@ def test_validate_mask():
     both = torch.cat([NOTHING, NOTHING.flip(0)], -1)
     for sizes, usable in (([3, 3], wanted), ([2, 4], wanted), ([1, 1, 4], torch.zeros(3, dtype=torch.bool))):
         rows.assert_equal(ct.validate_mask(both, catnat.Forest(sizes)), usable)
-
-
-# ---- errors ----
-
-SCORES = torch.zeros(2, 4)
-
-
-@pytest.mark.parametrize(
-    ("error", "text", "options"),
-    [
-        (TypeError, r"torch.as_tensor\(mask\)", {"mask": [True] * 5}),
-        (TypeError, r"`mask` .*mask.bool\(\)", {"mask": torch.ones(5)}),
-        (TypeError, r"`mask` .*shape \(\)", {"mask": torch.tensor(True)}),
-        (ValueError, "`mask` has 4 entries.*5", {"mask": torch.ones(4).bool()}),
-        (TypeError, r"`mask` .*mask.bool\(\).*`valid_classes`", {"mask": torch.tensor([0, 3])}),
-        (ValueError, "`mask` .*broadcast", {"mask": MASK.expand(3, 5)}),
-        (ValueError, r"`valid_classes` holds 5, but the classes are 0 .. 4", {"valid_classes": torch.tensor([0, 5])}),
-        (ValueError, r"`valid_classes` holds -2", {"valid_classes": torch.tensor([0, -2])}),
-        (TypeError, r"`valid_classes` .*integer.*`mask`", {"valid_classes": MASK}),
-        (TypeError, r"torch.as_tensor\(valid_classes\)", {"valid_classes": [0, 1]}),
-        (ValueError, "`mask` and `valid_classes`", {"mask": MASK, "valid_classes": torch.tensor([0, 1])}),
-        *[(ValueError, "`unimix`", {"unimix": bad}) for bad in (1.0, -0.1, math.nan)],
-        *[(ValueError, "`temperature`.*positive", {"temperature": bad}) for bad in (0.0, -1, math.nan, 1e300)],
-        *[
-            (ValueError, "`temperature`.*positive", {"temperature": torch.tensor([1.0, bad])})
-            for bad in (0.0, math.nan, math.inf)
-        ],
-        *[(ValueError, "`temperature` has shape", {"temperature": torch.ones(*bad)}) for bad in ((3,), (3, 2))],
-    ],
-)
-def test_errors(error, text, options):
-    for build in BUILDERS[:2]:
-        with pytest.raises(error, match=text):
-            build(SCORES, **options)
-
-
-@all_options
-def test_a_full_fisher_matrix_is_refused(options):
-    for build in BUILDERS[:2]:
-        with pytest.raises(ValueError, match="not diagonal"):
-            build(SCORES, mask=MASK, **options).fisher_diagonal()
-
-
-def test_what_is_drawn_is_still_validated():
-    dist = ct.Catnat(SCORES, mask=MASK)
-    with pytest.raises(ValueError, match="support"):
-        dist.log_prob(torch.tensor(5))
-    assert (dist.log_prob(torch.tensor(1)) == torch.finfo(torch.float32).min).all()  # masked, but a class
 
 
 # ---- dtypes, hostile scores, extreme temperatures ----
@@ -384,33 +246,6 @@ def test_first_and_second_derivatives(options, activation):
 
 
 @all_options
-def test_no_grad_leaves_nothing_behind(options):
-    scores = rows.inside(catnat.balanced(5), "natural", 3).requires_grad_()
-    for mode in (torch.no_grad(), torch.inference_mode()):
-        dist, fresh = (ct.Catnat(scores, mask=MASK, **options) for _ in range(2))
-        with mode:
-            assert not dist.sample().requires_grad
-            assert dist.logits.shape == (3, 5)
-        for name in ("logits", "probs"):
-            values = [getattr(each, name) for each in (dist, fresh)]
-            rows.assert_equal(*(gradient(value, scores) for value in values))
-
-
-@pytest.mark.parametrize("mode", ["meta", "fake"])
-def test_shapes_without_numbers(mode):
-    device = "meta" if mode == "meta" else "cpu"
-    with FakeTensorMode() if mode == "fake" else contextlib.nullcontext():
-        for options in OPTIONS.values():
-            scores = torch.zeros(300, 99, device=device)
-            mask = torch.ones(300, 100, dtype=torch.bool, device=device)
-            dist = ct.Catnat(scores, mask=mask, validate_args=False, **options)
-            assert dist.probs.shape == dist.logits.shape == (300, 100)
-            assert dist.entropy().shape == dist.mode.shape == dist.log_prob(dist.sample()).shape == (300,)
-        indices = torch.zeros(3, 2, dtype=torch.int32, device=device)
-        assert ct.Catnat(torch.zeros(3, 4, device=device), valid_classes=indices).probs.shape == (3, 5)
-
-
-@all_options
 @pytest.mark.parametrize("name", ["balanced-8", "balanced-100", "chain-100", "huffman-20"])
 def test_vmap_is_the_batch(name, options):
     tree = rows.TREES[name]
@@ -434,67 +269,6 @@ def test_vmap_is_the_batch(name, options):
     rows.assert_close(got, ct.Catnat(scores, tree, valid_classes=indices).probs)
 
 
-COMPILED = {
-    "mask": ("huffman-20", "natural", torch.float32),
-    "T3-unimix": ("balanced-8", "sigmoid", torch.float16),
-    "unimix": ("balanced-100", "sigmoid", torch.float32),
-}
-
-
-@pytest.mark.one_row
-@pytest.mark.parametrize("options", COMPILED)
-def test_compiled_distributions_equal_eager_ones(options, fresh_compiler):
-    name, activation, dtype = COMPILED[options]
-    check_compiled(rows.TREES[name], rows.ACTIVATIONS[activation], OPTIONS[options], "aot_eager", dtype)
-
-
-@pytest.mark.slow
-def test_generated_code(fresh_compiler):
-    check_compiled(rows.TREES["balanced-8"], ct.sigmoid(), OPTIONS["T3-unimix"], "inductor", torch.float32)
-
-
-def check_compiled(tree, activation, options, backend, dtype):
-    """Values and gradients of one graph; masked classes are exactly impossible in it too."""
-
-    def every(scores, mask, classes):
-        dist = ct.Catnat(scores, tree, activation, mask=mask, validate_args=False, **options)
-        return dist.log_prob(classes), dist.probs, dist.logits, dist.entropy(), dist.sample()
-
-    near = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.02, "atol": 0.01}
-    scores = rows.inside(tree, activation, 6, dtype=dtype).requires_grad_()
-    mask = masks(tree, 8)[2:]
-    classes = mask.int().argmax(-1)
-    got = torch.compile(every, backend=backend, fullgraph=True)(scores, mask, classes)
-    wanted = every(scores, mask, classes)
-    assert (got[1][~mask] == 0).all()
-    assert (got[2][~mask] == torch.finfo(dtype).min).all()
-    assert_obeyed(got[4], mask)
-    for place, pair in enumerate(zip(got[:4], wanted[:4], strict=True)):
-        torch.testing.assert_close(*pair, **near)
-        # Logits only of valid classes: the sum of the others would overflow.
-        found = [gradient(value[mask] if place == 2 else value, scores) for value in pair]
-        torch.testing.assert_close(*found, rtol=near["rtol"] * 10, atol=near["atol"] * 10)
-    for value in (got[1], got[2]):
-        assert (gradient(value[~mask], scores) == 0).all()
-
-
-def test_compiled_divergences_and_indices(fresh_compiler):
-    indices = torch.tensor([[0, 1, -1], [2, 3, -1], [-1, -1, 4]])
-
-    def everything(p, q, temperature):
-        dist = ct.Catnat(p, valid_classes=indices, temperature=temperature, validate_args=False)
-        return kl_divergence(dist, ct.Catnat(q, mask=MASK)), dist.log_prob(torch.tensor([0, 2, 4]))
-
-    p, q = torch.randn(2, 3, 4, dtype=torch.float64, generator=rows.seeded(0))
-    temperature = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    # Eager first: torch looks a divergence up once, in a way that the compiler cannot follow.
-    eager = everything(p, q, temperature)
-    fast = torch.compile(everything, backend="aot_eager", fullgraph=True)(p, q, temperature)
-    for got, wanted in zip(fast, eager, strict=True):
-        rows.assert_close(got, wanted)
-    assert fast[0].isinf().tolist() == [True, False, True]
-
-
 # ---- never drawn ----
 
 DRAWN_TREES = {
@@ -503,28 +277,6 @@ DRAWN_TREES = {
     "huffman-90": catnat.huffman(cases.zipf(90)),
     "chain-75": catnat.chain(75),
 }
-
-
-def obedient_draws(of_each_distribution: int) -> int:
-    """How many were drawn, of every tree and option, none of a masked class."""
-    count = 0
-    for tree in DRAWN_TREES.values():
-        for options in OPTIONS.values():
-            mask = masks(tree, 50)
-            dist = ct.Catnat(rows.around(tree, 50, dtype=torch.float32), tree, mask=mask, **options)
-            draws = dist.sample((of_each_distribution // 50,), generator=rows.seeded(1))
-            assert_obeyed(draws, mask)
-            count += draws.numel()
-    return count
-
-
-def test_a_million_draws():
-    assert obedient_draws(50_000) >= 1_000_000
-
-
-@pytest.mark.slow
-def test_ten_million_draws():
-    assert obedient_draws(500_000) >= 10_000_000
 
 
 @pytest.mark.parametrize("end", ["lowest", "highest"])
@@ -548,37 +300,7 @@ def test_the_ends_of_the_uniform_numbers(name, end, monkeypatch):
     assert (relaxed[~mask] == 0).all()
 
 
-@all_dtypes
-def test_never_drawn_by_others(dtype):
-    """By torch from the logits or the probabilities, and by Gumbel noise on the logits."""
-    for name in ("balanced-8", "balanced-100", "huffman-90"):
-        tree = DRAWN_TREES[name]
-        mask = masks(tree, 10)
-        dist = ct.Catnat(rows.around(tree, 10, dtype=dtype), tree, mask=mask)
-        assert_obeyed(td.Categorical(logits=dist.logits).sample((2000,)), mask)
-        # Half precision cannot write a point of the simplex to the precision that validation needs.
-        assert_obeyed(td.Categorical(probs=dist.probs, validate_args=False).sample((2000,)), mask)
-        assert_obeyed(torch.nn.functional.gumbel_softmax(dist.logits.expand(200, -1, -1).float()).argmax(-1), mask)
-
-
 # ---- torch's own distributions ----
-
-
-@all_options
-def test_kl_with_the_distributions_of_torch(options):
-    tree = catnat.huffman(cases.zipf(20))
-    dist = ct.Catnat(rows.inside(tree, "natural", 5), tree, mask=masks(tree, 5), **options)
-    other = td.Categorical(logits=torch.randn(5, 20, dtype=torch.float64, generator=rows.seeded(0)))
-    hot = ct.OneHotCatnat(dist.scores, tree, mask=dist.mask, **options)
-    hot_other = td.OneHotCategorical(logits=other.logits)
-    p, q = dist.probs.numpy(), other.probs.numpy()
-    forward = [oracle.categorical_kl(*pair) for pair in zip(p, q, strict=True)]
-    backward = [oracle.categorical_kl(*pair) for pair in zip(q, p, strict=True)]
-    for first, second, wanted in ((dist, other, forward), (other, dist, backward)):
-        np.testing.assert_allclose(kl_divergence(first, second), wanted, rtol=1e-11)
-    rows.assert_close(kl_divergence(hot, hot_other), kl_divergence(dist, other))
-    rows.assert_close(kl_divergence(hot_other, hot), kl_divergence(other, dist))
-    rows.assert_equal(kl_divergence(hot, hot), torch.zeros(5, dtype=torch.float64))
 
 
 @all_dtypes
@@ -616,24 +338,6 @@ def test_kl_of_distributions_masked_in_the_way_of_torch():
 
 
 @all_options
-def test_expand(options):
-    tree = catnat.huffman(cases.zipf(80))
-    scores, mask = rows.inside(tree, "natural", 3), masks(tree, 3)
-    for temperature in (options["temperature"], torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)):
-        for kind in (ct.Catnat, ct.OneHotCatnat, ct.OneHotCatnatStraightThrough):
-            dist = kind(scores, tree, mask=mask, **{**options, "temperature": temperature})
-            wide = dist.expand((2, 3))
-            assert type(wide) is kind
-            assert wide.mask.shape == (2, 3, 80)
-            rows.assert_equal(wide.probs, dist.probs.expand(2, 3, -1))
-            value = wide.sample((4,))
-            rows.assert_close(wide.log_prob(value), dist.log_prob(value))
-    relaxed = ct.RelaxedOneHotCatnat(0.5, scores, tree, mask=mask).expand((2, 3)).rsample((4,))
-    assert relaxed.shape == (4, 2, 3, 80)
-    assert (relaxed * ~mask == 0).all()
-
-
-@all_options
 def test_a_mixture_with_masked_components(options):
     """Components whose mixing probability is masked are never taken, and add nothing to the density."""
     scores = rows.inside(catnat.balanced(5), "natural", 3).requires_grad_()
@@ -651,18 +355,6 @@ def test_a_mixture_with_masked_components(options):
 # ---- relaxed ----
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_density_of_a_relaxed_distribution_integrates_to_one(masked):
-    """Over the simplex of the valid classes: two make a line."""
-    mask, tree = (torch.tensor([1, 0, 1, 0]).bool(), catnat.balanced(4)) if masked else (None, catnat.balanced(2))
-    scores = rows.inside(tree, "natural", margin=0.3)
-    grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
-    value = torch.zeros(len(grid), tree.num_classes, dtype=torch.float64)
-    value[:, 0], value[:, 2 if masked else 1] = grid, 1 - grid
-    dist = ct.RelaxedOneHotCatnat(0.9, scores, tree, mask=mask)
-    assert dist.log_prob(value).exp().mean().item() == pytest.approx(1, abs=1e-3)
-
-
 def test_a_relaxed_distribution_with_one_valid_class_is_certain():
     scores = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     dist = ct.RelaxedOneHotCatnat(0.5, scores, mask=torch.eye(5, dtype=torch.bool))
@@ -670,16 +362,3 @@ def test_a_relaxed_distribution_with_one_valid_class_is_certain():
     rows.assert_equal(draw.detach(), torch.eye(5, dtype=torch.float64))
     rows.assert_close(gradient(draw, scores), torch.zeros_like(scores), atol=1e-14)
     rows.assert_close(dist.log_prob(draw.detach()), torch.zeros(5, dtype=torch.float64))
-
-
-def test_a_learned_temperature_of_a_relaxed_distribution():
-    scores = rows.inside(catnat.balanced(5), "natural", 3)
-    temperature = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
-    dist = ct.RelaxedOneHotCatnat(temperature, scores, mask=MASK)
-    draw = dist.rsample(generator=rows.seeded(0))
-    logs = dist.logits[:, MASK]
-    noise = (draw[:, MASK].detach().log() * temperature).detach() - logs  # up to a constant per row
-    wanted = torch.softmax((logs + noise) / temperature, -1)
-    rows.assert_close(draw[:, MASK], wanted)
-    rows.assert_close(*(gradient(value, temperature) for value in (draw[:, MASK], wanted)), 1e-8)
-    assert gradient(dist.log_prob(draw.detach()), temperature).isfinite()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import sys
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from only_torch import rows
+from only_torch.conftest import validating
 from torch import Tensor
 from torch import distributions as td
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import kl_divergence
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -75,20 +78,6 @@ def test_a_warm_call_enters_few_functions_of_ours(name):
     assert 0 < len(found) <= most, f"{len(found)}, at most {most} are wanted: {found}"
 
 
-class validating:  # noqa: N801 - used as a function
-    """Torch's own argument checks, on or off."""
-
-    def __init__(self, on: bool) -> None:
-        self.on = on
-
-    def __enter__(self) -> None:
-        self.before = td.Distribution._validate_args
-        td.Distribution.set_default_validate_args(self.on)
-
-    def __exit__(self, *_: object) -> None:
-        td.Distribution.set_default_validate_args(self.before)
-
-
 # ---- nothing is read back ----
 
 
@@ -127,8 +116,8 @@ class Methods(TorchFunctionMode):
 
 
 TREES = {
-    "balanced-18": 18,
-    "balanced-100": 100,
+    "balanced-18": catnat.balanced(18),
+    "balanced-100": catnat.balanced(100),
     "huffman-100": rows.TREES["huffman-100"],
     "chain-100": catnat.chain(100),
 }
@@ -245,8 +234,7 @@ CHECKED_ON_A_CPU |= {"straight_through", *(f"OneHotCatnat {place}" for place in 
 @pytest.mark.parametrize("name", TREES)
 def test_no_call_reads_a_value_back(name, device, activation):
     """On meta tensors, which have no values to read; and on a CPU but where values are checked there."""
-    tree = TREES[name] if isinstance(TREES[name], catnat.Tree) else catnat.balanced(TREES[name])
-    calls, faults = everything(tree, activation, device), []
+    calls, faults = everything(TREES[name], activation, device), []
     exempt = set() if device == "meta" else EXEMPT["cpu"] | CHECKED_ON_A_CPU
     for label, call in calls.items():
         if label in exempt:
@@ -258,6 +246,26 @@ def test_no_call_reads_a_value_back(name, device, activation):
         except ReadBackError as fault:  # all of them are wanted
             faults.append(f"{label}: {fault}")
     assert not faults, "\n".join(faults)
+
+
+def shapes(found: Any) -> Any:
+    """Shapes and dtypes of all tensors."""
+    if isinstance(found, tuple | list):
+        return [shapes(each) for each in found]
+    return (found.shape, found.dtype) if isinstance(found, Tensor) else None
+
+
+@pytest.mark.parametrize("mode", ["meta", "fake"])
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+@pytest.mark.parametrize("name", TREES)
+def test_tensors_without_values_have_the_shapes_of_real_ones(name, activation, mode):
+    tree = TREES[name]
+    wanted = {label: shapes(call()) for label, call in everything(tree, activation, "cpu").items()}
+    with FakeTensorMode() if mode == "fake" else contextlib.nullcontext():
+        calls = everything(tree, activation, "cpu" if mode == "fake" else "meta")
+        for label, call in calls.items():
+            if not (mode == "fake" and label in EXEMPT["cpu"]):  # whose shapes depend on values, on a CPU
+                assert shapes(call()) == wanted[label], label
 
 
 def test_the_watch_sees_what_is_read():

@@ -236,42 +236,6 @@ def test_trees_first_met_inside_a_transform(tree):
         assert ct.sample(scores, tree, activation).shape == (3,)
 
 
-@pytest.mark.slow
-def test_real_first_then_fake():
-    """Warm caches hold real constants, which a fake-tensor mode must not meet."""
-    for tree in cold_trees(2):
-        for activation in KINDS:
-            real = torch.zeros(3, tree.num_nodes)
-            wanted = {name: function(real, tree, activation) for name, function in FUNCTIONS.items()}
-            with FakeTensorMode():
-                for name, function in FUNCTIONS.items():
-                    assert function(torch.zeros(3, tree.num_nodes), tree, activation).shape == wanted[name].shape
-
-
-@pytest.mark.one_row
-@pytest.mark.parametrize(
-    "tree", [*rows.FEW_TREES.values(), rows.TREES["huffman-100"], rows.TREES["chain-100"]], ids=repr
-)
-def test_meta_device(tree):
-    for activation in KINDS:
-        scores = torch.zeros(3, tree.num_nodes, device="meta", requires_grad=True)
-        real = torch.zeros(3, tree.num_nodes)
-        for name, function in FUNCTIONS.items():
-            value = function(scores, tree, activation)
-            wanted = function(real, tree, activation)
-            assert value.device.type == "meta", name
-            assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
-            (gradient,) = torch.autograd.grad(value.sum(), scores)
-            assert gradient.shape == scores.shape
-        for name, function in DISCRETE.items():
-            value, wanted = function(scores, tree, activation), function(real, tree, activation)
-            assert value.device.type == "meta", name
-            assert (value.shape, value.dtype) == (wanted.shape, wanted.dtype), name
-    layer = ct.CatnatLinear(4, tree, device="meta")
-    assert layer.weight.device.type == "meta"
-    assert layer(torch.zeros(2, 4, device="meta")).shape == (2, tree.num_classes)
-
-
 def test_a_default_device_does_not_lead_constants_astray():
     """``torch.set_default_device`` moves new tensors; constants belong where the scores are."""
     for tree in cold_trees(3):
@@ -292,19 +256,6 @@ def round_trips(thing):
     yield pickle.loads(pickle.dumps(thing))
     yield copy.deepcopy(thing)
     yield copy.copy(thing)
-
-
-def test_trees_and_activations_survive_pickle_and_copy():
-    for tree in rows.TREES.values():
-        tree.child_ids, tree.parents, tree.bits  # noqa: B018 - with and without cached tables
-        for again in round_trips(tree):
-            assert again == tree
-            assert hash(again) == hash(tree)
-    for activation in [*rows.ACTIVATIONS.values(), rows.OWN]:
-        for again in round_trips(activation):
-            assert again == activation
-            assert hash(again) == hash(activation)
-            rows.assert_equal(ct.catnat(torch.ones(4), None, again), ct.catnat(torch.ones(4), None, activation))
 
 
 @pytest.mark.parametrize("touched", [False, True])
