@@ -412,9 +412,10 @@ IN_JAX: list[Row] = [
             (3, lambda dist: cj.estimators.sample_counts(dist, 5, key=KEY)),
         )
     ],
+    ("a single number", lambda: cj.catnat(jnp.array(0.0)), TypeError, r"\(..., K-1\)"),
     ("latents that are none", lambda: cj.Catnat(SJ).kl_divergence(cj.MultiCatnat(SJ, [8])), TypeError, "catnat.jax"),
     ("another distribution", lambda: cj.MultiCatnat(SJ, [8]).kl_divergence(cj.Catnat(SJ)), TypeError, "MultiCatnat is"),
-    ("other values", lambda: cj.Catnat(SJ).kl_divergence(cj.OneHotCatnat(SJ)), ValueError, "same"),
+    ("other values", lambda: cj.Catnat(SJ).kl_divergence(cj.OneHotCatnat(SJ)), ValueError, "event shape"),
     (
         "a replaced field",
         lambda: dataclasses.replace(cj.Catnat(SJ, unimix=0.1), scores=jnp.zeros(8), mask=MASKJ),

@@ -59,7 +59,7 @@ def catnat(
         >>> print(catnat(jnp.zeros(2)).round(4))
         [0.3333 0.3333 0.3333]
     """
-    scores, plan, dtype = prepare(jnp.moveaxis(_plan.check_array(scores, "scores"), axis, -1), tree, activation)
+    scores, plan, dtype = prepare(jnp.moveaxis(_plan.check_scores(scores), axis, -1), tree, activation)
     return jnp.moveaxis(probs(scores, plan).astype(dtype), -1, axis)
 
 
@@ -90,7 +90,7 @@ def log_catnat(
         >>> print(log_catnat(jnp.zeros(3)).round(4))
         [-1.3863 -1.3863 -1.3863 -1.3863]
     """
-    scores, plan, dtype = prepare(jnp.moveaxis(_plan.check_array(scores, "scores"), axis, -1), tree, activation)
+    scores, plan, dtype = prepare(jnp.moveaxis(_plan.check_scores(scores), axis, -1), tree, activation)
     return jnp.moveaxis(clamp_to_dtype(log_probs(scores, plan), dtype), -1, axis)
 
 
