@@ -51,7 +51,10 @@ KILLED = """
             if child == 0:
                 while True:
                     save()
-            time.sleep(random.uniform(0, 0.05))
+            end = time.monotonic() + 5
+            while not any(folder.rglob("*.part")) and time.monotonic() < end:
+                pass  # not before it writes
+            time.sleep(random.uniform(0, 0.002))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             unfinished += any(folder.rglob("*.part"))
@@ -64,7 +67,7 @@ def kill(tmp_path, kills):
     script = tmp_path / "killed.py"
     script.write_text(textwrap.dedent(KILLED.format(folder=tmp_path, kills=kills)), encoding="utf-8")
     unfinished = int(copies.run(script))
-    assert 2 * unfinished > kills, "hardly any process was killed in the middle"
+    assert unfinished > kills, f"of {3 * kills} processes hardly any was killed in the middle"
 
 
 def test_killed_processes(tmp_path):
