@@ -112,7 +112,7 @@ def log_abs_det_jacobian(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Float[Tensor, "*batch"]:
-    r"""Return log |det J|, with J the Jacobian of the first K-1 probabilities with respect to the scores; finite.
+    r"""Return the finite log-determinant of the Jacobian of the first K-1 probabilities with respect to the scores.
 
     .. math:: \log |\det J| = \sum_i \log \bigl( P(i)\, a'(s_i) \bigr)
 
