@@ -201,6 +201,16 @@ def test_draws_among_valid_classes(framework, name):
         checks.chi_square(found, wanted / wanted.sum())
 
 
+def test_an_impossible_class_is_not_drawn_beside_one_of_tiny_probability(framework):
+    """Below the floor both would have the same logarithm, or the impossible class the higher one."""
+    almost = np.pi - 4e-10  # yes, but for 1e-20
+    weight, bias = np.zeros((3, FEATURES)), np.array([almost, 0.0, 9.0])  # class 2 is impossible
+    head = framework.head(catnat.balanced(4), "natural", *map(framework.array, (weight, bias)))
+    valid = framework.array(np.array([0, 2]))
+    drawn = head.sample(framework.array(features(1)), (50,), valid_classes=valid, **framework.randomness(0))
+    assert (framework.numpy(drawn) == 0).all()
+
+
 def test_one_list_of_valid_classes_serves_all_rows(framework):
     head, valid = make(framework, TREES["balanced-100"]), framework.array(np.array([3, 70, 99]))
     drawn = head.sample(framework.array(features(4, 5)), (50,), valid_classes=valid, **framework.randomness(0))
