@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from records import RESULTS, commit, machine, without_and_with_kernels, write
-from run import Function, Job, Methods, compare
+from run import Function, Job, Methods, compare, update
 from torch.distributions import Categorical, Distribution
 from torch.nn import functional as F
 
@@ -45,10 +45,6 @@ def plain_log_probs(classes: int) -> Function:
         return torch.addmm(F.logsigmoid(-logit) @ no, F.logsigmoid(logit), yes)
 
     return log_probs
-
-
-def update(distribution: Distribution, action: torch.Tensor) -> None:
-    (distribution.log_prob(action).sum() + distribution.entropy().sum()).backward()
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from catnat.activations import Activation
 from catnat.torch import _dense, functional
+from catnat.torch._inverse import offset_of
 from catnat.torch._lookup import plan_of
 from catnat.trees.changes import matching_nodes
 from catnat.trees.tree import Tree
@@ -121,7 +122,7 @@ def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tenso
     with_one = torch.cat([features, torch.ones_like(features[:, :1])], -1).double()
     products = with_one.new_zeros(with_one.shape[1], tree.num_nodes)
     plan = plan_of(tree, layer.activation, features.device, torch.float64)
-    offset = torch.as_tensor(layer.activation.offset(tree), device=features.device)
+    offset = offset_of(tree, layer.activation, features.device, torch.float64)
     for rows, known in zip(features.split(scores_at_once), with_one.split(scores_at_once), strict=True):
         # In float64 sums of probabilities are accurate enough, and take a third of the time of log-sum-exp.
         probs = functional.log_catnat(layer.scores(rows), layer.tree, layer.activation).double().exp()

@@ -129,11 +129,11 @@ def _scores(plan: Plan, logs: Tensor) -> Tensor:
     x = plan.branches.inverse(logit)
     if logit.requires_grad and not x.requires_grad:
         x = _InvertedInNumpy.apply(logit, x, plan.activation)
-    return (x - _offset(plan.tree, plan.activation, logs.device, logs.dtype)).masked_fill(unreachable, 0.0)
+    return (x - offset_of(plan.tree, plan.activation, logs.device, logs.dtype)).masked_fill(unreachable, 0.0)
 
 
 @constant
-def _offset(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tensor:
+def offset_of(tree: Tree, activation: Activation, device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(activation.offset(tree), device=device, dtype=dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from catnat import _checks
-from catnat.trees.arrays import as_array
+from catnat.trees.arrays import arrays_of_state, as_array
 from catnat.trees.builders import slices
 from catnat.trees.clustering import Vectors, from_embeddings
 from catnat.trees.tree import Floats, Tree
@@ -116,11 +116,5 @@ class ActionModels:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the sums from a checkpoint."""
-        arrays = {name: as_array(state[name]).astype(np.float64) for name in ("products", "sums")}
-        for name, array in arrays.items():
-            if array.shape != getattr(self, name).shape:
-                raise ValueError(
-                    f"The checkpoint's {name} have shape {array.shape}, but {getattr(self, name).shape} is needed: it "
-                    "has other actions or features."
-                )
+        arrays = arrays_of_state(state, self.state_dict(), "actions or features")
         self.products, self.sums = arrays["products"], arrays["sums"]

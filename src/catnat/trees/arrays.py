@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,20 @@ def as_array(values: Any) -> NDArray[Any]:
             values = values.float()
     array = np.asarray(values)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def arrays_of_state(
+    state: Mapping[str, Any], own: Mapping[str, NDArray[np.float64]], what: str
+) -> dict[str, NDArray[np.float64]]:
+    """Return copies of a checkpoint's sums; raise unless they have the names and shapes of ``own``."""
+    arrays = {name: as_array(state[name]).astype(np.float64) for name in own}
+    for name, array in arrays.items():
+        if array.shape != own[name].shape:
+            raise ValueError(
+                f"The checkpoint's {name} have shape {array.shape}, but {own[name].shape} is needed: it has other "
+                f"{what}."
+            )
+    return arrays
 
 
 def is_sparse(values: Any) -> bool:

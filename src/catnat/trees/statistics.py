@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from catnat import _checks
 from catnat._progress import progress_bar
-from catnat.trees.arrays import as_array, is_sparse
+from catnat.trees.arrays import arrays_of_state, as_array, is_sparse
 from catnat.trees.builders import slices
 from catnat.trees.clustering import Vectors, from_embeddings
+from catnat.trees.saving import replacing
 from catnat.trees.tree import Floats, Tree
 
 # The number of features in a batch, which fit with their indices into a processor's cache.
@@ -249,18 +250,12 @@ class ClassMeans:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the sums and counts from a checkpoint."""
-        arrays = {name: as_array(state[name]).astype(np.float64) for name in ("sums", "counts")}
-        for name, array in arrays.items():
-            if array.shape != getattr(self, name).shape:
-                raise ValueError(
-                    f"The checkpoint's {name} have shape {array.shape}, but {getattr(self, name).shape} is needed: "
-                    "it has other classes or features."
-                )
+        arrays = arrays_of_state(state, self.state_dict(), "classes or features")
         self.sums, self.counts = arrays["sums"], arrays["counts"]
 
     def save(self, file: str | Path) -> None:
-        """Write the statistics to a file in NumPy's ``.npz`` format, for :meth:`load`."""
-        with open(file, "wb") as stream:
+        """Write the statistics to a file in NumPy's ``.npz`` format, for :meth:`load`; it is replaced as a whole."""
+        with replacing(file) as part, open(part, "wb") as stream:
             np.savez(stream, sums=self.sums, counts=self.counts)
 
     @classmethod
