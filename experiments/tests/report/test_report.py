@@ -302,6 +302,23 @@ def test_claims_are_paired_over_the_cells_of_a_group(tmp_path: Path) -> None:
     assert "all cells together" not in page(CLEAR, tmp_path)
 
 
+def test_cells_of_a_group_stand_beside_the_papers_in_short_names(tmp_path: Path) -> None:
+    cells = {(theta, f"{kind}+fit"): CLEAR[theta, kind] for theta in (0.5, 0.9) for kind in ("softmax", "natural")}
+    columns = ("softmax+fit", "natural+fit")
+    papers = {0.5: {name: TABLE.paper[0.5][name.partition("+")[0]] for name in columns}}
+    claims = (Claim("natural+fit", "softmax+fit"),)
+    table = dataclasses.replace(
+        TABLE, columns=columns, paper=papers, claims=claims, reference=None, group="Energy score"
+    )
+    text = write("gsl", "paper", [status(cells)], [table], tmp_path).read_text()
+    assert "| cell | softmax | natural |" in text
+    assert "| test, theta* = 0.5 | 2.00 ± 0.10 (2.00 ± 0.25) | **1.00 ± 0.10** (1.00 ± 0.10*) |" in text
+    assert "| test, theta* = 0.9 | **1.00 ± 0.20** | 1.07 ± 0.15 |" in text
+    # One cell has the paper's number, and ours is the same.
+    assert re.search(r"\| natural \| 1 \| .0.00 \| .0.00 \| .0.00 \|", text)
+    assert "| natural against softmax | 1 of 2 |" in text
+
+
 def test_runs_that_saw_the_same_data_are_compared_in_pairs(tmp_path: Path) -> None:
     """Seeds spread by 10, and natural is ahead by 0.1 or 0.2 in each: no test of means would see it."""
     seeds = [0.0, 10.0, 20.0]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from catnat_experiments.report import statistics
 from catnat_experiments.report.cells import p_text
-from catnat_experiments.report.markdown import markdown_table
 from catnat_experiments.report.tables import Claim, Numbers, Value
 
 
@@ -121,64 +120,3 @@ def verdict_rows(where: str, filled: Sequence[Numbers]) -> list[list[str]]:
 
 
 VERDICT_HEADER = ["table", "row", "the paper's claim", "verdict", "difference", "p, corrected", "runs", "records"]
-
-
-def paired_claims(filled: Sequence[Numbers]) -> list[str]:
-    """For each group of tables a section: the claims over all cells of the group that have both columns."""
-    groups: dict[str, list[Numbers]] = {}
-    for numbers in filled:
-        if numbers.table.group and numbers.rows:
-            groups.setdefault(numbers.table.group, []).append(numbers)
-    return [part for group, members in groups.items() for part in _paired_section(group, members)]
-
-
-def _paired_section(group: str, members: Sequence[Numbers]) -> list[str]:
-    """All cells take part, also those for which the paper claims nothing: a choice of cells would favour the claim."""
-    direction = members[0].table.direction
-    found: dict[str, statistics.Paired] = {}
-    for better, worse in dict.fromkeys((claim.better, claim.worse) for each in members for claim in each.table.claims):
-        rows = [numbers.row(row) for numbers in members for row in numbers.rows]
-        means = [(row[better].mean, row[worse].mean) for row in rows if {better, worse} <= set(row)]
-        if len(means) > 1:
-            ours, theirs = zip(*means, strict=True)
-            found[f"{better} against {worse}"] = statistics.paired(ours, theirs, direction)
-    return _paired_table(group, "Means of a cell are one pair each.", found, members[0].table.digits)
-
-
-def paired_runs(numbers: Numbers) -> list[str]:
-    """For a table whose runs are pairs, with several rows: the baselines against all other columns, over all rows."""
-    table = numbers.table
-    if not table.pair or len(numbers.rows) < 2:
-        return []
-    found = {
-        f"{other} against {one}": statistics.paired(*numbers.pairs(numbers.rows, other, one), table.direction)
-        for place, one in enumerate(table.baselines)
-        for other in table.columns
-        if other not in table.baselines[: place + 1]
-    }
-    means = f"Runs with the same {numbers.heading} and {table.pair} are one pair each."
-    return _paired_table(table.title, means, found, table.digits)
-
-
-def _paired_table(title: str, pairs: str, found: Mapping[str, statistics.Paired], digits: int) -> list[str]:
-    found = {name: result for name, result in found.items() if result.cells}
-    if not found:
-        return []
-    corrected = statistics.holm({name: result.wilcoxon for name, result in found.items()})
-    signs = statistics.holm({name: result.sign for name, result in found.items()})
-    body = [
-        [
-            name,
-            f"{result.ahead} of {result.cells}",
-            f"{result.median:+.{digits}f}",
-            p_text(corrected[name]),
-            p_text(signs[name]),
-        ]
-        for name, result in found.items()
-    ]
-    return [
-        f"## {title}: all cells together",
-        f"{pairs} p-values of Wilcoxon's signed-rank test and of the sign test, two-sided, "
-        "each corrected by Holm's method for the comparisons of this table.",
-        markdown_table(["", "better in", "median difference", "Wilcoxon", "sign test"], body),
-    ]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from catnat_experiments.engine import files
 from catnat_experiments.engine.stages import StageStatus
-from catnat_experiments.report.claims import claims, closeness, paired_claims, paired_runs
+from catnat_experiments.report.claims import claims, closeness
 from catnat_experiments.report.markdown import chosen_table, legend, main_table, p_tables, row_tables
 from catnat_experiments.report.robust import robust
 from catnat_experiments.report.tables import Numbers, Table, done_records, fill
+from catnat_experiments.report.together import paired_claims, paired_runs
 
 PRELIMINARY = "**Preliminary: "
 """How a table's first sentence begins while runs of it are missing."""

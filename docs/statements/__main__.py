@@ -1,0 +1,53 @@
+"""The numbers in the text of the README and of the pages on experiments, from the committed records.
+
+Each file beside this one repeats pieces of one page, with the numbers that the records give::
+
+    python docs/statements            # fails where a page has other numbers, or a result that no statement gives
+    python docs/statements --write    # puts the records' numbers into the pages
+
+Tables of many rows are not here: the documentation includes those that ``catnat-experiments report`` writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import autoencoders
+from catnat_experiments.report.statements import NotInPageError, typed_decimals, written
+
+ROOT = Path(__file__).parents[2]
+PAGES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
+    "docs/vae.md": (autoencoders.page, autoencoders.CONSTANTS),
+}
+"""By page: what makes its statements, and the decimals on it that are no results, such as learning rates."""
+
+
+def complaints(name: str, *, write: bool) -> list[str]:
+    """What is wrong with a page, with its fix."""
+    makes, constants = PAGES[name]
+    path, statements = ROOT / name, list(makes())
+    page = path.read_text()
+    try:
+        right = written(page, statements)
+    except NotInPageError as error:
+        return [f"{name}: {error}"]
+    if write and right != page:
+        path.write_text(right)
+    if right != page and not write:
+        changed = [new for old, new in zip(page.splitlines(), right.splitlines(), strict=False) if old != new]
+        return [f"{name}: the records say otherwise: `python docs/statements --write` writes", *changed]
+    typed = [each for each in typed_decimals(right, statements) if each.partition(":")[0] not in constants.split()]
+    return [f"{name}: no statement in docs/statements gives {each}" for each in typed]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check all pages, or write them."""
+    found = [each for name in PAGES for each in complaints(name, write="--write" in arguments)]
+    print("\n".join(found) or f"{len(PAGES)} pages say what the records say")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
