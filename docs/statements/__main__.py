@@ -15,11 +15,32 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import autoencoders
+import binned
+import defaults
+import evidence
+import games
+import graphs
+import identifiers
+import order
+import taxonomies
+import world
 from catnat_experiments.report.statements import NotInPageError, typed_decimals, written
 
 ROOT = Path(__file__).parents[2]
 PAGES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
+    "README.md": (evidence.readme, evidence.CONSTANTS["readme"]),
+    "docs/verdicts.md": (evidence.verdicts, evidence.CONSTANTS["verdicts"]),
+    "docs/paper.md": (evidence.paper, evidence.CONSTANTS["paper"]),
+    "docs/limits.md": (evidence.limits, evidence.CONSTANTS["limits"]),
+    "docs/graph_structure.md": (graphs.page, graphs.CONSTANTS),
     "docs/vae.md": (autoencoders.page, autoencoders.CONSTANTS),
+    "docs/games.md": (games.page, games.CONSTANTS),
+    "docs/world_model.md": (world.page, world.CONSTANTS),
+    "docs/identifiers.md": (identifiers.page, identifiers.CONSTANTS),
+    "docs/order.md": (order.page, order.CONSTANTS),
+    "docs/which_activation.md": (defaults.page, defaults.CONSTANTS),
+    "docs/binned.md": (binned.page, binned.CONSTANTS),
+    "docs/taxonomies.md": (taxonomies.page, taxonomies.CONSTANTS),
 }
 """By page: what makes its statements, and the decimals on it that are no results, such as learning rates."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from catnat_experiments.cli import load
 from catnat_experiments.engine import records, stages
+from catnat_experiments.engine.records import Record
 from catnat_experiments.report import statistics
 from catnat_experiments.report.cells import p_text
 from catnat_experiments.report.statistics import Sample
@@ -21,9 +22,14 @@ RECORDS = Path(__file__).parents[2] / "experiments/results"
 @functools.cache
 def report(experiment: str, preset: str) -> dict[str, Numbers]:
     """All tables of a report with their numbers, by title."""
-    loaded = load(experiment, RECORDS / experiment)
-    statuses = stages.survey(loaded.experiment, preset, records.load_all(loaded.directory)[0])
+    loaded = load(experiment)
+    statuses = stages.survey(loaded.experiment, preset, _records(experiment))
     return {table.title: fill(table, statuses) for table in loaded.tables}
+
+
+@functools.cache
+def _records(experiment: str) -> list[Record]:
+    return records.load_all(RECORDS / experiment)[0]
 
 
 def row(numbers: Numbers, value: Value | None = None) -> dict[str, Sample]:

@@ -1,0 +1,31 @@
+"""The page on defaults: which activation, which tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from catnat_experiments.report import statistics
+from catnat_experiments.report.cells import bold_columns
+from values import line, p, report, row
+
+CONSTANTS = ""
+
+
+def cells(title: str, digits: int, mask: str = "") -> Iterator[str]:
+    """A line of the table: means, and the p-values against softmax that the report has."""
+    numbers = report("defaults", "evidence")[title]
+    [task], samples, tests = numbers.rows, row(numbers), statistics.holm(numbers.tests())
+    for column in ("softmax", f"sigmoid{mask}", f"sigmoid{mask}, embeddings", f"natural{mask}, embeddings"):
+        mean = f"{samples[column].mean:.{digits}f}"
+        mean = f"**{mean}**" if column in bold_columns(numbers, task) else mean
+        yield mean if column == "softmax" else f"{mean} ({p(tests['softmax', task, column])})"
+
+
+def page() -> Iterator[str]:
+    """All of them."""
+    yield line("test log loss, lower is better", *cells("Classifier: log loss", 3))
+    yield line("reward, higher is better", *cells("Bandit with masks: reward", 3, ", renormalize"))
+    yield line("divergence, lower is better", *cells("Table of probabilities: divergence", 4))
+    saturated = row(report("defaults", "evidence")["Classifier: saturated nodes, fraction"])
+    shares = [100 * sample.mean for variant, sample in saturated.items() if variant.startswith("natural")]
+    yield f"{min(shares):.0f} to {max(shares):.0f}% of natural's nodes are saturated"

@@ -1,0 +1,47 @@
+"""The page on 100,000 classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from catnat_experiments.report.cells import p_text
+from values import corrected, line, report, row
+
+CONSTANTS = ""
+OURS = "clustered sigmoid"
+SHOWN = (OURS, "adaptive", "huffman sigmoid", "sampled", "random sigmoid", "linear_cross_entropy")
+SOFTMAXES = ("sampled", "adaptive", "linear_cross_entropy")
+TREES = (OURS, "huffman sigmoid", "random sigmoid")
+
+
+def means(title: str) -> dict[str, float]:
+    """Of every head."""
+    return {head: sample.mean for head, sample in row(report("identifiers", "evidence")[title]).items()}
+
+
+def p_values(title: str, one: str) -> dict[str, float]:
+    """The p-values of one head against all others, corrected for these, by head."""
+    samples = row(report("identifiers", "evidence")[title])
+    others = [head for head in samples if head != one]
+    return dict(zip(others, corrected(samples, [(one, other) for other in others]), strict=True))
+
+
+def page() -> Iterator[str]:
+    """All of them."""
+    title = "Validation NLL at equal processor time"
+    best, second, *others = (f"{means(title)[head]:.2f}" for head in SHOWN)
+    yield line("validation NLL, nats a token", f"**{best}**", f"**{second}**", *others)
+    yield line("p against *clustered*, corrected", "", *(p_text(p_values(title, OURS)[head]) for head in SHOWN[1:]))
+
+    title = "Validation NLL at equal steps"
+    nll = means(title)
+    softmaxes, trees = ([nll[head] for head in heads] for heads in (SOFTMAXES, TREES))
+    yield f"sampled, adaptive and fused softmax are at {min(softmaxes):.2f} to {max(softmaxes):.2f}."
+    largest = p_text(max(p_values(title, "sampled")[head] for head in TREES))
+    yield f"Trees are at {min(trees):.2f} to {max(trees):.2f} (against *sampled* p = {largest} and less)."
+
+    share = means("Share of scores that the search for five classes took")[OURS]
+    accuracy = means("Accuracy of the five most probable tokens")
+    ours, adaptive = (f"{100 * accuracy[head]:.0f}%" for head in (OURS, "adaptive"))
+    yield f"The five most probable tokens come from about {100 * share:.1f}% of them, exactly."
+    yield f"They contain the next token in {ours} of cases, with *adaptive* in {adaptive}."
