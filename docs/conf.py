@@ -199,7 +199,7 @@ def write_results(app):
         return
     with contextlib.redirect_stdout(io.StringIO()):
         for name, preset in OVERVIEWS:
-            experiments.report_command(name, preset, **paths_of(name, preset))
+            experiments.report_command(name, preset, **paths_of(name, preset), summary=True)
             experiments.figures(name, preset, **paths_of(name, preset))
         for name, preset in PAGES:
             paths = paths_of(name, preset)

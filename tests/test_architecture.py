@@ -59,6 +59,13 @@ def test_an_import_loads_nothing_else(statement, needed):
     assert loaded_by(statement) & FOREIGN <= needed
 
 
+def test_neither_import_nor_first_call_loads_torchs_compiler():
+    """It takes 1.5 s, as long as PyTorch itself; who compiles something loads it."""
+    call = "ct.CatnatLinear(4, 5).loss(torch.zeros(2, 4), torch.tensor([0, 4])).backward()"
+    done = python(f"import sys, torch, catnat.torch as ct\n{call}\nassert 'torch._dynamo' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
 def test_classifiers_on_trees_need_no_torch():
     done = python(
         BLOCK.format(name="torch") + "import catnat.sklearn as cs; cs.TreeClassifier().fit([[0.0], [1.0]], [0, 1])"

@@ -243,3 +243,15 @@ def test_generated_code_equals_eager():
 def test_generated_code_equals_eager_everywhere(tree, activation):
     for name in ("log_catnat", "log_prob", "kl_divergence"):
         same_as_eager(FUNCTIONS[name], rows.TREES[tree], rows.ACTIVATIONS[activation], backend="inductor")
+
+
+def test_constants_are_marked_as_torch_marks_them():
+    """``catnat.torch._constants`` sets this attribute by hand, because the public function imports the compiler."""
+
+    def nothing() -> None:
+        pass
+
+    before = set(vars(nothing))
+    torch.compiler.assume_constant_result(nothing)
+    assert vars(nothing).keys() - before == {"_dynamo_marked_constant"}
+    assert nothing._dynamo_marked_constant is True

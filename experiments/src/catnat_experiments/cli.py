@@ -226,11 +226,17 @@ def report_command(
     preset: PresetOption = "quick",
     results: ResultsOption = None,
     output: Annotated[Path | None, typer.Option(help="Where to write the page. Default: beside the records.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Only what tables say together, without plots.")] = False,
 ) -> None:
     """Write README.md with tables, tests and plots, from the records alone."""
     loaded = _open(name, results)
     statuses, _ = _survey(loaded, preset)
-    _report(loaded, preset, statuses, output or loaded.directory, Console())
+    directory, console = output or loaded.directory, Console()
+    if summary:
+        path = page.write(name, preset, statuses, loaded.tables, directory, summary=True)
+        console.print(f"The summary: {path}", highlight=False, soft_wrap=True)
+    else:
+        _report(loaded, preset, statuses, directory, console)
 
 
 @app.command()

@@ -317,6 +317,9 @@ def test_cells_of_a_group_stand_beside_the_papers_in_short_names(tmp_path: Path)
     # One cell has the paper's number, and ours is the same.
     assert re.search(r"\| natural \| 1 \| .0.00 \| .0.00 \| .0.00 \|", text)
     assert "| natural against softmax | 1 of 2 |" in text
+    summary = write("gsl", "paper", [status(cells)], [table], tmp_path / "summary", summary=True)
+    assert summary.read_text().strip() == text.partition("\n\n## Energy score, test\n")[0]
+    assert list(summary.parent.iterdir()) == [summary]
 
 
 def test_runs_that_saw_the_same_data_are_compared_in_pairs(tmp_path: Path) -> None:

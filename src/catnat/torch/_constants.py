@@ -50,13 +50,15 @@ def constant_of_data(build: F) -> F:
     kept: dict[tuple[Any, ...], Any] = {}
     names: dict[tuple[Any, ...], str] = {}
 
-    @torch.compiler.assume_constant_result
     def name_of(*args: Any) -> str:
         if args not in names:
             name = f"{build.__name__}_{next(_numbers)}"
             setattr(_named, name, remember(args))
             names[args] = name
         return names[args]
+
+    # `torch.compiler.assume_constant_result` does this, but imports the compiler: 1.5 s at every import of catnat.torch.
+    name_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def remember(args: tuple[Any, ...]) -> Any:
         value = apart(functools.partial(build, *args))

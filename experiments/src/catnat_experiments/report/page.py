@@ -22,14 +22,25 @@ PRELIMINARY = "**Preliminary: "
 """How a table's first sentence begins while runs of it are missing."""
 
 
-def write(name: str, preset: str, statuses: Sequence[StageStatus], tables: Sequence[Table], directory: Path) -> Path:
-    """Write ``README.md`` and its plots into a directory; returns the page's path."""
+def write(
+    name: str,
+    preset: str,
+    statuses: Sequence[StageStatus],
+    tables: Sequence[Table],
+    directory: Path,
+    *,
+    summary: bool = False,
+) -> Path:
+    """Write ``README.md`` and its plots into a directory; returns the page's path.
+
+    A summary has what tables say together, without a section for each table.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     parts = [f"# {name}, preset {preset}", _origin(name, preset, statuses)]
     filled = [fill(table, statuses) for table in tables]
     parts += paired_claims(filled)
     parts += [part for numbers in filled for part in paired_runs(numbers)]
-    for numbers in filled:
+    for numbers in () if summary else filled:
         parts += _section(numbers, statuses, directory)
     page = directory / "README.md"
     files.write_atomically(page, ("\n\n".join(part for part in parts if part) + "\n").encode())
