@@ -57,7 +57,7 @@ def constant_of_data(build: F) -> F:
             names[args] = name
         return names[args]
 
-    # `torch.compiler.assume_constant_result` does this, but imports the compiler: 1.5 s at every import of catnat.torch.
+    # `torch.compiler.assume_constant_result` does this, but imports the compiler: 1.5 s at each import of catnat.torch.
     name_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def remember(args: tuple[Any, ...]) -> Any:
