@@ -48,6 +48,18 @@ def test_compiled_in_one_graph(name, tails):
     torch.testing.assert_close(found, value_and_gradient(function))
 
 
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("tails", [False, True], ids=["bins", "tails"])
+def test_compiled_with_dynamic_shapes(tails):
+    """With ``dynamic=True`` integers are symbols too, also the number of bins."""
+
+    def everything(scores: Tensor, x: Tensor) -> Tensor:
+        return torch.stack([fact_of(name, tails)(scores, x) for name in FACTS])
+
+    found = value_and_gradient(torch.compile(everything, fullgraph=True, backend="aot_eager", dynamic=True))
+    torch.testing.assert_close(found, value_and_gradient(everything))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("activation", ["sigmoid", "natural"])
 @pytest.mark.parametrize("tails", [False, True], ids=["bins", "tails"])

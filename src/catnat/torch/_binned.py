@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,7 +70,8 @@ class BinnedCatnat(td.Distribution):
         validate_args: bool | None = None,
     ) -> None:
         self.bins = _bin_positions.bins_of(bins)
-        given = self.bins.num_bins if tree is None else tree
+        # `operator.index` makes the number a constant for the compiler.
+        given = operator.index(self.bins.num_bins) if tree is None else tree
         classes = given.num_classes if isinstance(given, Tree) else given
         if isinstance(given, (Tree, int)) and classes != self.bins.num_bins:
             raise ValueError(
