@@ -1,4 +1,4 @@
-"""Masks as other libraries write them. Not an adapter, but what those of PyTorch share."""
+"""Masks in the formats of other libraries. Not an adapter, but code that those of PyTorch libraries share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from catnat.torch.distributions import known_true
 
 
 def boolean(mask: Any, name: str, device: torch.device) -> Bool[Tensor, "..."]:
-    """A mask of True and False, or of 1 and 0 in any dtype, as booleans.
+    """Return a mask of True and False, or of 1 and 0 in any dtype, as booleans.
 
-    Environments write int8 (PettingZoo), and rollout buffers keep float32. Other numbers are a mistake, which
-    ``bool()`` would hide: indices of actions, or what is added to logits.
+    Environments give int8 (PettingZoo), and rollout buffers float32. Other numbers are mistakes that ``bool()`` would
+    hide: indices of actions, or numbers to add to logits.
     """
     given = torch.as_tensor(mask, device=device)
     if given.dtype == torch.bool:
@@ -25,7 +25,7 @@ def boolean(mask: Any, name: str, device: torch.device) -> Bool[Tensor, "..."]:
     if not torch.compiler.is_compiling() and known_true(wrong.any()):
         raise ValueError(
             f"`{name}` holds {given[wrong][0].item()}, but every action needs True or 1 if it is valid and False or 0 "
-            f"if not. What is added to logits, 0 and -inf, becomes a mask by {name} == 0; indices of the valid actions "
-            f"by one_hot({name}, number of actions).any(-2)."
+            f"if not. Convert numbers to add to logits, 0 and -inf, with {name} == 0, and indices of valid actions "
+            f"with one_hot({name}, number of actions).any(-2)."
         )
     return valid

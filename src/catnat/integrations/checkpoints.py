@@ -1,7 +1,6 @@
-"""Checkpoints of softmax models: their last linear layer as a CatnatLinear, fitted to the features it sees.
+"""Checkpoints of softmax models: their last linear layer as a CatnatLinear, fitted to that layer's inputs.
 
-It needs PyTorch only. There is no counterpart for JAX: what is converted is a ``torch.nn.Linear``, by an optimizer of
-torch's.
+It needs only PyTorch. It has no counterpart for JAX, because it converts a ``torch.nn.Linear`` with torch's optimizer.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from catnat.trees.builders import as_tree
 
 __all__ = ["Converted", "from_softmax"]
 
-# How much of a fit to keep, between none (a node's best constant) and all of it.
+# The fractions of a fit that are tried, from all of it to none (a node's best constant).
 _FRACTIONS = torch.linspace(1, 0, 21, dtype=torch.float64)
 
-# What every node adds to the mean divergence of given scores from softmax.
+# A function from scores to each node's term of the mean divergence from softmax.
 _Costs = Callable[[Tensor], Tensor]
 
 
 class Converted(NamedTuple):
-    """A converted layer, and what the conversion cost; see :func:`from_softmax`.
+    """A converted layer, and the cost of the conversion; see :func:`from_softmax`.
 
     Example:
         >>> import torch
@@ -40,13 +39,13 @@ class Converted(NamedTuple):
     """
 
     layer: ct.CatnatLinear
-    """The layer, in place of the linear one."""
+    """The layer that replaces the linear one."""
     kl: float
-    """The mean of KL(softmax || catnat) over the rows that were held out, in nats: what to expect of other data."""
+    """The mean of KL(softmax || catnat) over the held-out rows, in nats: an estimate for other data."""
     kl_in_sample: float
-    """The same over the rows that the layer was fitted to, which is lower."""
+    """The same over the rows that the layer was fitted to, usually lower."""
     loss_change: float | None
-    """By how much the cross-entropy of the labels is higher than softmax's, on the rows that were held out."""
+    """The increase of the labels' cross-entropy over softmax's, on the held-out rows; None without labels."""
 
 
 def from_softmax(
@@ -58,30 +57,30 @@ def from_softmax(
     labels: Int[Tensor, "*batch"] | None = None,
     steps: int = 100,
 ) -> Converted:
-    r"""The :class:`catnat.torch.CatnatLinear` whose distribution is nearest to that of a trained softmax layer.
+    r"""Fit a :class:`catnat.torch.CatnatLinear` to the distribution of a trained softmax layer.
 
-    Row by row the scores of the same distribution are known, :func:`catnat.torch.scores_from_logits`, but they are not
-    linear in the features. So the layer is fitted, on features as the model makes them. It starts from the least
-    squares fit of those scores, and goes on by descent (L-BFGS) on the mean divergence
+    For each row, :func:`catnat.torch.scores_from_logits` gives scores of the same distribution, but they are not linear
+    in the features. So the layer is fitted to features of the model. The fit starts from least squares on those scores,
+    and continues with descent (L-BFGS) on the mean divergence
 
     .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i P(i)\, \mathrm{KL}\bigl(p_i \,\|\, a(s_i)\bigr),
 
-    where :math:`p_i` is softmax's probability of yes at node i and :math:`P(i)` its probability of coming there, so
-    that every node is fitted where it matters. With the sigmoid this is convex. It is exact where the scores are linear
-    in the features after all: with the sigmoid for two classes, and for logits that are equal within each subtree.
+    where :math:`p_i` is softmax's probability of yes at node i and :math:`P(i)` its probability of reaching the node.
+    So each node is fitted mainly to rows that reach it. With the sigmoid this is convex. The fit is exact if the scores
+    are linear in the features: with the sigmoid for two classes, and for logits that are equal within each subtree.
 
     Args:
         linear: The last layer of the model, with K outputs.
-        inputs: Features that ``linear`` has as its input, from data like those that the model will see, more rows than
-            there are features. A fifth of them, chosen at random with a fixed seed, is held out: the layer is not
-            fitted to those rows but measured on them.
-        tree: The tree; ``balanced(K)`` if not given. One that groups classes which go together costs less.
+        inputs: Inputs of ``linear``, from data like those that the model will receive. A fifth of the rows, chosen at
+            random with a fixed seed, is held out to measure the fit. The other rows must outnumber the features.
+        tree: The tree; ``balanced(K)`` if not given. A tree that groups similar classes costs less.
         activation: "sigmoid", "natural", or an activation object.
         labels: The classes of the rows, to measure the change of the loss.
-        steps: The most steps of descent. With 0 it is the least squares fit, held where it does no harm.
+        steps: The maximum number of steps of descent. With 0 the layer is the least squares fit, with each node moved
+            toward a constant score if that lowers the divergence.
 
     Returns:
-        The layer, on the device and with the dtype of ``linear``, and what it costs.
+        The layer, on the device and with the dtype of ``linear``, and its cost.
 
     Example:
         >>> import torch
@@ -93,7 +92,7 @@ def from_softmax(
         True
     """
     _check(linear, inputs, labels, steps)
-    with torch.inference_mode(False):  # features are often made in that mode, in which nothing can be fitted
+    with torch.inference_mode(False):  # features often come from inference mode, which allows no fit
         return _fitted(linear, inputs, as_tree(tree, linear.out_features), activation, labels, steps)
 
 
@@ -139,9 +138,9 @@ def _held_out(rows: int) -> int:
 
 
 def _coordinates(rows: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
-    """The features in coordinates with orthonormal columns, and the way from those to weights.
+    """Return the features in coordinates with orthonormal columns, and the matrix from coordinates to weights.
 
-    In them least squares is a product, and descent is well conditioned.
+    In these coordinates least squares is a product, and descent is well conditioned.
     """
     if bias:
         rows = F.pad(rows, (0, 1), value=1.0)
@@ -151,7 +150,7 @@ def _coordinates(rows: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
 
 
 def _costs(logits: Tensor, tree: Tree, activation: ct.Activation | str) -> _Costs:
-    """The mean divergence from the softmax of ``logits``, as a function of scores: a term for every node."""
+    """Return the mean divergence from the softmax of ``logits`` as a function of scores, with one term per node."""
     wanted = ct.scores_from_logits(logits, tree)
     p = ct.Catnat(wanted, tree).plan.branches.log_probs(wanted, floored=False)
     weights = [reach(wanted, tree) * branch.exp() for branch in p]
@@ -166,10 +165,10 @@ def _costs(logits: Tensor, tree: Tree, activation: ct.Activation | str) -> _Cost
 
 
 def _held_back(costs: _Costs, columns: Tensor, wanted: Tensor) -> Tensor:
-    """The least squares fit, node by node so near to a constant score as costs the least.
+    """Return the least squares fit, with each node moved toward a constant score as far as lowers its cost most.
 
-    Beyond the edges of the natural activation's band a branch is certain. If it is the wrong one, it has no gradient
-    by which descent could correct it.
+    Outside the natural activation's band a branch is certain. If it is the wrong one, descent has no gradient to
+    correct it.
     """
     fit, constant = columns.T @ wanted, columns.T @ wanted.mean(0).expand(len(columns), -1)
     candidates = [constant + fraction * (fit - constant) for fraction in _FRACTIONS.tolist()]
@@ -178,7 +177,7 @@ def _held_back(costs: _Costs, columns: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _descended(costs: _Costs, columns: Tensor, fit: Tensor, steps: int) -> Tensor:
-    scale = len(columns) ** 0.5  # for coordinates of the size of scores
+    scale = len(columns) ** 0.5  # gives coordinates the size of scores
     place = (fit / scale).requires_grad_()
     optimizer = torch.optim.LBFGS(
         [place], max_iter=steps, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
@@ -200,7 +199,7 @@ def _check(linear: Any, inputs: Any, labels: Any, steps: Any) -> None:
     if not isinstance(linear, nn.Linear):
         raise TypeError(
             f"`linear` is a {type(linear).__name__}, but the softmax model's last torch.nn.Linear is needed, the layer "
-            "that makes the logits. A layer that is on a tree has nothing to convert."
+            "that computes the logits. A layer on a tree has nothing to convert."
         )
     if linear.out_features < 2:
         raise ValueError(
@@ -208,9 +207,9 @@ def _check(linear: Any, inputs: Any, labels: Any, steps: Any) -> None:
         )
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         raise TypeError(
-            "`inputs` must be a floating-point tensor of the features that `linear` sees, (..., "
-            f"{linear.in_features}). Scores are not linear in logits, so a layer cannot be converted by its weights "
-            "alone: run the model on some data, and keep what goes into the layer."
+            "`inputs` must be a floating-point tensor of the features that `linear` receives, (..., "
+            f"{linear.in_features}). Scores are not linear in logits, so a layer cannot be converted from its weights "
+            "alone: run the model on some data, and keep the layer's inputs."
         )
     if inputs.shape[-1:] != (linear.in_features,):
         raise ValueError(
@@ -220,8 +219,8 @@ def _check(linear: Any, inputs: Any, labels: Any, steps: Any) -> None:
     rows = inputs.shape[:-1].numel()
     if rows - _held_out(rows) <= linear.in_features:
         raise ValueError(
-            f"`inputs` has {rows} rows, of which {_held_out(rows)} are held out, but for {linear.in_features} features "
-            "the fit needs more rows than that: it would say nothing about other inputs."
+            f"`inputs` has {rows} rows, of which {_held_out(rows)} are held out, but the others must outnumber the "
+            f"{linear.in_features} features, or the fit would not hold for other inputs: pass more rows."
         )
     integers = isinstance(labels, Tensor) and not labels.is_floating_point()
     if labels is not None and not (integers and labels.shape == inputs.shape[:-1]):
@@ -232,8 +231,8 @@ def _check(linear: Any, inputs: Any, labels: Any, steps: Any) -> None:
         raise ValueError("`inputs` holds NaN or infinite numbers, but finite features are needed.")
     if (inputs.flatten(0, -2) == inputs.flatten(0, -2)[0]).all():
         raise ValueError(
-            f"All {rows} rows of `inputs` are the same, so that the fit would say nothing about other inputs: pass the "
-            "features of different data."
+            f"All {rows} rows of `inputs` are the same, so the fit would not hold for other inputs: pass the features "
+            "of different data."
         )
     if not isinstance(steps, int) or steps < 0:
         raise ValueError(f"`steps` is {steps!r}, but an integer is needed, 0 or more.")

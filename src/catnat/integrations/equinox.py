@@ -1,8 +1,8 @@
-"""Files of equinox that know which trees and activations their weights were trained with.
+"""Files of equinox that contain the names of the trees and activations of their weights.
 
-Nothing else of equinox needs an adapter: the layers of :mod:`catnat.jax` are pytrees, and fields of an ``eqx.Module``
-as they are. But ``eqx.tree_serialise_leaves`` writes arrays and nothing that is static, so that weights could be read
-back into a layer with another tree of as many classes.
+Nothing else of equinox needs an adapter: the layers of :mod:`catnat.jax` are pytrees, which can be fields of an
+``eqx.Module``. But ``eqx.tree_serialise_leaves`` writes only arrays and no static fields, so weights could be read into
+a layer with another tree of as many classes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LAYERS = (cj.CatnatLinear, cj.CatnatHead)
 
 
 def tree_serialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], pytree: Any, **options: Any) -> None:
-    """``eqx.tree_serialise_leaves``, with the names of all trees and activations of catnat's layers before the leaves.
+    """Write the names of the trees and activations of catnat's layers, then call ``eqx.tree_serialise_leaves``.
 
     Args:
-        path_or_file: Where to write; ``.eqx`` is added to a path without a suffix, as equinox does.
+        path_or_file: The file to write; ``.eqx`` is added to a path without a suffix, as in equinox.
         pytree: The model.
-        options: ``filter_spec`` and ``is_leaf`` of equinox's function.
+        **options: Arguments of equinox's function, ``filter_spec`` and ``is_leaf``.
 
     Example:
         >>> import io, jax
@@ -48,12 +48,12 @@ def tree_serialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], pytree: 
 
 
 def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: Any, **options: Any) -> Any:
-    """``eqx.tree_deserialise_leaves`` of what :func:`tree_serialise_leaves` wrote; another tree or activation raises.
+    """Read a file of :func:`tree_serialise_leaves`; raise if it has another tree or activation than ``like``.
 
     Args:
-        path_or_file: Where to read; ``.eqx`` is added to a path without a suffix, as equinox does.
-        like: A model of the same structure, such as ``eqx.filter_eval_shape`` makes.
-        options: ``filter_spec`` and ``is_leaf`` of equinox's function.
+        path_or_file: The file to read; ``.eqx`` is added to a path without a suffix, as in equinox.
+        like: A model of the same structure, such as from ``eqx.filter_eval_shape``.
+        **options: Arguments of equinox's function, ``filter_spec`` and ``is_leaf``.
 
     Example:
         >>> import io, jax
@@ -79,7 +79,7 @@ def tree_deserialise_leaves(path_or_file: str | pathlib.Path | IO[bytes], like: 
         for layer, found in zip(layers, saved.tolist(), strict=True):
             check_names(found, layer.tree, layer.activation)
         model = eqx.tree_deserialise_leaves(file, like, **options)
-        # Equinox reads what it needs and leaves the rest, which may be meant: after an open file, or by the options.
+        # Equinox reads only what it needs. The rest may be intended, with an open file or with options.
         if file is not path_or_file and not options and file.read(1):
             raise ValueError(
                 "The file holds more arrays than `like` has, such as the bias of a last layer: build `like` as the "
@@ -100,11 +100,11 @@ def _names(pytree: Any) -> list[tuple[str, str]]:
 def _read_names(file: IO[bytes]) -> NDArray[np.str_]:
     try:
         found = np.load(file)
-    except (EOFError, ValueError):  # NumPy's own advice would be to allow pickles
+    except (EOFError, ValueError):  # NumPy's own text advises to allow pickles
         found = np.zeros(0)
     if found.dtype.kind != "U" or found.shape[1:] != (2,):
         raise ValueError(
-            "The file does not begin with the names of trees and activations: it looks as if equinox's own "
+            "The file does not begin with the names of trees and activations: probably equinox's own "
             "tree_serialise_leaves wrote it. Read it with eqx.tree_deserialise_leaves, which checks no tree, and save "
             "it again with catnat.integrations.equinox.tree_serialise_leaves."
         )
@@ -112,7 +112,7 @@ def _read_names(file: IO[bytes]) -> NDArray[np.str_]:
 
 
 def _opened(path_or_file: str | pathlib.Path | IO[bytes], mode: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """A file, opened under the name that equinox gives it."""
+    """Open a path under the name that equinox uses, or return an open file."""
     if not isinstance(path_or_file, (str, pathlib.Path)):
         return contextlib.nullcontext(path_or_file)
     path = pathlib.Path(path_or_file)

@@ -1,9 +1,10 @@
-"""The last layers of :mod:`catnat.jax` as modules of flax's NNX, whose optimizers train the ``nnx.Param`` they hold.
+"""The last layers of :mod:`catnat.jax` as modules of flax's NNX, with ``nnx.Param`` parameters for its optimizers.
 
-They hold no mathematics: every method is that of the layer there with the same weights. Arguments have
-flax's names where ``nnx.Linear`` has one for the same thing (``in_features``, ``use_bias``, ``dtype``, ``param_dtype``,
-``rngs``), because ``dtype`` alone means something else there, and those of :mod:`catnat.jax` otherwise. The parameters
-are ``weight`` and ``bias``, a row per node, as in both of catnat's backends: a ``kernel`` would be its transpose.
+They contain no mathematics: every method calls that of the :mod:`catnat.jax` layer with the same weights. Arguments
+that ``nnx.Linear`` has too have its names: ``in_features``, ``use_bias``, ``dtype``, ``param_dtype``, ``rngs``. (The
+``dtype`` of :mod:`catnat.jax` is flax's ``param_dtype``.) Other arguments have the names of :mod:`catnat.jax`. The
+parameters are ``weight`` and ``bias``, a row per node, as in both of catnat's backends; a ``kernel`` would be
+transposed.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ __all__ = ["CatnatHead", "CatnatLinear", "Fingerprint"]
 _NEEDS_RNGS = "The initial weights are drawn from it: rngs=nnx.Rngs(0), or the rngs that the model was given."
 _OF_CATNAT_JAX = {
     "bias": "Flax calls it use_bias.",
-    "key": "Flax hands keys over in an nnx.Rngs: rngs=nnx.Rngs(0), or rngs=nnx.Rngs(params=key).",
+    "key": "Flax passes keys in an nnx.Rngs: rngs=nnx.Rngs(0), or rngs=nnx.Rngs(params=key).",
 }
 
 
 class Fingerprint(nnx.Variable[Any]):
-    """The names of a layer's tree and activation, as keys of a state: no optimizer moves it, every checkpoint holds it.
+    """The names of a layer's tree and activation, as keys of its state: saved in checkpoints, not trained.
 
-    A state holds arrays and no static attributes, so that nothing in it would say which tree its weights belong to.
-    This variable does, by the keys of a dict, whose values are zeros. Names are known while a function is compiled, so
-    a layer whose state is of another tree or activation raises as soon as it is called, inside ``nnx.jit`` too.
+    A state contains arrays and no static attributes, so they do not identify the tree of its weights. This variable
+    does, by the keys of a dict whose values are zeros. Keys are static while a function is compiled. So a layer with
+    the state of another tree or activation raises when it is called, also inside ``nnx.jit``.
 
-    A filter of your own that lists types must let it pass: ``nnx.split(model, nnx.Param, ...)``, with flax's ``...``
-    for all the rest. Where weights are to be taken over into another tree on purpose, load the parameters alone:
+    A filter that lists types must include it: ``nnx.split(model, nnx.Param, ...)``, with flax's ``...`` for the rest.
+    To load weights into another tree on purpose, load only the parameters:
     ``nnx.update(model, nnx.state(other, nnx.Param))``.
 
     Example:
@@ -55,7 +56,7 @@ class Fingerprint(nnx.Variable[Any]):
 
 
 class _RowPerNode(nnx.Module):
-    """What both have in common: parameters, what is static, and the same layer in :mod:`catnat.jax`."""
+    """Base class of both layers: parameters, static attributes, and the same layer in :mod:`catnat.jax`."""
 
     weight: nnx.Param[Any]
     bias: nnx.Param[Any] | None
@@ -70,7 +71,7 @@ class _RowPerNode(nnx.Module):
         self.fingerprint = Fingerprint({name: jnp.zeros((), jnp.float32) for name in names(self.tree, self.activation)})
 
     def _parameters(self) -> tuple[Array, Array | None]:
-        """The arrays in the dtype to compute in, if they belong to this tree and activation."""
+        """Return the arrays in the computing dtype; raise if they belong to another tree or activation."""
         check_names(self.fingerprint.get_value(), self.tree, self.activation)
         weight, bias = self.weight[...], None if self.bias is None else self.bias[...]
         return self._cast(weight), None if bias is None else self._cast(bias)
@@ -79,37 +80,37 @@ class _RowPerNode(nnx.Module):
         return values if self.dtype is None else jnp.asarray(values, self.dtype)
 
     def as_pytree(self) -> Any:
-        """The same layer in :mod:`catnat.jax`, with the same arrays."""
+        """Return the same layer in :mod:`catnat.jax`, with the same arrays, cast to ``dtype`` if given."""
         raise NotImplementedError
 
     def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """The scores of all nodes, O(d K)."""
+        """Return the scores of all nodes, O(d K)."""
         return self.as_pytree().scores(self._cast(input))
 
     def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class, O(d K)."""
+        """Return the log-probability of every class, O(d K)."""
         return self.as_pytree().log_probs(self._cast(input))
 
     def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
-        """The distribution over all classes, with the options of :class:`catnat.jax.Catnat`, such as ``mask``."""
+        """Return the distribution over all classes; ``options`` are those of :class:`catnat.jax.Catnat`."""
         return self.as_pytree().distribution(self._cast(input), **options)
 
 
 class CatnatLinear(_RowPerNode):
-    """The last layer of a model, in the place of an ``nnx.Linear`` with K outputs that are logits.
+    """The last layer of a model, in place of an ``nnx.Linear`` whose K outputs are logits.
 
-    The module of flax's NNX with the methods of :class:`catnat.jax.CatnatLinear`: called with features, it returns the
-    K leaf log-probabilities, which are logits to whatever takes logits. Its state is ``weight``, (K-1, in_features),
-    and ``bias``, (K-1,), as ``nnx.Param``, and a :class:`Fingerprint`; the tree and the activation are static.
+    A module of flax's NNX with the methods of :class:`catnat.jax.CatnatLinear`. Called with features, it returns the K
+    leaf log-probabilities, which can be used wherever logits are. Its state is ``weight``, (K-1, in_features), and
+    ``bias``, (K-1,), as ``nnx.Param``, and a :class:`Fingerprint`; the tree and the activation are static.
 
     Args:
         in_features: The size of the input.
         classes: The number of classes, or the tree.
         activation: "sigmoid", "natural", or an activation object.
         use_bias: Whether to add a bias.
-        dtype: The dtype to compute the scores in; that of features and parameters if not given.
+        dtype: The dtype of the scores; that of features and parameters if not given.
         param_dtype: The dtype of the parameters.
-        rngs: Where the key of the initial weights comes from: its stream ``params``.
+        rngs: The random streams; ``params`` gives the key of the initial weights.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -142,34 +143,34 @@ class CatnatLinear(_RowPerNode):
         super().__init__(in_features, layer, dtype)
 
     def as_pytree(self) -> cj.CatnatLinear:
-        """The same layer in :mod:`catnat.jax`, with the same arrays."""
+        """Return the same layer in :mod:`catnat.jax`, with the same arrays, cast to ``dtype`` if given."""
         return cj.CatnatLinear.tree_unflatten(self.static, self._parameters())
 
     def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """The log-probability of every class."""
+        """Return the log-probability of every class."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
-        """The cross-entropy, with the options of :func:`catnat.jax.cross_entropy`."""
+        """Return the cross-entropy; ``options`` are those of :func:`catnat.jax.cross_entropy`."""
         return self.as_pytree().loss(self._cast(input), target, **options)
 
 
 class CatnatHead(_RowPerNode):
-    """Features to a categorical variable of very many classes: the loss and draws read the rows of a path alone.
+    """A last layer for very many classes, whose loss and draws read only the rows of the paths they need.
 
-    The module of flax's NNX with the methods of :class:`catnat.jax.CatnatHead`, and the state of a
-    :class:`CatnatLinear`. Where many devices share the rows by ``axis_name``, use ``head.as_pytree().padded(count)``.
+    A module of flax's NNX with the methods of :class:`catnat.jax.CatnatHead` and the state of a :class:`CatnatLinear`.
+    If devices share the rows by ``axis_name``, use ``head.as_pytree().padded(count)``.
 
     Args:
         in_features: The size of the input.
         classes: The number of classes, or the tree. ``huffman(counts)`` has the shortest paths.
         activation: "sigmoid", "natural", or an activation object.
         use_bias: Whether to add a bias.
-        class_weights: A factor on the loss per class. It is static, so no optimizer can move it.
+        class_weights: A factor per class on the loss. It is static, so no optimizer can change it.
         ignore_index: A target that is ignored.
         dtype: The dtype of the scores; that of features and parameters if not given.
         param_dtype: The dtype of the parameters.
-        rngs: Where the key of the initial weights comes from: its stream ``params``.
+        rngs: The random streams; ``params`` gives the key of the initial weights.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -204,44 +205,44 @@ class CatnatHead(_RowPerNode):
         super().__init__(in_features, head, dtype)
 
     def as_pytree(self) -> cj.CatnatHead:
-        """The same head in :mod:`catnat.jax`, with the same arrays."""
+        """Return the same head in :mod:`catnat.jax`, with the same arrays, cast to ``dtype`` if given."""
         return cj.CatnatHead.tree_unflatten(self.static, self._parameters())
 
     def __call__(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> cj.HeadOutput:
-        """The log-probability of every target, 0 for ignored ones, and the loss."""
+        """Return the log-probability of every target, 0 for ignored ones, and the loss."""
         return self.as_pytree()(self._cast(input), target)
 
     def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """:meth:`log_probs`, under the other name that :class:`catnat.jax.CatnatHead` has for it."""
+        """Call :meth:`log_probs`; :class:`catnat.jax.CatnatHead` has this name for it, too."""
         return self.log_probs(input)
 
     def loss(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> Float[Array, ""]:
-        """The loss of targets alone: the mean of their negative log-probabilities."""
+        """Return only the loss, the mean negative log-probability of the targets."""
         return self.as_pytree().loss(self._cast(input), target)
 
     def log_prob_of(
         self, input: Float[Array, "*batch features"], classes: Int[Array, "*batch_and_more"]
     ) -> Float[Array, "*batch_and_more"]:
-        """The log-probability of given classes, whose leading axes are the input's batch; reads their paths alone."""
+        """Return the log-probability of classes whose leading axes are the input's batch, reading only their paths."""
         return self.as_pytree().log_prob_of(self._cast(input), classes)
 
     def sample(
         self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
     ) -> Int[Array, "*samples_and_batch"]:
-        """Draw classes by walking down from the root; a key comes from any stream, such as ``rngs.sample()``."""
+        """Draw classes by walking down from the root, with a key of any stream, such as ``rngs.sample()``."""
         return self.as_pytree().sample(self._cast(input), sample_shape, key=key)
 
     def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> cj.TopK:
-        """The ``k`` most probable classes, found by their paths; see :meth:`catnat.jax.CatnatHead.topk`."""
+        """Find the ``k`` most probable classes by their paths; see :meth:`catnat.jax.CatnatHead.topk`."""
         return self.as_pytree().topk(self._cast(input), k, max_nodes=max_nodes)
 
     def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
-        """The most probable class; see :meth:`topk`."""
+        """Return the most probable class; see :meth:`topk`."""
         return self.as_pytree().predict(self._cast(input))
 
 
 def _key(rngs: Any) -> PRNGKeyArray:
-    """The next key of the stream ``params``, from which flax's own layers draw their weights."""
+    """Return the next key of the stream ``params``, from which flax's own layers draw their weights."""
     if not isinstance(rngs, nnx.Rngs):
         raise TypeError(f"`rngs` is {rngs!r}, but an nnx.Rngs is needed: rngs=nnx.Rngs(0), or nnx.Rngs(params=key).")
     key: PRNGKeyArray = rngs.params()

@@ -41,16 +41,16 @@ __all__ = ["BinnedCatnat", "Catnat", "CatnatTransform"]
 class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no types
     r"""``numpyro.distributions.Categorical`` with scores on a tree: a value is a class.
 
-    ``sample`` and ``log_prob`` read only the paths they need. It is enumerated as NumPyro's own is, and accepted where
-    that is, as in ``MixtureSameFamily``. Classes have no mean and no variance: as in NumPyro these are NaN. A masked
-    class is in the support, with the smallest finite number as its log-probability.
+    ``sample`` and ``log_prob`` read only the paths they need. It is enumerated as NumPyro's own class is, and can be
+    used in the same places, such as ``MixtureSameFamily``. As in NumPyro, mean and variance are NaN. A masked class is
+    in the support, with the smallest finite number as its log-probability.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree, or the K of ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
         validate_args: Whether to check scores and values; NumPyro's default if not given.
-        options: ``mask``, ``valid_classes``, ``temperature`` and ``unimix``, as for :class:`catnat.jax.Catnat`. (The
+        **options: ``mask``, ``valid_classes``, ``temperature`` and ``unimix``, as for :class:`catnat.jax.Catnat`. (The
             argument ``mask`` gives the valid classes. The method ``mask`` is NumPyro's: it leaves whole variables out
             of a model.)
 
@@ -101,7 +101,7 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
 
     @lazy_property
     def probs(self) -> Float[Array, "*batch classes"]:
-        """The probability of every class, O(K); exactly 0 where it is."""
+        """The probability of every class, O(K); it can be exactly 0."""
         return self.distribution.probs
 
     @property
@@ -111,7 +111,7 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:
-        """The classes, masked ones among them."""
+        """All classes, including masked ones."""
         return constraints.integer_interval(0, self.distribution.num_classes - 1)
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*samples_and_batch"]:
@@ -120,13 +120,13 @@ class Catnat(dist.CategoricalLogits):  # type: ignore[misc] # NumPyro has no typ
 
     @validate_sample
     def log_prob(self, value: Shaped[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The log-probability of classes; what is none has -inf, with a warning, if values are checked."""
-        value = jnp.asarray(value)  # of any dtype; a small one cannot hold the last class
+        """Return the log-probability of classes; other values, if checked, give -inf and a warning."""
+        value = jnp.asarray(value)  # of any dtype; a small dtype cannot represent the last class
         wide = value.astype(jnp.promote_types(value.dtype, jnp.int32))
         return self.distribution.log_prob(jnp.clip(wide, 0, self.distribution.num_classes - 1).astype(jnp.int32))
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """The entropy in nats."""
+        """Return the entropy in nats."""
         return self.distribution.entropy()
 
 
@@ -138,15 +138,15 @@ def _between_catnats(p: Catnat, q: Catnat) -> Array:
 @dist.kl_divergence.register((dist.CategoricalProbs, dist.CategoricalLogits), Catnat)
 @dist.kl_divergence.register(Catnat, (dist.CategoricalProbs, dist.CategoricalLogits))
 def _between_categoricals(p: Any, q: Any) -> Array:
-    """KL(p || q) over all classes, where one of them is NumPyro's."""
+    """Return KL(p || q) over all classes, where one distribution is NumPyro's."""
     p_logs, q_logs = (jax.nn.log_softmax(each.logits, -1) for each in (p, q))
     return divergence(p.probs, p_logs, q_logs, q.distribution.mask if isinstance(q, Catnat) else None)
 
 
 class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no types
-    """A distribution of numbers over ordered bins, in NumPyro's interface: see :class:`catnat.jax.BinnedCatnat`.
+    """A distribution over numbers in ordered bins, with NumPyro's interface; see :class:`catnat.jax.BinnedCatnat`.
 
-    Draws are reparameterized: they pass gradients to the scores.
+    Draws are reparameterized: they are differentiable in the scores.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K bins.
@@ -190,25 +190,25 @@ class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no ty
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> constraints.Constraint:
-        """From the first edge to the last; with tails, all numbers."""
+        """The interval from the first edge to the last; all real numbers if there are tails."""
         bins = self.distribution.bins
         return constraints.real if bins.tails else constraints.interval(*map(float, bins.edges[[0, -1]]))
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, "*samples_and_batch"]:
-        """Draw numbers that pass gradients to the scores."""
+        """Draw numbers that are differentiable in the scores."""
         return self.distribution.rsample(sample_shape, key=key)
 
     @validate_sample
     def log_prob(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The logarithm of the density, along one path."""
+        """Return the logarithm of the density, reading one path."""
         return self.distribution.log_prob(jnp.asarray(value))
 
     def cdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The probability of a number up to ``value``, along one path."""
+        """Return the probability of a number up to ``value``, reading one path."""
         return self.distribution.cdf(jnp.asarray(value))
 
     def icdf(self, value: Float[Array, "*samples_and_batch"]) -> Float[Array, "*samples_and_batch"]:
-        """The quantile at the probability ``value``, along one path."""
+        """Return the quantile at the probability ``value``, reading one path."""
         return self.distribution.icdf(jnp.asarray(value))
 
     @property
@@ -222,7 +222,7 @@ class BinnedCatnat(dist.Distribution):  # type: ignore[misc] # NumPyro has no ty
         return self.distribution.variance
 
     def entropy(self) -> Float[Array, "*batch"]:
-        """The differential entropy in nats, O(K)."""
+        """Return the differential entropy in nats, O(K)."""
         return self.distribution.entropy()
 
 
@@ -243,8 +243,8 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     ``StickBreakingTransform``, which is ``CatnatTransform(chain(K))``.
 
     With the sigmoid, scores are any K-1 numbers. With the natural activation they lie in an open box, each between the
-    edges of its node's band; ``biject_to(transform.domain)`` leads from all numbers into it, a step that NUTS takes by
-    itself. Probabilities that underflow are held at the smallest normal number, so that logarithms are finite.
+    edges of its node's band; ``biject_to(transform.domain)`` maps all real vectors into it, and NUTS applies it
+    automatically. Probabilities that underflow are set to the smallest normal number, so that logarithms are finite.
 
     Args:
         tree: The tree, or the K of ``balanced(K)``.
@@ -259,7 +259,7 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
         >>> print(transform.inv(jnp.array([0.25, 0.25, 0.1345, 0.3655])).round(3))
         [0. 0. 1.]
 
-        Any model with a Dirichlet is sampled through it by two lines:
+        Two lines sample any model with a Dirichlet through it:
 
         >>> import jax, numpyro
         >>> from numpyro import distributions as dist
@@ -283,14 +283,14 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
         """All vectors, or with the natural activation those inside every node's band."""
         if not isinstance(self.activation, cj.natural):
             return constraints.real_vector
-        with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
+        with warnings.catch_warnings():  # here an edge only bounds the domain
             warnings.simplefilter("ignore", EdgeWarning)
             band = self.activation.band(self.tree, jnp.result_type(float))
         lower, upper = (jnp.asarray(np.broadcast_to(edge, self.tree.num_nodes)) for edge in (band.lower, band.upper))
         return constraints.independent(constraints.open_interval(lower, upper), 1)
 
     def __call__(self, x: Float[Array, "*batch nodes"]) -> Float[Array, "*batch classes"]:
-        """The probabilities of all classes; none is 0."""
+        """Return the probabilities of all classes; none is 0."""
         x = jnp.asarray(x)
         probs = cj.catnat(x, self.tree, self.activation)
         return _nan_where_lost(x, jnp.maximum(probs, jnp.finfo(probs.dtype).tiny))
@@ -301,28 +301,28 @@ class CatnatTransform(transforms.Transform):  # type: ignore[misc] # NumPyro has
     def log_abs_det_jacobian(
         self, x: Float[Array, "*batch nodes"], y: Float[Array, "*batch classes"], intermediates: Any = None
     ) -> Float[Array, "*batch"]:
-        """The logarithm of the determinant, from the scores alone; finite."""
+        """Return the log-determinant, from the scores alone; finite, or NaN if a score is NaN."""
         x = jnp.asarray(x)
         return _nan_where_lost(x, log_abs_det_jacobian(x, self.tree, self.activation))
 
     def forward_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """K for K-1 on the last axis."""
+        """Return the shape with K in place of K-1 on the last axis."""
         return (*shape[:-1], self.tree.num_classes)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """K-1 for K on the last axis."""
+        """Return the shape with K-1 in place of K on the last axis."""
         return (*shape[:-1], self.tree.num_nodes)
 
     def tree_flatten(self) -> Any:
-        """No arrays: the tree and the activation are static."""
+        """Return no arrays, because the tree and the activation are static."""
         return (), ((), {"tree": self.tree, "activation": self.activation})
 
     def eq(self, other: object, static: bool = False) -> bool:
-        """Whether ``other`` is the same map."""
+        """Return whether ``other`` is the same map."""
         return isinstance(other, CatnatTransform) and self.tree == other.tree and self.activation == other.activation
 
 
 def _nan_where_lost(scores: Array, values: Array) -> Array:
-    """``values``, but NaN in rows where a score is: samplers recognize a step that went astray by that."""
+    """Return ``values``, but NaN in rows with a NaN score, by which samplers detect a divergent step."""
     lost = jnp.isnan(scores).any(-1, keepdims=values.ndim == scores.ndim)
     return jnp.where(lost, jnp.nan, values)

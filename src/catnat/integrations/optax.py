@@ -1,8 +1,7 @@
 """The natural gradient as a transformation of optax, for scores that are themselves the parameters.
 
-Where scores come out of a network, the gradient to replace is that of the scores, in the backward pass to the weights:
-use
-:func:`catnat.jax.geometry.natural_gradient` inside the loss. A transformation sees only the gradient of the parameters.
+If a network computes the scores, use :func:`catnat.jax.geometry.natural_gradient` inside the loss: it replaces the
+gradient of the scores in the backward pass. A transformation receives only the gradient of the parameters.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ __all__ = ["scale_by_fisher"]
 def scale_by_fisher(
     tree: Tree | int | None = None, activation: Activation | str = "sigmoid", *, damping: float = 0.0
 ) -> optax.GradientTransformation:
-    r"""Divide the gradient of free scores by their Fisher information: natural gradient descent.
+    r"""Divide the gradient of scores by their Fisher information: natural gradient descent.
 
     .. math:: g_i \;\mapsto\; \frac{g_i}{G_{ii} + \text{damping}}
 
-    Every parameter must be an array of scores, (..., K-1) on the last axis: tables of a policy, mixture weights, the
-    scores of a graph. Give the other parameters of a model another transformation, by ``optax.partition`` or
-    ``optax.masked``. Saturated scores get 0. The result is what a loss of
-    ``natural_gradient(scores, tree, activation, damping=damping)`` would give.
+    Every parameter must be an array of scores, (..., K-1): tables of a policy, mixture weights, the scores of a graph.
+    Apply another transformation to a model's other parameters, with ``optax.partition`` or ``optax.masked``. Saturated
+    scores get 0. The result is the gradient of a loss of
+    ``natural_gradient(scores, tree, activation, damping=damping)``.
 
     Args:
-        tree: The tree of all scores, or the K of ``balanced(K)``; by the width of each parameter if not given.
+        tree: The tree of all scores, or the K of ``balanced(K)``; by default K is inferred from each parameter.
         activation: "sigmoid", "natural", or an activation object.
-        damping: What is added to every Fisher entry. It bounds the factor by 1 / damping.
+        damping: A number added to every Fisher entry. It bounds the factor by 1 / damping.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax

@@ -1,8 +1,8 @@
 """Pyro: categorical distributions with scores on a tree, and the tree as a bijection onto the simplex.
 
-The distributions are Pyro's own classes with the distributions of :mod:`catnat.torch`. One word stands for two things
-there. The *argument* ``mask`` gives the valid classes, and the attribute ``valid_classes`` tells them. The *method*
-``mask`` is Pyro's: it leaves whole variables out of a model.
+The distributions subclass those of Pyro and of :mod:`catnat.torch`, which use the name ``mask`` differently. The
+*argument* ``mask`` gives the valid classes, and the attribute ``valid_classes`` contains them, as booleans. The
+*method* ``mask`` is Pyro's: it leaves whole variables out of a model.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = ["BinnedCatnat", "Catnat", "CatnatTransform", "OneHotCatnat", "OneHotC
 class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] # Pyro has few types
     r"""``pyro.distributions.Categorical`` with scores on a tree: a value is a class.
 
-    ``sample`` and ``log_prob`` read only the paths they need, but when all classes are enumerated all are computed at
-    once. A masked class is in the support, with the smallest finite number as its log-probability.
+    ``sample`` and ``log_prob`` read only the paths they need. If all classes are enumerated, they are computed at once.
+    A masked class is in the support, with the smallest finite number as its log-probability.
 
     Args:
         scores: One score per inner node on the last axis, K-1 for K classes.
         tree: The tree, or the number of classes K of ``balanced(K)``; by default K is inferred from the scores.
         activation: "sigmoid", "natural", or an activation object.
-        mask: The valid classes; ``valid_classes``, ``temperature`` and ``unimix`` are those of
-            :class:`catnat.torch.Catnat`, too.
-        validate_args: Whether to check scores, masks and values, by default as Pyro is set.
+        mask: The valid classes, as for :class:`catnat.torch.Catnat`, which also describes ``valid_classes``,
+            ``temperature`` and ``unimix``.
+        validate_args: Whether to check scores, masks and values; Pyro's default if not given.
 
     Example:
         >>> import pyro, torch
@@ -59,11 +59,11 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
         torch.Size([4])
     """
 
-    mask = dist.Categorical.mask  # type: ignore[assignment, unused-ignore] # Pyro's method, where ours is a property
+    mask = dist.Categorical.mask  # type: ignore[assignment, unused-ignore] # Pyro's method; catnat's is a property
     valid_classes = ct.Catnat.mask
 
     def log_prob(self, value: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The log-probability of classes; of all of them if ``value`` is what :meth:`enumerate_support` gave."""
+        """Return the log-probability of classes, of all at once if given ``enumerate_support(expand=False)``."""
         if getattr(value, "_pyro_categorical_support", None) == id(self):
             return dist.Categorical.log_prob(self, value)
         return super().log_prob(value)
@@ -88,14 +88,15 @@ class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[mis
 
     @staticmethod
     def infer_shapes(scores: Size, **_: Any) -> tuple[Size, Size]:  # type: ignore[override, unused-ignore]
-        """The batch and the event shape, from the shape of the scores: K for K-1 scores."""
+        """Return the batch shape and the event shape, (K,), for the shape of the scores."""
         return Size(scores[:-1]), Size((scores[-1] + 1,))
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):
-    """One-hot draws whose gradient is that of the probabilities, as Pyro's ``OneHotCategoricalStraightThrough``.
+    """A :class:`OneHotCatnat` whose draws have the gradient of the probabilities (straight-through).
 
-    Pyro takes them as reparameterized, so that ``Trace_ELBO`` differentiates through them.
+    As for ``OneHotCategoricalStraightThrough``, Pyro treats draws as reparameterized: ``Trace_ELBO`` differentiates
+    through them.
 
     Example:
         >>> import torch
@@ -110,7 +111,7 @@ class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):
 
 
 class BinnedCatnat(ct.BinnedCatnat, dist.TorchDistribution):  # type: ignore[misc, unused-ignore] # as above
-    """A distribution of numbers over ordered bins, in Pyro's interface: see :class:`catnat.torch.BinnedCatnat`.
+    """A distribution over numbers in ordered bins, with Pyro's interface; see :class:`catnat.torch.BinnedCatnat`.
 
     Draws are reparameterized.
 
@@ -142,7 +143,7 @@ class CatnatTransform(Transform):
     Args:
         tree: The tree, or the number of classes K of ``balanced(K)``.
         activation: "sigmoid", "natural", or an activation object.
-        cache_size: 0, or 1 to keep the last scores with their probabilities, as in every transform.
+        cache_size: 0, or 1 to cache the last scores and their probabilities, as in every transform.
 
     Example:
         >>> import torch
@@ -153,7 +154,7 @@ class CatnatTransform(Transform):
         >>> transform.inv(torch.tensor([0.25, 0.25, 0.1345, 0.3655])).round(decimals=3)
         tensor([0., 0., 1.])
 
-        NUTS samples a Dirichlet through it if told so; it then needs a transform for every constrained site:
+        NUTS samples a Dirichlet through it by ``transforms``, which must then cover every constrained site:
 
         >>> import pyro
         >>> from pyro import distributions as dist
@@ -171,11 +172,11 @@ class CatnatTransform(Transform):
         self.domain = self._bands()
 
     def _bands(self) -> constraints.Constraint:
-        """All real vectors, or with the natural activation those inside every node's band."""
+        """Return all real vectors, or with the natural activation those inside every node's band."""
         if not isinstance(self.activation, ct.natural):
             return constraints.real_vector
         dtype = torch.get_default_dtype()
-        with warnings.catch_warnings():  # an edge is where the domain ends, not where learning does
+        with warnings.catch_warnings():  # here an edge only bounds the domain
             warnings.simplefilter("ignore", EdgeWarning)
             band = self.activation.band(self.tree, np.dtype(str(dtype).removeprefix("torch.")))
         lower, upper = (torch.as_tensor(edge, device=torch.get_default_device()) for edge in (band.lower, band.upper))
@@ -191,19 +192,19 @@ class CatnatTransform(Transform):
     def log_abs_det_jacobian(
         self, x: Float[Tensor, "*batch nodes"], y: Float[Tensor, "*batch classes"] | None
     ) -> Float[Tensor, "*batch"]:
-        """The logarithm of the determinant, from the scores alone; finite."""
+        """Return the log-determinant, from the scores alone; finite."""
         return log_abs_det_jacobian(x, self.tree, self.activation)
 
     def forward_shape(self, shape: Size) -> Size:
-        """K for K-1 on the last axis."""
+        """Return the shape with K in place of K-1 on the last axis."""
         return Size((*shape[:-1], self.tree.num_classes))
 
     def inverse_shape(self, shape: Size) -> Size:
-        """K-1 for K on the last axis."""
+        """Return the shape with K-1 in place of K on the last axis."""
         return Size((*shape[:-1], self.tree.num_nodes))
 
     def with_cache(self, cache_size: int = 1) -> CatnatTransform:
-        """The same map, with or without a cache."""
+        """Return the same map, with or without a cache."""
         if self._cache_size == cache_size:
             return self
         return CatnatTransform(self.tree, self.activation, cache_size=cache_size)

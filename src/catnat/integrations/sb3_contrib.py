@@ -1,7 +1,7 @@
-"""Policies for sb3-contrib's MaskablePPO with scores on a tree: an action that a mask rules out is never taken.
+"""Policies for sb3-contrib's MaskablePPO with scores on a tree: a masked action is never taken.
 
-They are the policies of :mod:`catnat.integrations.stable_baselines3` with masks, and take the same arguments. TRPO has
-no masks, and takes those policies as they are.
+They are the policies of :mod:`catnat.integrations.stable_baselines3` with masks, and take the same arguments. TRPO,
+which has no masks, takes the policies of that module.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = [
 
 
 class MaskedByTree(ByTree, MaskableDistribution):
-    """The same with masks, which build the distribution anew from its scores."""
+    """Base class of maskable distributions: a mask rebuilds the distribution from its scores."""
 
     def apply_masking(self, masks: Shaped[Any, "..."] | None) -> None:
-        """Rule out the actions where ``masks`` is False or 0, or none if it is None, whatever was masked before."""
+        """Mask the actions where ``masks`` is False or 0, or none if it is None, in place of earlier masks."""
         scores = self.catnat.scores
         if masks is None:
             self.hold(self.from_scores(scores))
@@ -94,7 +94,7 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
     distributions: Any
 
     def hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
-        """Keep it where sb3-contrib looks for it, too."""
+        """Store the distribution, also in the attribute that sb3-contrib reads."""
         super().hold(catnat)
         self.distributions = self.distribution
 
@@ -103,7 +103,7 @@ class MaskableMultiCatnatDistribution(MaskedByTree, MaskableMultiCategoricalDist
 
 
 class MaskedOnTree(OnTree):
-    """The same for maskable policies."""
+    """Base class of maskable policies on a tree."""
 
     _distributions: ClassVar[tuple[type[ByTree], type[ByTree]]] = (
         MaskableCatnatDistribution,
@@ -113,11 +113,11 @@ class MaskedOnTree(OnTree):
     _algorithms = "sb3-contrib's MaskablePPO"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if "use_sde" in kwargs:  # what algorithms without masks pass
+        if "use_sde" in kwargs:  # an argument of algorithms without masks
             name = type(self).__name__
             raise TypeError(
                 f"{name} was built by an algorithm that has no masks, such as PPO, but it is for {self._algorithms}: "
-                f"use MaskablePPO({name}, env), or, where no action is ever invalid, "
+                f"use MaskablePPO({name}, env), or, if every action is always valid, "
                 f"catnat.integrations.stable_baselines3.{name.removeprefix('Maskable')}."
             )
         super().__init__(*args, **kwargs)
@@ -127,12 +127,12 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
     """The ``MlpPolicy`` of sb3-contrib's MaskablePPO, with its actions on a tree.
 
     A masked action has probability exactly 0, and the probabilities of the others are divided by their sum. A row of a
-    mask with no valid action raises.
+    mask without a valid action raises.
 
     Args:
-        args: Spaces and schedule, as SB3 gives them, and all other arguments of SB3's.
-        kwargs: ``tree`` and ``activation``, as for :class:`catnat.integrations.stable_baselines3.CatnatPolicy`, and all
-            other arguments of SB3's.
+        *args: The spaces and the learning rate schedule, from SB3, and SB3's other arguments.
+        **kwargs: ``tree`` and ``activation``, as for :class:`catnat.integrations.stable_baselines3.CatnatPolicy`, and
+            SB3's other arguments.
 
     Example:
         >>> from sb3_contrib import MaskablePPO

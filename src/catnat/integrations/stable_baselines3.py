@@ -1,7 +1,7 @@
 """Policies of Stable-Baselines3 with scores on a tree in place of logits, for PPO, A2C and sb3-contrib's TRPO.
 
-They are SB3's own actor-critic policies with another distribution of actions: ``Discrete`` actions are a
-:class:`catnat.torch.Catnat`, ``MultiDiscrete`` actions a :class:`catnat.torch.MultiCatnat`, all variables at once.
+They are SB3's own actor-critic policies with another distribution of actions: :class:`catnat.torch.Catnat` for
+``Discrete`` actions, and :class:`catnat.torch.MultiCatnat`, of all variables at once, for ``MultiDiscrete`` actions.
 :mod:`catnat.integrations.sb3_contrib` has their maskable counterparts.
 """
 
@@ -58,7 +58,7 @@ _Self = TypeVar("_Self", bound="ByTree")
 
 
 class ForestLinear(TreeLayer):
-    """:class:`catnat.torch.CatnatLinear` for several variables, whose scores and log-probabilities are concatenated."""
+    """A :class:`catnat.torch.CatnatLinear` for several variables, with concatenated scores and log-probabilities."""
 
     def __init__(self, in_features: int, forest: Forest, activation: ct.Activation) -> None:
         nn.Module.__init__(self)
@@ -69,46 +69,46 @@ class ForestLinear(TreeLayer):
         draw_rows(self.weight, self.bias)
 
     def scores(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch nodes"]:
-        """The scores of all variables."""
+        """Return the scores of all variables."""
         return F.linear(input, self.weight, self.bias)
 
     def forward(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
-        """The log-probabilities of all classes of all variables, which are logits too."""
+        """Return the log-probabilities of all classes of all variables, which can be used as logits."""
         return ct.MultiCatnat(self.scores(input), self.tree, self.activation, validate_args=False).logits
 
 
 class ByTree(Distribution):
-    """What SB3 needs of a distribution of actions, on a tree, or on a forest of them."""
+    """Base class of SB3's distributions of actions on a tree, or on a forest."""
 
     tree: Any
     activation: ct.Activation
     catnat: ct.Catnat | ct.MultiCatnat
-    """The distribution of :mod:`catnat.torch` that the last scores gave."""
+    """The distribution of :mod:`catnat.torch` with the last scores."""
     _several: ClassVar[bool] = False
 
     def __init__(
         self, tree: Tree | int | Forest | Iterable[Tree | int], activation: ct.Activation | str = "sigmoid"
     ) -> None:
-        self.tree = as_forest(tree) if self._several else as_tree(tree, 2)  # type: ignore[arg-type] # they say so
+        self.tree = as_forest(tree) if self._several else as_tree(tree, 2)  # type: ignore[arg-type] # checks types
         self.activation = resolve(activation)
-        # The next constructor is that of SB3's own class: it wants the number of actions, or the list of them.
+        # The next constructor is that of SB3's own class: it takes the number of actions, or a list of numbers.
         super().__init__(list(self.tree.sizes) if self._several else self.tree.num_classes)  # type: ignore[call-arg]
 
     def proba_distribution_net(self, latent_dim: int) -> nn.Module:
-        """The last layer, whose ``scores`` :meth:`proba_distribution` takes."""
+        """Return the last layer, whose ``scores`` :meth:`proba_distribution` takes."""
         layer: Any = ForestLinear if self._several else ct.CatnatLinear
         return layer(latent_dim, self.tree, self.activation)
 
     def from_scores(self, scores: Tensor, **options: Any) -> ct.Catnat | ct.MultiCatnat:
-        """The distribution of :mod:`catnat.torch`."""
+        """Return the distribution of :mod:`catnat.torch` with these scores."""
         cls: Any = ct.MultiCatnat if self._several else ct.Catnat
         catnat: ct.Catnat | ct.MultiCatnat = cls(scores, self.tree, self.activation, **options)
-        # Actions are the distribution's own draws: to check each of them takes as long as to draw it.
+        # Actions are the distribution's own draws, and to check one takes as long as to draw it.
         catnat._validate_args = False
         return catnat
 
     def hold(self, catnat: ct.Catnat | ct.MultiCatnat) -> None:
-        """Keep the distribution where SB3 looks for it: its divergence reads several variables from a list."""
+        """Store the distribution where SB3 reads it: its divergence reads several variables from a list."""
         self.catnat = catnat
         self.distribution = [catnat] if self._several else catnat
 
@@ -118,11 +118,11 @@ class ByTree(Distribution):
         return self
 
     def log_prob(self, actions: Int[Tensor, "..."]) -> Float[Tensor, "batch"]:
-        """The log-probability of actions."""
+        """Return the log-probability of actions."""
         return self.catnat.log_prob(actions)
 
     def entropy(self) -> Float[Tensor, "batch"]:
-        """The entropy in nats."""
+        """Return the entropy in nats."""
         return self.catnat.entropy()
 
     def sample(self) -> Int[Tensor, "..."]:
@@ -130,14 +130,14 @@ class ByTree(Distribution):
         return self.catnat.sample()
 
     def mode(self) -> Int[Tensor, "..."]:
-        """The most probable actions."""
+        """Return the most probable actions."""
         return self.catnat.mode
 
 
 class CatnatDistribution(ByTree, CategoricalDistribution):
     """SB3's ``CategoricalDistribution`` on a tree: ``distribution`` is a :class:`catnat.torch.Catnat`.
 
-    ``proba_distribution`` takes the scores of the layer that ``proba_distribution_net`` makes.
+    ``proba_distribution`` takes the scores of the layer that ``proba_distribution_net`` returns.
 
     Args:
         tree: The tree over the actions, or their number.
@@ -177,7 +177,7 @@ class MultiCatnatDistribution(ByTree, MultiCategoricalDistribution):
 
 # ---- policies ----
 
-# What other algorithms read from their policies, and the policy that has it.
+# The attributes that other algorithms read from their policies, and the policies that have them.
 _READ_BY_OTHERS = {
     "q_net": ("DQN", "MlpPolicy"),
     "quantile_net": ("QRDQN", "MlpPolicy"),
@@ -186,12 +186,12 @@ _READ_BY_OTHERS = {
 
 
 class OnTree(BasePolicy):
-    """What turns an actor-critic policy of SB3 into one on a tree: only its distribution of actions is another.
+    """Base class of policies on a tree: SB3's actor-critic policies with another distribution of actions.
 
-    Its arguments are described in :class:`CatnatPolicy`.
+    The arguments are described in :class:`CatnatPolicy`.
     """
 
-    action_dist: Any  # SB3's bases say which
+    action_dist: Any  # typed in SB3's bases
     action_net: Any
     features_extractor_class: Any
     _algorithms: ClassVar[str] = "PPO, A2C or sb3-contrib's TRPO"
@@ -208,27 +208,27 @@ class OnTree(BasePolicy):
         **kwargs: Any,
     ) -> None:
         self._check_arguments(args, kwargs)
-        # Before SB3's own constructor, which calls `_build`.
+        # Set before SB3's own constructor, which calls `_build`.
         self.tree, self.activation = tree_of(action_space, tree), resolve(activation)
         super().__init__(observation_space, action_space, *args, **kwargs)
         if isinstance(observation_space, spaces.Dict) and self.features_extractor_class is FlattenExtractor:
             raise ValueError(
                 f"`observation_space` is a Dict, but {type(self).__name__} reads one array: use "
-                f"{type(self).__name__.removesuffix('Policy')}MultiInputPolicy, as MultiInputPolicy for MlpPolicy."
+                f"{type(self).__name__.removesuffix('Policy')}MultiInputPolicy, the counterpart of MultiInputPolicy."
             )
 
     def _check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise where the arguments are those of another algorithm, or the tree's activation has SB3's name."""
+        """Raise if the arguments are of another algorithm, or if the tree's activation is passed by SB3's name."""
         name = type(self).__name__
         if not args and "lr_schedule" not in kwargs:  # as sb3-contrib's ARS builds its policies
             raise TypeError(
-                f"{name} was built without a learning rate schedule, but it is an actor-critic policy, learned by "
+                f"{name} was built without a learning rate schedule, but it is an actor-critic policy, trained by "
                 f"gradients: use it with {self._algorithms}. An algorithm such as ARS needs a policy of its own."
             )
         if isinstance(kwargs.get("activation_fn"), (str, ct.Activation)):
             raise TypeError(
                 f"`activation_fn` is {kwargs['activation_fn']!r}, but that is SB3's name for the hidden layers' "
-                "activation, a class such as torch.nn.Tanh. The tree's is called `activation`."
+                "activation, a class such as torch.nn.Tanh. Pass the tree's as `activation`."
             )
 
     def __getattr__(self, name: str) -> Any:
@@ -247,7 +247,7 @@ class OnTree(BasePolicy):
 
     @staticmethod
     def init_weights(module: nn.Module, gain: float = 1) -> None:
-        """SB3's, which is for torch's own layers, and the same for the layer of scores."""
+        """Apply SB3's initialization, which is for torch's own layers, to the layer of scores too."""
         if isinstance(module, (ct.CatnatLinear, ForestLinear)):
             nn.init.orthogonal_(module.weight, gain)
             if module.bias is not None:
@@ -266,14 +266,14 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
     """SB3's ``MlpPolicy`` for PPO and A2C, and for sb3-contrib's TRPO, with its actions on a tree.
 
     Args:
-        observation_space: SB3's.
-        action_space: ``Discrete`` or ``MultiDiscrete``.
-        args: All other arguments are SB3's.
+        observation_space: The observation space.
+        action_space: A ``Discrete`` or ``MultiDiscrete`` space.
+        *args: SB3's other arguments.
         tree: The tree over the actions; for ``MultiDiscrete`` a :class:`catnat.Forest`, or a tree or a number for every
             variable. Balanced if not given.
         activation: "sigmoid", "natural", or an activation object. (SB3's ``activation_fn`` is that of the hidden
             layers.)
-        kwargs: All other arguments are SB3's.
+        **kwargs: SB3's other arguments.
 
     Example:
         >>> from stable_baselines3 import PPO
@@ -314,7 +314,7 @@ class CatnatMultiInputPolicy(OnTree, MultiInputActorCriticPolicy):
 def tree_of(
     action_space: spaces.Space[Any], tree: Tree | Forest | Iterable[Tree | int] | int | None = None
 ) -> Tree | Forest:
-    """The tree or forest over the actions of a space, or what is wrong with the one that was given."""
+    """Return the tree or forest over the actions of a space; raise if the given one does not fit."""
     if np.any(getattr(action_space, "start", 0)):
         raise ValueError(
             f"`action_space` is {action_space}, but Stable-Baselines3 numbers actions from 0, and would send "
@@ -324,7 +324,7 @@ def tree_of(
     actions: int | tuple[int, ...]
     if isinstance(action_space, spaces.Discrete):
         actions = int(action_space.n)
-        found = as_tree(tree, actions)  # type: ignore[arg-type] # it says so if it cannot
+        found = as_tree(tree, actions)  # type: ignore[arg-type] # checks types
         classes: int | tuple[int, ...] = found.num_classes
     elif isinstance(action_space, spaces.MultiDiscrete) and action_space.nvec.ndim == 1:
         actions = tuple(map(int, action_space.nvec))
@@ -332,10 +332,10 @@ def tree_of(
         classes = found.sizes
     else:
         raise ValueError(
-            f"`action_space` is {action_space}, but a catnat policy chooses among numbered actions: spaces.Discrete, "
+            f"`action_space` is {action_space}, but a catnat policy needs numbered actions: spaces.Discrete, "
             "or spaces.MultiDiscrete with one axis. Use SB3's own policy here; a MultiBinary(n) can be written as "
             "MultiDiscrete([2] * n)."
         )
     if classes != actions:
-        raise ValueError(f"`tree` is over {classes} classes, but there are {actions} actions: one leaf each.")
+        raise ValueError(f"`tree` is over {classes} classes, but there are {actions} actions: it needs one leaf each.")
     return found

@@ -1,7 +1,7 @@
-"""Graphs with latent edges, in the format of PyTorch Geometric: every candidate edge is a yes/no variable, one score.
+"""Graphs with latent edges, in the format of PyTorch Geometric: every candidate is a yes/no variable with one score.
 
-PyTorch Geometric takes a graph as plain tensors, ``edge_index`` and ``edge_weight``. That is what a draw gives, so
-nothing of that library is imported here: only its layers are needed, where you use them.
+PyTorch Geometric takes a graph as plain tensors, ``edge_index`` and ``edge_weight``. Draws have this format, so this
+module does not import that library.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Keep: TypeAlias = Literal["all", "drawn"]
 def all_pairs(
     num_nodes: int, *, undirected: bool = False, device: torch.device | str | None = None
 ) -> Int[Tensor, "2 candidates"]:
-    """All pairs of different nodes as candidates, (2, E), in the order of their first node.
+    """Return all pairs of different nodes as candidates, (2, E), in the order of their first node.
 
     Args:
         num_nodes: The number of nodes.
-        undirected: Every pair once, with the smaller node first, rather than in both directions.
-        device: Where to put the pairs.
+        undirected: Whether every pair occurs once, with the smaller node first, not in both directions.
+        device: The device of the pairs.
 
     Example:
         >>> from catnat.integrations.torch_geometric import all_pairs
@@ -60,7 +60,7 @@ def all_pairs(
 def edge_scores(
     probs: Float[Tensor, "..."] | float, activation: ct.Activation | str = "natural"
 ) -> Float[Tensor, "..."]:
-    r"""The scores of edges with given probabilities, :math:`a^{-1}(p)`.
+    r"""Return the scores of edges with given probabilities, :math:`a^{-1}(p)`.
 
     Args:
         probs: Edge probabilities, from 0 to 1.
@@ -81,14 +81,14 @@ def edge_scores(
 
 
 def _check_candidates(candidates: Any, num_nodes: int, undirected: bool) -> None:
-    """Raise unless every column is a pair of nodes, and no pair is there twice."""
+    """Raise unless every column is a pair of nodes, and no pair occurs twice."""
     if not isinstance(candidates, Tensor):
         raise TypeError(f"`candidates` is a {type(candidates).__name__}, but a tensor of integers (2, E) is needed.")
     if candidates.dtype not in (torch.int64, torch.int32) or candidates.ndim != 2 or candidates.shape[0] != 2:
         raise ValueError(
             f"`candidates` has dtype {candidates.dtype} and shape {tuple(candidates.shape)}, but integers (2, E) are "
-            "needed, one column (from, to) for every edge that there may be, as in `edge_index`. Pairs in rows become "
-            "columns by candidates.t(), a boolean matrix of allowed pairs by matrix.nonzero().t()."
+            "needed, one column (from, to) for every possible edge, as in `edge_index`. Convert pairs in rows with "
+            "candidates.t(), and a boolean matrix of allowed pairs with matrix.nonzero().t()."
         )
     if torch.compiler.is_compiling():
         return
@@ -118,7 +118,7 @@ def _check_candidates(candidates: Any, num_nodes: int, undirected: bool) -> None
 def _count(value: Any, name: str) -> int:
     if isinstance(value, Tensor):
         raise TypeError(
-            f"`{name}` is a tensor of shape {tuple(value.shape)}, but an integer is needed. Features go to the layers, "
+            f"`{name}` is a tensor of shape {tuple(value.shape)}, but an integer is needed. Pass features to layers, "
             "with the drawn graphs: conv(graphs.stack(x), graphs.edge_index, graphs.edge_weight)."
         )
     if not isinstance(value, (int, np.integer)):
@@ -128,14 +128,14 @@ def _count(value: Any, name: str) -> int:
     return int(value)
 
 
-# ---- what is drawn ----
+# ---- drawn graphs ----
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DrawnGraphs:
-    """Drawn graphs side by side as one graph, as PyTorch Geometric batches them: no edge leads from one to another.
+    """Drawn graphs joined to one graph, as in PyTorch Geometric's batches: no edge connects two of them.
 
-    Graph g has the nodes ``g * num_nodes`` to ``(g + 1) * num_nodes - 1``, and its edges stand together.
+    Graph g has the nodes ``g * num_nodes`` to ``(g + 1) * num_nodes - 1``, and its edges are consecutive.
 
     Example:
         >>> import torch
@@ -150,23 +150,23 @@ class DrawnGraphs:
     """
 
     edge_index: Int[Tensor, "2 edges"]
-    """From and to of every edge, for any layer."""
+    """The two nodes of every edge, from and to, for any layer."""
     edge_weight: Float[Tensor, "edges"]
-    """1 for a drawn edge and 0 for another. If all candidates are kept it has the gradient of the edge's probability
-    (straight-through); if only the drawn ones are, it has none."""
+    """1 for a drawn edge and 0 for another. If all candidates are kept, it has the gradient of the edge's probability
+    (straight-through). If only drawn edges are kept, it has none."""
     drawn: Shaped[Tensor, "*graphs candidates"]
-    """Which candidates were drawn, 0 or 1; one row for every graph."""
+    """Whether each candidate was drawn, 0 or 1; one row for every graph."""
     distribution: EdgeDistribution
-    """What the graphs were drawn from."""
+    """The distribution from which the graphs were drawn."""
 
     @property
     def num_graphs(self) -> int:
-        """How many graphs there are."""
+        """The number of graphs."""
         return self.drawn.shape[:-1].numel()
 
     @property
     def batch(self) -> Int[Tensor, "nodes"]:
-        """The graph of every node, as pooling layers want it."""
+        """The graph of every node, for pooling layers."""
         every = torch.arange(self.num_graphs, device=self.drawn.device)
         return every.repeat_interleave(self.distribution.num_nodes)
 
@@ -176,7 +176,7 @@ class DrawnGraphs:
         return self.distribution.log_prob(self.drawn)
 
     def stack(self, x: Shaped[Tensor, "*#graphs nodes features"]) -> Shaped[Tensor, "all_nodes features"]:
-        """Features of the nodes of one graph, or of each, as features of all nodes."""
+        """Return features of all nodes, from those of one graph or of every graph."""
         nodes, graphs = self.distribution.num_nodes, self.drawn.shape[:-1]
         sizes = zip(reversed(x.shape[:-2]), reversed(graphs), strict=False)
         fits = x.ndim - 2 <= len(graphs) and all(size in (1, wanted) for size, wanted in sizes)
@@ -188,12 +188,12 @@ class DrawnGraphs:
         return x.expand(*graphs, *x.shape[-2:]).flatten(0, -2)
 
     def unstack(self, x: Shaped[Tensor, "all_nodes *features"]) -> Shaped[Tensor, "*graphs nodes *features"]:
-        """Features of all nodes, such as a layer's output, by graph."""
+        """Split features of all nodes, such as a layer's output, by graph."""
         sizes = (*self.drawn.shape[:-1], self.distribution.num_nodes)
         if x.ndim == 0 or x.shape[0] != math.prod(sizes):
             raise ValueError(
                 f"`x` has shape {tuple(x.shape)}, but its first axis must have all nodes of all graphs, "
-                f"{math.prod(sizes)}: what a layer makes of graphs.stack(x)."
+                f"{math.prod(sizes)}: pass a layer's output for graphs.stack(x)."
             )
         return x.unflatten(0, sizes)
 
@@ -202,7 +202,7 @@ class DrawnGraphs:
 
 
 class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in some versions of torch only
-    r"""A random graph: every candidate edge is there or not, independently, with a probability given by its score.
+    r"""A distribution over graphs: candidates are edges independently, with probabilities given by their scores.
 
     .. math:: P(A) = \prod_e a(s_e)^{A_e} (1 - a(s_e))^{1 - A_e}
 
@@ -211,15 +211,14 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
     :class:`catnat.torch.Catnat` with two classes, so :func:`catnat.torch.estimators.score_function` takes it.
 
     Args:
-        scores: One score per candidate on the last axis. Axes before it are a batch: a distribution of its own for
-            every row.
-        candidates: The edges that there may be, (2, E), as in ``edge_index``: from, to. What must not be an edge, such
-            as self loops, is left out. :func:`all_pairs` makes them.
+        scores: One score per candidate on the last axis. Axes before it are a batch, with one distribution per row.
+        candidates: The possible edges, (2, E), as in ``edge_index``: from, to. Leave out pairs that must not be edges,
+            such as self loops. :func:`all_pairs` returns candidates.
         num_nodes: The number of nodes.
         activation: "natural", "sigmoid" (then it is a Bernoulli with logits), or an activation object.
-        undirected: Every candidate stands for both directions, drawn or not together, and is given once.
+        undirected: Whether every candidate, given once, stands for both directions, which are drawn together.
         validate_args: Whether to check candidates, by default always, and values, by torch's default. Checking the
-            candidates sorts them: with scores from a network at every step, check once and pass False from then on.
+            candidates sorts them: if a network computes scores at every step, check once and then pass False.
 
     Example:
         >>> import torch
@@ -265,7 +264,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         super().__init__(edges, 1, validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> EdgeDistribution:
-        """The same distribution with its batch shape expanded."""
+        """Return the distribution with its batch shape expanded."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new.scores = self.scores.expand(*batch_shape, -1)
         new.candidates, new.num_nodes, new.undirected = self.candidates, self.num_nodes, self.undirected
@@ -288,7 +287,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         return self.base_dist.mode
 
     def saturated(self) -> Bool[Tensor, "*batch candidates"]:
-        """Which edges are saturated: certain to be there or not, and without a gradient."""
+        """Return which edges are saturated: of probability 0 or 1, and without a gradient."""
         return ct.geometry.saturated(self.scores.unsqueeze(-1), activation=self.activation).squeeze(-1)
 
     def sample(
@@ -298,37 +297,36 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         return self.base_dist.sample(sample_shape, generator=generator)
 
     def log_prob(self, value: Shaped[Tensor, "*samples_and_batch candidates"]) -> Float[Tensor, "*samples_and_batch"]:
-        """The log-probability of graphs, given by which candidates are edges; finite."""
+        """Return the log-probability of graphs, given by which candidates are edges; finite."""
         self._check_width(value)
         value = value.long() if value.dtype == torch.bool else value
         if self._validate_args:
             self._validate_sample(value)
-        # Sums over many edges would not fit half precision, so these are taken of what the edges are computed in.
+        # Sums over many edges can overflow in half precision, so they are taken in the computing dtype.
         return as_returned(pick(self.base_dist.log_probs(), value.long()).sum(-1), self.scores)
 
     def entropy(self) -> Float[Tensor, "*batch"]:
-        """The entropy of the graph in nats."""
+        """Return the entropy of the graph in nats."""
         return as_returned(entropy_of(self.base_dist.log_probs(floored=False)).sum(-1), self.scores)
 
     def draw(self, num_graphs: int = 1, *, keep: Keep = "all", generator: torch.Generator | None = None) -> DrawnGraphs:
-        """Draw graphs, for the layers of PyTorch Geometric.
+        """Draw graphs for the layers of PyTorch Geometric.
 
         Args:
-            num_graphs: How many; for scores with a batch, how many of every row.
-            keep: Which candidates ``edge_index`` holds. "all": every one. ``edge_weight`` says which are drawn, and
-                passes a straight-through gradient to every score. It needs a layer that multiplies messages with
-                ``edge_weight`` and adds them up; to others an edge of weight 0 is still an edge. "drawn": the drawn
-                edges alone, for any layer, with less to compute. Their weights are 1 and pass no gradient, because
-                one that reached the drawn edges only would leave out what the others would have changed: train by
-                ``log_prob``.
+            num_graphs: The number of graphs; for scores with a batch, the number for every row.
+            keep: The candidates in ``edge_index``. "all": every candidate. ``edge_weight`` is 1 for drawn edges, and
+                passes a straight-through gradient to every score. The layer must multiply messages by ``edge_weight``
+                and add them up; for others an edge of weight 0 is still an edge. "drawn": only drawn edges, for any
+                layer, with less to compute. Their weights are 1 and pass no gradient, because a gradient of drawn
+                edges alone would leave out the effect of the others. Train by ``log_prob``.
             generator: The random generator; torch's default one if not given.
         """
         return self.graphs(self.sample((_count(num_graphs, "num_graphs"),), generator=generator), keep=keep)
 
     def graphs(self, drawn: Shaped[Tensor, "*samples_and_batch candidates"], *, keep: Keep = "all") -> DrawnGraphs:
-        """The graphs of given draws, such as :func:`catnat.torch.estimators.score_function` hands to its cost.
+        """Return the graphs of given draws, such as :func:`catnat.torch.estimators.score_function` passes to its cost.
 
-        That cost must not pass a straight-through gradient as well: keep the drawn edges, or detach the weights.
+        That cost must not pass a straight-through gradient too: keep only drawn edges, or detach the weights.
         """
         if keep not in ("all", "drawn"):
             raise ValueError(f"`keep` is {keep!r}, but must be one of 'all', 'drawn'.")
@@ -337,7 +335,7 @@ class EdgeDistribution(td.Independent):  # type: ignore[type-arg] # generic in s
         if not torch.compiler.is_compiling() and known_true(wrong.any()):
             raise ValueError(
                 f"`drawn` holds {drawn[wrong][0].item()}, but 0 or 1 is needed for every candidate, as `sample` gives "
-                "it. Other numbers would be weights of edges that nobody drew."
+                "it. Other numbers would be weights of edges that were not drawn."
             )
         candidates, probs = self.candidates, self.probs
         weight = drawn.to(probs.dtype) + (probs - probs.detach())
@@ -378,17 +376,17 @@ def _kl_edges(p: EdgeDistribution, q: EdgeDistribution) -> Tensor:
 
 
 class EdgeSampler(TreeLayer):
-    """A graph to be learned: one score for each candidate edge, and draws for the layers of PyTorch Geometric.
+    """A learned graph: a module with one score per candidate edge, which draws for layers of PyTorch Geometric.
 
     Args:
         num_nodes: The number of nodes.
-        candidates: The edges that there may be, (2, E), as in ``edge_index``; all pairs but self loops if not given.
-        initial_probs: The probability that the edges start with: a number for all, a range (low, high) to draw from
-            uniformly, or a tensor with one for each; strictly between 0 and 1.
+        candidates: The possible edges, (2, E), as in ``edge_index``; all pairs but self loops if not given.
+        initial_probs: The initial probability of the edges: a number for all, a range (low, high) of uniform draws, or
+            a tensor with one for each; strictly between 0 and 1.
         activation: "natural", "sigmoid", or an activation object.
-        undirected: Every candidate stands for both directions, drawn or not together, and is given once.
+        undirected: Whether every candidate, given once, stands for both directions, which are drawn together.
         generator: The random generator for a range of probabilities; torch's default one if not given.
-        device: Where to put the scores.
+        device: The device of scores and candidates.
         dtype: The dtype of the scores.
 
     Example:
@@ -419,7 +417,7 @@ class EdgeSampler(TreeLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(2, activation)  # every edge is there or not
+        super().__init__(2, activation)  # two classes: an edge or not
         if candidates is None:
             candidates = all_pairs(num_nodes, undirected=undirected)
         _check_candidates(candidates, _count(num_nodes, "num_nodes"), undirected)
@@ -432,12 +430,12 @@ class EdgeSampler(TreeLayer):
         if not known_true((inside & ~self.distribution().saturated().cpu()).all()):
             raise ValueError(
                 f"`initial_probs` is {initial_probs}, but probabilities strictly between 0 and 1 are needed, and not "
-                f"so near them that {self.scores.dtype} cannot tell: such an edge would never learn. One that must not "
-                "be there is left out of the candidates."
+                f"so near 0 or 1 that edges are saturated in {self.scores.dtype}: they would not be trained. Leave "
+                "edges that must not exist out of the candidates."
             )
 
     def distribution(self) -> EdgeDistribution:
-        """The distribution of the graph: probabilities, entropy, log-probabilities of given graphs, saturated edges."""
+        """Return the distribution of the graph, for probabilities, entropy, log-probabilities and saturated edges."""
         return EdgeDistribution(
             self.scores,
             self.candidates,
@@ -454,12 +452,12 @@ class EdgeSampler(TreeLayer):
         return self.distribution().draw(num_graphs, keep=keep, generator=generator)
 
     def get_extra_state(self) -> Tensor:
-        """What the scores are for, in ``state_dict`` beside them and the candidates."""
+        """Return the number of nodes, ``undirected`` and the activation as bytes, for ``state_dict``."""
         facts = {"num_nodes": self.num_nodes, "undirected": self.undirected, "activation": repr(self.activation)}
         return torch.from_numpy(np.frombuffer(json.dumps(facts).encode(), np.uint8).copy())
 
     def refusal(self, state: Mapping[str, Any], prefix: str) -> str | None:
-        """Why this sampler cannot take a state: it is of other graphs. Candidates are loaded with the scores."""
+        """Return why this sampler cannot load a state, or None if it can. Candidates are loaded with the scores."""
         mark = state.get(f"{prefix}_extra_state")
         if not isinstance(mark, Tensor):
             return None
@@ -468,11 +466,11 @@ class EdgeSampler(TreeLayer):
             return None
         return (
             f"The checkpoint is of an EdgeSampler with {theirs[:200]}, but this one has {mine}: its scores would mean "
-            "other graphs here. Build the sampler as the saved one was."
+            "other graphs here. Build the sampler like the saved one."
         )
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         return (
             f"num_nodes={self.num_nodes}, candidates={self.candidates.shape[1]}, activation={self.activation}, "
             f"undirected={self.undirected}"
@@ -482,7 +480,7 @@ class EdgeSampler(TreeLayer):
 def _initial_probs(
     given: float | tuple[float, float] | Tensor, count: int, generator: torch.Generator | None
 ) -> Float[Tensor, "candidates"]:
-    """One probability per candidate, in float64."""
+    """Return one probability per candidate, in float64."""
     if isinstance(given, tuple) and len(given) == 2:
         low, high = given
         where = "cpu" if generator is None else generator.device

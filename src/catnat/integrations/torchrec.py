@@ -1,8 +1,8 @@
-"""TorchRec: a head whose rows are an embedding table, split over ranks, read by its all-to-all and trained in backward.
+"""TorchRec: a head whose rows are an embedding table, split over ranks, read by all-to-all and trained in backward.
 
-A path is a list of rows, and the score of a node is the product of its row with the features: an embedding collection
-and a dot product. The nodes of the first levels, which are on every path, are ordinary parameters on every rank; all
-others are rows of one TorchRec table, split row by row. Every rank has its own batch.
+A path is a list of rows, and the score of a node is the product of its row and the features: an embedding collection
+and a dot product. Every path begins in the first levels, whose nodes are ordinary parameters on every rank. All other
+nodes are rows of one TorchRec table, split by rows. Every rank has its own batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _ON_CPU = ("RowWiseAdagrad", "Adagrad", "SGD")
 _WIDTH = 4
 # Neighbours on a level stay together in groups of this many rows, about a page of memory or more.
 _GROUP = 64
-# Tensors of at least this many numbers get memory that is not touched.
+# Tensors of at least this many numbers get lazily allocated memory.
 _LARGE = 1 << 16
 
 Result = TypeVar("Result")
@@ -77,39 +77,39 @@ Result = TypeVar("Result")
 class ShardedCatnatHead(PathHead):
     r"""A :class:`catnat.torch.CatnatHead` whose rows are a TorchRec table, split over ranks, each with its own batch.
 
-    The log-probability of class :math:`k` is a sum over its path, of which each rank reads the rows from their owners:
+    The log-probability of class :math:`k` is a sum over its path, whose rows each rank gets from their owners:
 
-    .. math:: \log p(k \mid x) = \sum_{i \in \text{path}(k)} \log a_i\bigl(\pm (w_i \cdot x + b_i)\bigr)
+    .. math:: \log p_k = \sum_{i \in \mathrm{path}(k)} b_i \log a(s_i) + (1 - b_i) \log (1 - a(s_i))
+
+    where :math:`s_i` is the product of row i and the features, plus its bias, and :math:`b_i` the branch.
 
     Nodes of the first ``replicated_levels`` levels are the parameter ``top`` on every rank, whose gradient is averaged
-    over ranks; give it to an optimizer of your own. All other rows are updated by a fused optimizer *during*
-    ``backward`` and have no ``grad``. Gradients are those of the mean over ranks of their losses, as in
-    ``DistributedDataParallel``.
+    over ranks; pass it to your own optimizer. All other rows are updated by a fused optimizer *during* ``backward`` and
+    have no ``grad``. Gradients are those of the losses' mean over ranks, as in ``DistributedDataParallel``.
 
-    All rows start at zero, so the head starts at the tree's prior, and memory for a row is taken when it is first
-    updated. Paths of a balanced tree are computed: nothing on a rank is as large as K but its part of the table. Other
-    trees, and priors that are given, have their tables on every rank.
+    All rows start at zero, so the head starts at the tree's prior. On a CPU, memory for a row is allocated when it is
+    first updated. Paths of a balanced tree are computed, without tables of length K. Other trees, and given priors,
+    have their tables on every rank.
 
-    The constructor compares its arguments over the ranks: where they differ, all ranks raise. Every method but
-    ``extra_repr`` is called by all ranks of the group together. Draws and :meth:`topk` are those of a
-    whole head with the same rows and generator; all ranks walk level by level, and those that are done answer for
-    their rows until all are.
+    The constructor compares its arguments over the ranks; if they differ, all ranks raise. All ranks of the group must
+    call every method but ``extra_repr`` together. Draws and :meth:`topk` are those of a whole head with the same rows
+    and generator. Ranks walk level by level; a rank that is done sends its rows until all are done.
 
     Args:
         in_features: The size d of the input.
         classes: The number of classes, or the tree.
         activation: "sigmoid", "natural", or an activation object.
-        bias: Whether to add a bias. It is a column of the table, of which FBGEMM needs a multiple of four.
+        bias: Whether to add a bias. It is a column of the table, and FBGEMM needs a multiple of four columns.
         optimizer: "RowWiseAdagrad" (one number of state per row), "Adagrad", "SGD", or on GPUs "Adam".
-        learning_rate: Of that optimizer; later in ``fused_optimizer.param_groups``.
-        replicated_levels: How many levels are on all ranks. Another level costs an all-reduce of as many rows as it has
-            and saves the exchange of at most one row per example, so more than the logarithm of a rank's batch lose.
+        learning_rate: The learning rate of that optimizer; later in ``fused_optimizer.param_groups``.
+        replicated_levels: The number of levels on all ranks. A further level adds all its rows to an all-reduce, and
+            saves the exchange of at most one row per example. More levels than log2 of a rank's batch are slower.
         optimizer_options: More settings of FBGEMM's optimizer, such as ``{"eps": 1e-6}``.
         class_weights: A factor on the loss per class.
         ignore_index: A target that is ignored.
         group: The ranks; all of them if not given.
-        topology: What TorchRec's planner should know of the machines; the defaults of TorchRec if not given.
-        device: Where the rows are; the CPU if not given.
+        topology: A description of the machines for TorchRec's planner; TorchRec's defaults if not given.
+        device: The device of the rows; the CPU if not given.
 
     Example:
         >>> import tempfile, torch
@@ -208,11 +208,11 @@ class ShardedCatnatHead(PathHead):
 
     @property
     def fused_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the table, which steps in ``backward``: its ``param_groups``, its state for checkpoints."""
+        """The optimizer of the table, which steps in ``backward``; it has ``param_groups`` and a state to save."""
         return self.table.fused_optimizer
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         ranks = f"rank {self._group.rank()} of {self._group.size()}"
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={self.bias}, {ranks}"
 
@@ -230,17 +230,17 @@ class ShardedCatnatHead(PathHead):
         return path.log_prob(plan, RowReader(input, rows, None).each(path.row, place))
 
     def _with_bias(self, input: Tensor) -> Tensor:
-        """The input as long as a row: the bias is multiplied with 1, what fills up with 0."""
+        """Return the input padded to a row's length: 1 for the bias, then zeros."""
         input = input.to(self.top.dtype)
         if self.bias:
             input = F.pad(input, (0, 1), value=1.0)
         return F.pad(input, (0, self.width - input.shape[-1]))
 
     def _fetch(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows, and where in them each node stands: those of the top, then what the other ranks have sent."""
+        """Return rows, those of the top and then those sent by other ranks, and the index of each node in them."""
         deep = nodes >= self.replicated_nodes
         rows, inverse = self._order.row(nodes[deep] - self.replicated_nodes).unique(return_inverse=True)
-        # One list, not one per example: then ranks may have batches of any size, or none.
+        # One list, not one per example, so ranks may have batches of any size, or none.
         lengths = torch.tensor([len(rows)], device=rows.device)
         with _exchange(f"fetch {len(rows)} rows from"):
             sent = self.table(KeyedJaggedTensor(keys=["nodes"], values=rows, lengths=lengths)).wait()["nodes"].values()
@@ -254,7 +254,7 @@ class ShardedCatnatHead(PathHead):
 
     @torch.no_grad()
     def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
-        """Walk, and then answer the ranks that still do: reading rows takes all ranks, and walks differ in length."""
+        """Walk, then send rows to ranks that still walk: reading rows needs all ranks, and walks differ in length."""
         result = walk(_FetchedRows(self, self._with_bias(input)))
         nothing = torch.empty(0, dtype=torch.int64, device=self.top.device)
         while self._someone_walks(False):
@@ -268,7 +268,7 @@ class ShardedCatnatHead(PathHead):
 
     @torch.no_grad()
     def copy_from(self, head: ct.CatnatHead) -> None:
-        """Take this rank's rows, and those of the top, from a whole head on the same tree."""
+        """Copy this rank's rows, and those of the top, from a whole head on the same tree."""
         self._check_same(head)
         self.top.copy_(self._as_rows(head, slice(0, self.replicated_nodes)))
         rows = self._shards[self._group.rank()]
@@ -276,7 +276,7 @@ class ShardedCatnatHead(PathHead):
         self._local()[real] = self._as_rows(head, nodes[real])
 
     def _check_same(self, head: ct.CatnatHead) -> None:
-        """Raise unless the rows of a whole head mean the same here."""
+        """Raise unless the rows of a whole head have the same meaning here."""
         mine = {"tree": self.tree, "activation": self.activation, "in_features": self.in_features, "bias": self.bias}
         given = {name: getattr(head, name) for name in mine} | {"bias": head.bias is not None}
         if mine != given:
@@ -284,12 +284,12 @@ class ShardedCatnatHead(PathHead):
 
     @torch.no_grad()
     def to_whole(self) -> ct.CatnatHead | None:
-        """The whole head on the group's first rank, which must have the memory for it; None on all others."""
+        """Return the whole head on the group's first rank, which must have the memory for it; None on all others."""
         mine = self._local()
         if self._group.rank() != 0:
             distributed.send(mine.contiguous(), group=self._group, group_dst=0)
             return None
-        with torch.device("meta"):  # nothing is drawn that would be overwritten at once
+        with torch.device("meta"):  # no weights are drawn, as they would be overwritten
             head = ct.CatnatHead(
                 self.in_features,
                 self.tree,
@@ -316,7 +316,7 @@ class ShardedCatnatHead(PathHead):
     def save(self, directory: str | Path) -> None:
         """Write the whole head as :meth:`catnat.torch.CatnatHead.save` does, from the group's first rank.
 
-        That rank must have the memory for it; where none has, there is :func:`save_checkpoint`.
+        That rank must have the memory for it; otherwise use :func:`save_checkpoint`.
         """
         head = self.to_whole()
         if head is not None:
@@ -325,11 +325,11 @@ class ShardedCatnatHead(PathHead):
 
     @classmethod
     def load(cls, directory: str | Path, **options: Any) -> ShardedCatnatHead:
-        """The head that :meth:`save`, here or of a whole :class:`catnat.torch.CatnatHead`, has written.
+        """Load a head written by :meth:`save`, here or of a whole :class:`catnat.torch.CatnatHead`.
 
         Args:
             directory: The folder, which every rank reads.
-            **options: Those of the constructor that a file does not hold: ``optimizer``, ``group`` and so on.
+            **options: Arguments of the constructor that a file does not contain: ``optimizer``, ``group`` and so on.
         """
         whole = ct.CatnatHead.load(directory)
         head = cls(
@@ -345,11 +345,11 @@ class ShardedCatnatHead(PathHead):
         return head
 
     def _local(self) -> Tensor:
-        """This rank's part of the table."""
+        """Return this rank's part of the table."""
         return self.table.embeddings["rows"].weight.data.view(-1, self.width)
 
     def _nodes_of(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """The nodes that stand at some rows, and which of them the tree has."""
+        """Return the nodes of some rows, and which of them exist in the tree."""
         nodes = self._order.place(torch.arange(rows.start, rows.stop)) + self.replicated_nodes
         return nodes, nodes < self.tree.num_nodes
 
@@ -366,18 +366,18 @@ def _topology(size: int, device: torch.device) -> Topology:
     )
 
 
-# ---- where rows stand ------------------------------------------------------------------------------------------------
+# ---- order of rows ---------------------------------------------------------------------------------------------------
 
 
 def _nodes_above(tree: Tree, levels: int) -> int:
-    """How many nodes the first levels have."""
-    if tree.kind == "balanced":  # its list of levels would be made from tables
+    """Return the number of nodes in the first levels."""
+    if tree.kind == "balanced":  # its list of levels would need tables
         return int(min((1 << levels) - 1, tree.num_nodes))
     return tree.levels[min(levels, tree.depth) - 1].stop if levels and tree.depth else 0
 
 
 class _Order(NamedTuple):
-    r"""Where the nodes below the top stand in the table: in groups of neighbours, each moved to :math:`m g \bmod G`.
+    r"""The order of the nodes below the top in the table: groups of neighbours, each moved to :math:`m g \bmod G`.
 
     TorchRec gives each rank a block of rows. In the order of nodes the deepest level would be half of all blocks, and
     the first block would be on nearly every path. The order does not depend on the number of ranks.
@@ -389,7 +389,7 @@ class _Order(NamedTuple):
 
     @classmethod
     def of(cls, nodes: int) -> _Order:
-        """For that many nodes."""
+        """Return the order of that many nodes."""
         groups = max(1, -(-nodes // _GROUP))
         factor = max(1, round(groups * 0.6180339887))  # the golden ratio spreads every run of groups
         while math.gcd(factor, groups) != 1:
@@ -398,15 +398,15 @@ class _Order(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows the table has, a multiple of the group."""
+        """The number of rows of the table, a multiple of the group."""
         return self.groups * _GROUP
 
     def row(self, place: Tensor) -> Tensor:
-        """The row of the node at a place below the top."""
+        """Return the row of the node at a place below the top."""
         return self._move(place, self.factor)
 
     def place(self, row: Tensor) -> Tensor:
-        """The inverse of :meth:`row`."""
+        """Return the place of a row, the inverse of :meth:`row`."""
         return self._move(row, self.inverse)
 
     def _move(self, value: Tensor, factor: int) -> Tensor:
@@ -418,26 +418,26 @@ class _Order(NamedTuple):
 
 
 class _ComputedPlan(Plan):
-    """The plan of a balanced tree, without an array that is as long as the tree has nodes."""
+    """The plan of a balanced tree, without an array with an entry per node."""
 
     def __init__(self, tree: Tree, activation: ct.Activation, device: torch.device, dtype: torch.dtype) -> None:
         self.tree, self.activation, self.device, self.dtype = tree, activation, device, dtype
         self.small, self.walks = False, True
 
     @property
-    def branches(self) -> Any:  # type: ignore[override] # only some of them are ever asked for
-        """The activation where :meth:`at` is told."""
+    def branches(self) -> Any:  # type: ignore[override] # only some of them are needed
+        """The plan itself, with the method :meth:`at`."""
         return self
 
     def at(self, nodes: Tensor) -> Branches:
-        """The activation at some nodes, whose constants are computed."""
+        """Return the activation at some nodes, whose constants are computed."""
         some: Any = _BalancedNodes(self.tree, nodes.flatten().cpu().numpy())
         every = torch.arange(nodes.numel(), device=self.device).view(nodes.shape)
         return branches_of(some, self.activation, self.device, self.dtype).at(every)
 
 
 class _BalancedNodes:
-    """Some nodes of a balanced tree with a uniform prior, as an activation reads a tree."""
+    """Some nodes of a balanced tree with a uniform prior, with the interface of a tree for activations."""
 
     is_symmetric = False
 
@@ -456,7 +456,7 @@ class _BalancedNodes:
         return (below - yes) / below, yes / below
 
     def _leaves(self, heap: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many leaves are below a heap number: half of the deepest level's places below it, if all are empty."""
+        """Return the number of leaves below heap numbers, from their filled places on the deepest level."""
         shift = self._tree.depth + 1 - np.frexp(heap)[1].astype(np.int64)
         first, width = heap << shift, np.int64(1) << shift
         filled = np.clip(2 * self._tree.num_classes - first, 0, width)
@@ -470,7 +470,7 @@ class _BalancedNodes:
 
 
 class _FetchedRows(NamedTuple):
-    """The scores of a head whose rows are fetched from their ranks where they are read."""
+    """A reader of scores of a head, whose rows are fetched from their ranks when they are read."""
 
     head: ShardedCatnatHead
     input: Tensor
@@ -496,7 +496,7 @@ class _FetchedRows(NamedTuple):
 
 
 def _check_ranks_agree(settings: dict[str, str], group: distributed.ProcessGroup) -> None:
-    """Raise on all ranks if the heads that they build are not the same: they would compute nonsense together."""
+    """Raise on all ranks if they build different heads, because their common results would be wrong."""
     every: list[Any] = [None] * group.size()
     with _exchange("compare its head with those of"):
         distributed.all_gather_object(every, settings, group=group)
@@ -506,13 +506,13 @@ def _check_ranks_agree(settings: dict[str, str], group: distributed.ProcessGroup
             other = next(rank for rank, value in enumerate(values) if value != values[0])
             raise ValueError(
                 f"The ranks build different heads: `{name}` is {values[0]} on rank 0 of the group, but {values[other]} "
-                f"on rank {other}. Give all ranks the same arguments; a tree made from data is made once and saved, "
+                f"on rank {other}. Give all ranks the same arguments; build a tree from data once and save it, "
                 "tree.save(file)."
             )
 
 
 def _sum_over_ranks(value: Tensor, group: distributed.ProcessGroup) -> Tensor:
-    """The sum of a tensor over the ranks of a group; an error that says so if one of them has ended."""
+    """Return the sum of a tensor over the ranks of a group; raise if one of them has ended."""
     total = value.clone(memory_format=torch.contiguous_format)
     with _exchange(f"add up {total.numel()} numbers with"):
         distributed.all_reduce(total, group=group)
@@ -521,14 +521,14 @@ def _sum_over_ranks(value: Tensor, group: distributed.ProcessGroup) -> Tensor:
 
 @contextlib.contextmanager
 def _exchange(what: str) -> Iterator[None]:
-    """If an exchange with the other ranks fails, an error that says of which one, and what to do."""
+    """Raise an error that names this rank, the exchange and the fix if an exchange with other ranks fails."""
     try:
         yield
     except RuntimeError as error:
         raise RuntimeError(
-            f"Rank {distributed.get_rank()} could not {what} the other ranks: one of them has ended, or did not come "
-            "within the group's timeout. Start all ranks again from the last checkpoint; the log of the rank that "
-            "ended first says why."
+            f"Rank {distributed.get_rank()} could not {what} the other ranks: one of them has ended, or exceeded "
+            "the group's timeout. Start all ranks again from the last checkpoint; the log of the rank that ended first "
+            "contains the cause."
         ) from error
 
 
@@ -536,7 +536,7 @@ def _digest_of(values: Tensor) -> str:
     return hashlib.sha256(values.detach().double().cpu().numpy().tobytes()).hexdigest()[:12]
 
 
-# ---- memory that is not touched --------------------------------------------------------------------------------------
+# ---- lazily allocated memory -----------------------------------------------------------------------------------------
 
 
 def _leave_zero(rows: Tensor) -> Tensor:
@@ -544,7 +544,7 @@ def _leave_zero(rows: Tensor) -> Tensor:
 
 
 class _LazyZeros(TorchFunctionMode):
-    """While TorchRec builds a table: its memory is zero pages of the system, and no initial values are drawn.
+    """A mode in which TorchRec builds a table from zero pages of the system, without drawing initial values.
 
     ``torch.zeros`` writes every page, and TorchRec draws uniform numbers for all rows before it calls ``init_fn``.
     """
@@ -574,12 +574,12 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint with ``torch.distributed.checkpoint``, and a digest of each of its files.
 
-    Every rank writes its own part. The digests are written last and in one piece: a folder without them is of a save
-    that did not come to its end.
+    Every rank writes its own part. The digests are written last and atomically: in a folder without them, the save did
+    not finish.
 
     Args:
         state: ``{"head": head.state_dict(), "fused": head.fused_optimizer.state_dict(), "step": step, ...}``.
-        directory: A folder that all ranks see.
+        directory: A folder that all ranks can access.
         group: The ranks; all of them if not given.
 
     Example:
@@ -598,12 +598,12 @@ def save_checkpoint(
 def load_checkpoint(
     state: dict[str, Any], directory: str | Path, group: distributed.ProcessGroup | None = None
 ) -> None:
-    """Fill ``state``, of a head on any number of ranks, with a checkpoint; raise if a file is not what was saved.
+    """Fill ``state``, of a head on any number of ranks, with a checkpoint; raise if a file is not as it was saved.
 
-    Hand the parts to ``load_state_dict`` then, of the head first: it checks tree and activation.
+    Then pass the parts to ``load_state_dict``, the head's part first: this compares tree and activation.
 
     Args:
-        state: What :func:`save_checkpoint` was given, of a new head.
+        state: The entries that :func:`save_checkpoint` received, of a new head.
         directory: The folder.
         group: The ranks; all of them if not given.
 
@@ -614,14 +614,14 @@ def load_checkpoint(
     """
     directory = Path(directory)
     if not (directory / _DIGESTS).exists():
-        raise ValueError(f"{directory} has no {_DIGESTS}: saving it did not come to its end. Take the one before.")
+        raise ValueError(f"{directory} has no {_DIGESTS}: saving it did not finish. Load the one before.")
     digests = json.loads((directory / _DIGESTS).read_text())
-    # torch reads its files without their check sums.
+    # torch does not compare the checksums of its files.
     wrong = [name for name, digest in digests.items() if _digest(directory / name) != digest]
     if wrong:
         raise ValueError(
-            f"{directory} is damaged: {', '.join(wrong)} differs from what was saved, or is gone. Take the checkpoint "
-            "before it."
+            f"{directory} is damaged: {', '.join(wrong)} differs from what was saved, or is missing. Load the "
+            "checkpoint before it."
         )
     load(state, checkpoint_id=directory, process_group=group)
 

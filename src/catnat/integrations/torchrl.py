@@ -1,8 +1,8 @@
 """TorchRL: policies whose actions are drawn from a tree, for its actors, collectors and losses.
 
 The distributions of :mod:`catnat.torch` work in a ``ProbabilisticActor`` as they are: its ``in_keys`` are the names of
-their arguments, "scores" and "mask". Importing this module tells TorchRL what it looks up by exact type: that the most
-probable action is the one to take without exploring.
+their arguments, "scores" and "mask". TorchRL looks up by exact type how to act without exploration. Importing this
+module registers the most probable action.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["OneHotCatnat", "catnat_actor"]
 
 
 class OneHotCatnat(ct.OneHotCatnat):
-    """:class:`catnat.torch.OneHotCatnat` with integers as values, which TorchRL's one-hot action specs need.
+    """A :class:`catnat.torch.OneHotCatnat` with integers as values, which TorchRL's one-hot action specs need.
 
     Example:
         >>> import torch
@@ -78,18 +78,18 @@ def catnat_actor(
     distribution_kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> ProbabilisticActor:
-    """A ``ProbabilisticActor`` that draws its actions from a tree.
+    """Return a ``ProbabilisticActor`` that draws its actions from a tree.
 
-    The distribution follows from the environment's actions: :class:`catnat.torch.Catnat` for ``Categorical``,
+    The action spec determines the distribution: :class:`catnat.torch.Catnat` for ``Categorical``,
     :class:`OneHotCatnat` for ``OneHot``, :class:`catnat.torch.MultiCatnat` for ``MultiCategorical``.
 
     Args:
-        network: From observations to scores: K-1 for K actions, or the sum of that over several. Or one that ends in a
-            :class:`catnat.torch.CatnatLinear`, whose scores are taken.
+        network: A module from observations to scores: K-1 for K actions, or the concatenated scores of several actions.
+            Or an ``nn.Sequential`` that ends in a :class:`catnat.torch.CatnatLinear`, whose scores are used.
         action_spec: The environment's ``action_spec``.
-        in_keys: What the network reads; a list of keys, or one name.
-        mask_key: Where the environment says which actions are valid, such as "action_mask": boolean or 0 and 1, K on
-            the last axis, or those of several actions side by side.
+        in_keys: The keys that the network reads; a list, or one name.
+        mask_key: The key of the environment's mask of valid actions, such as "action_mask": boolean or 0 and 1, K on
+            the last axis, or the concatenated masks of several actions.
         tree: The tree over the actions. If not given, that of the CatnatLinear, or else ``balanced(K)``. Not for
             several actions.
         activation: "sigmoid", "natural", or an activation object. If not given, that of the CatnatLinear, or else
@@ -131,7 +131,7 @@ def catnat_actor(
 
 
 class _Scores(nn.Module):
-    """A network that ends in a CatnatLinear, up to the scores."""
+    """The scores of a network that ends in a CatnatLinear."""
 
     def __init__(self, body: nn.Module, layer: ct.CatnatLinear) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _Scores(nn.Module):
 
 
 def _parts(network: nn.Module) -> tuple[nn.Module, ct.CatnatLinear | None]:
-    """What stands before the CatnatLinear that the network ends in, and that layer."""
+    """Return the part before the CatnatLinear that the network ends in, and that layer; else the network and None."""
     if isinstance(network, ct.CatnatLinear):
         return nn.Identity(), network
     if isinstance(network, nn.Sequential) and len(network):
@@ -151,8 +151,8 @@ def _parts(network: nn.Module) -> tuple[nn.Module, ct.CatnatLinear | None]:
     if any(isinstance(module, ct.CatnatLinear) for module in network.modules()):
         raise ValueError(
             f"`network` is a {type(network).__name__} with a CatnatLinear inside, whose output is logits, but scores "
-            "are needed: put that layer last, nn.Sequential(body, CatnatLinear(...)), and compile the body alone. "
-            "Logits go to TorchRL's own ProbabilisticActor, with torch.distributions.Categorical."
+            "are needed: put that layer last, nn.Sequential(body, CatnatLinear(...)), and compile only the body. "
+            "For logits use TorchRL's own ProbabilisticActor, with torch.distributions.Categorical."
         )
     return network, None
 
@@ -167,18 +167,18 @@ def _check_same(layer: ct.CatnatLinear, tree: Tree | int | None, activation: ct.
         if given is not None and given != own:
             raise ValueError(
                 f"`{name}` is {given!r}, but the network's CatnatLinear was made for {own!r}: its scores would mean "
-                f"something else. Leave `{name}` out, or give the layer the same."
+                f"another distribution. Leave `{name}` out, or build the layer with the same."
             )
 
 
 def _distribution(action_spec: TensorSpec, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The class for such actions, and its arguments with the trees."""
+    """Return the distribution class for the actions, and its arguments with the trees."""
     if isinstance(action_spec, MultiCategorical):
         return ct.MultiCatnat, _with_trees(action_spec, arguments)
     if not isinstance(action_spec, (Categorical, OneHot)) or isinstance(action_spec, (MultiOneHot, Binary)):
         raise TypeError(
             f"`action_spec` is a {type(action_spec).__name__}, but Categorical, OneHot or MultiCategorical is needed: "
-            "pass the `action_spec` of a TorchRL environment with discrete actions. For several of them build it with "
+            "pass the `action_spec` of a TorchRL environment with discrete actions. For several, build it with "
             "categorical_action_encoding=True."
         )
     classes = action_spec.space.n
@@ -201,8 +201,8 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
     rows = action_spec.nvec.reshape(-1, action_spec.nvec.shape[-1])
     if (rows != rows[0]).any():
         raise ValueError(
-            f"`action_spec` has rows with different numbers of actions, {rows.tolist()}, but one network makes the "
-            "scores of all rows: make an actor for each."
+            f"`action_spec` has rows with different numbers of actions, {rows.tolist()}, but one network computes "
+            "the scores of all rows: make an actor for each."
         )
     sizes = tuple(rows[0].tolist())
     trees = as_forest(arguments.get("trees", sizes))
@@ -212,10 +212,10 @@ def _with_trees(action_spec: MultiCategorical, arguments: dict[str, Any]) -> dic
 
 
 def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any) -> torch.distributions.Distribution:
-    """The distribution, with its mask if there is a key for it.
+    """Return the distribution, with its mask if there is a key for it.
 
-    It validates, because to import TorchRL turns that off for the whole process. Torch's own distribution notices NaN
-    when it draws.
+    It validates, because importing ``torchrl.modules`` turns validation off for the whole process. Torch's own
+    distribution raises for NaN when it draws.
     """
     arguments.setdefault("validate_args", True)
     if mask_key is not None:
@@ -224,7 +224,7 @@ def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any)
 
 
 def _found_mask(mask_key: Any, mask: Tensor | None, scores: Tensor) -> Tensor:
-    """The mask under the key: an error where TorchRL finds none and would go on without."""
+    """Return the mask under the key; raise if there is none, where TorchRL would continue without."""
     if mask is None:
         raise KeyError(
             f"There is no mask under the key {mask_key!r}: correct `mask_key`, or let the environment write it at "
