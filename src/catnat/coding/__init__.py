@@ -1,7 +1,7 @@
-"""Lossless compression: classes as the decisions on their paths, which an arithmetic coder codes one by one.
+"""Lossless compression of classes: an arithmetic coder encodes the branches on the path of each.
 
-A class among K costs as many decisions as its path is long, and their probabilities, rounded to 16 bits, are all that
-encoder and decoder must agree on. Scores may come from NumPy, PyTorch or JAX; no framework is imported here.
+The number of coding steps for a class is the length of its path. Encoder and decoder need the same branch
+probabilities, rounded to 16 bits. Scores may come from NumPy, PyTorch or JAX; no framework is imported here.
 """
 
 try:

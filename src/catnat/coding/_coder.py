@@ -1,4 +1,4 @@
-"""Encoder and decoder: one walk down the tree for both, a level of a whole block at a time."""
+"""Encoder and decoder, which walk down the tree level by level with a block of classes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from catnat.coding._model import Head, Model, Probabilities
 from catnat.trees.arrays import as_array
 from catnat.trees.tree import Ints, Tree
 
-# A part of the format: within a block, the decisions of one level stand together.
+# The number of classes in a block; a part of the format, because a block is encoded level by level.
 _BLOCK = 1 << 13
 
-# The bits that a branch of a probability, in units of 2^-16, takes.
+# The bits that a branch costs, by its probability in units of 2^-16.
 _COSTS = 16 - np.log2(np.maximum(np.arange(65537), 0.5))
-# What a coder may hold besides its words.
+# The bits that a coder may hold besides its words.
 _STATE_BITS = 128
-# With one class nothing bounds how many there are.
+# The largest count with a single class, which needs no words.
 _MOST_WITHOUT_WORDS = 1 << 20
 
 _BERNOULLI = constriction.stream.model.Bernoulli(perfect=False)
@@ -33,7 +33,7 @@ Bits = NDArray[np.int32]
 
 
 class _Coder:
-    """What both directions share: the model, the walk, and the checksum of the classes."""
+    """Base class of both directions: the model, the walk, and the checksum of the classes."""
 
     def __init__(self, source: Tree | Head, activation: Activation | str) -> None:
         self.model = Model(source, activation)
@@ -41,17 +41,17 @@ class _Coder:
         self.count = self.checksum = 0
 
     def _blocks(self, values: Any, count: int) -> list[tuple[NDArray[Any], slice]]:
-        """The rows of every block, and which classes it holds."""
+        """Return the rows of every block, and the slice of its classes."""
         rows = self.model.rows(values)
         if rows.ndim > 1:
             rows = rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1])
             if len(rows) != count:
-                raise ValueError(f"`values` has {len(rows)} rows for {count} classes: one each is needed, or one row.")
+                raise ValueError(f"`values` has {len(rows)} rows for {count} classes: one row each or one is needed.")
         parts = [slice(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
         return [(rows if rows.ndim == 1 else rows[part], part) for part in parts]
 
     def _walk(self, rows: NDArray[Any], count: int, decide: Callable[[Ints, Ints, Probabilities], Bits]) -> Ints:
-        """Go down from the root with ``count`` classes, whose branches ``decide`` knows; the classes."""
+        """Walk from the root along the branches that ``decide`` returns; return the ``count`` classes."""
         at, children, nodes = np.zeros(count, np.int64), self.tree.child_ids, self.tree.num_nodes
         active = np.arange(count if nodes else 0)
         while active.size:
@@ -66,12 +66,12 @@ class _Coder:
 
 
 class Encoder(_Coder):
-    """Encodes classes piece by piece; the decoder must read the same pieces, in the same sizes.
+    """An encoder of classes, piece by piece; the decoder must read pieces of the same sizes.
 
     Args:
-        source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`, whose scores are made
-            where they are read.
-        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
+        source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`, whose scores are
+            computed only on the paths.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; a head has its own.
 
     Example:
         >>> import numpy as np
@@ -92,15 +92,15 @@ class Encoder(_Coder):
     def __init__(self, source: Tree | Head, activation: Activation | str = "sigmoid") -> None:
         super().__init__(source, activation)
         self._stream = constriction.stream.queue.RangeEncoder()
-        self._whole = True  # not after a piece of which only a part was written
+        self._whole = True  # False after an error in the middle of a piece
 
     def write(self, values: Any, classes: Any) -> None:
         """Encode one piece.
 
         Args:
-            values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. A row for
-                every class, or one row for all.
-            classes: Integers, in any shape.
+            values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. One row per
+                class, or one row for all.
+            classes: Class indices, in any shape.
         """
         self._check_whole()
         targets = _checked_classes(classes, self.tree.num_classes)
@@ -120,7 +120,7 @@ class Encoder(_Coder):
         return bits
 
     def finish(self) -> bytes:
-        """All that was written, with header and checksum."""
+        """Return the data of all pieces, with header and checksum."""
         self._check_whole()
         words = self._stream.get_compressed()
         fingerprint = self.model.fingerprint()
@@ -128,19 +128,19 @@ class Encoder(_Coder):
 
     def _check_whole(self) -> None:
         if not self._whole:
-            raise CodingError("An error has cut a piece off in its middle, so nobody can read on: take a new Encoder.")
+            raise CodingError("An error interrupted a piece, so the data cannot be decoded: take a new Encoder.")
 
 
 class Decoder(_Coder):
-    """Decodes what an :class:`Encoder` has written, piece by piece.
+    """A decoder of the data of an :class:`Encoder`, piece by piece.
 
-    Damaged data, and another tree, activation or weights, raise at once. Where scores or features are not those of the
-    encoder, classes come out wrong, and :meth:`finish` raises.
+    Damaged data, and another tree, activation or weights, raise an error at once. If other scores or features give
+    wrong classes, :meth:`read` or :meth:`finish` raises an error.
 
     Args:
         source: The tree or the head.
-        data: What the encoder has made.
-        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
+        data: The data of the encoder.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; a head has its own.
 
     Example:
         >>> import numpy as np
@@ -159,16 +159,16 @@ class Decoder(_Coder):
         most = self._bits_left / _COSTS[65535] if self.tree.num_nodes else _MOST_WITHOUT_WORDS
         if self.contents.size > most:
             raise CodingError(
-                f"The data claim to hold {self.contents.size} classes, but their {len(self.contents.words)} words hold "
-                f"{most:.3g} at most: they are damaged, or made to mislead."
+                f"The header of the data gives {self.contents.size} classes, but {len(self.contents.words)} words hold "
+                f"{most:.3g} at most: the data are damaged or forged."
             )
 
     def read(self, values: Any, count: int) -> Ints:
-        """Decode the next ``count`` classes, (count,).
+        """Return the next ``count`` classes, (count,).
 
         Args:
-            values: Scores, integers or features, as they were written: a row for every class, or one row for all.
-            count: How many classes this piece has.
+            values: The scores, integers or features that were written: one row per class, or one row for all.
+            count: The number of classes in this piece.
         """
         if count > self.contents.size - self.count:
             left = self.contents.size - self.count
@@ -182,32 +182,32 @@ class Decoder(_Coder):
     def _branch(self, active: Ints, node: Ints, yes: Probabilities) -> Bits:
         try:
             bits: Bits = self._stream.decode(_BERNOULLI, yes / 65536.0)
-        except AssertionError as error:  # what constriction says of words that no encoder has made
+        except AssertionError as error:  # raised by constriction for words that no encoder returns
             raise CodingError("The data cannot have been encoded with these scores or features.") from error
         self._bits_left -= float(_COSTS[np.where(bits == 1, yes, 65536 - yes.astype(np.int64))].sum())
         if self._bits_left < 0:
-            raise CodingError("The data end before all the classes that they claim to hold: they are damaged.")
+            raise CodingError("The data end before all the classes: they are damaged, or scores or features differ.")
         return bits
 
     def finish(self) -> None:
-        """Raise unless all classes have been read, and are those that were written."""
+        """Raise an error unless all classes have been read and their checksum is right."""
         if (self.count, self.checksum) != (self.contents.size, self.contents.checksum):
             raise CodingError(
                 f"{self.count} of {self.contents.size} classes were decoded, and their checksum is not that of the "
-                "classes that were encoded: some were not read, or scores or features differ from the encoder's. Where "
-                "two machines compute them, ship the integers of `quantized_branches`, or make them on one machine."
+                "encoded classes: some were not read, or scores or features differ from the encoder's. If two machines "
+                "compute them, send the integers of `quantized_branches`, or compute them on one machine."
             )
 
 
 def encode(source: Tree | Head, values: Any, classes: Any, activation: Activation | str = "sigmoid") -> bytes:
-    """Compress classes: about as many bytes as an eighth of their negative log-likelihood in bits, plus 48.
+    """Compress classes to about their negative log-likelihood in bytes, plus 48 bytes.
 
     Args:
         source: The tree, or a :class:`catnat.torch.CatnatHead` or :class:`catnat.jax.CatnatHead`.
-        values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. A row for every
+        values: Scores, or the integers of :func:`quantized_branches`, for a tree; features for a head. One row per
             class, or one row for all.
-        classes: Integers, in any shape.
-        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
+        classes: Class indices, in any shape.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; a head has its own.
 
     Example:
         >>> import numpy as np
@@ -226,13 +226,13 @@ def encode(source: Tree | Head, values: Any, classes: Any, activation: Activatio
 
 
 def decode(source: Tree | Head, values: Any, data: bytes, activation: Activation | str = "sigmoid") -> Ints:
-    """The classes that :func:`encode` has compressed, (N,), with the same values; an error rather than wrong ones.
+    """Return the classes that :func:`encode` has compressed, (N,); wrong classes raise an error.
 
     Args:
         source: The tree or the head.
-        values: Scores, integers or features, as they were encoded.
-        data: What the encoder has made.
-        activation: "sigmoid", "natural" (the paper's), or an activation object; of a head, its own is taken.
+        values: The scores, integers or features that were encoded.
+        data: The data of :func:`encode`.
+        activation: "sigmoid", "natural" (the paper's), or an activation object; a head has its own.
 
     Example:
         >>> import numpy as np
@@ -260,7 +260,7 @@ def _checked_classes(classes: Any, num_classes: int) -> Ints:
 
 @functools.lru_cache(maxsize=8)
 def _leaf_order(tree: Tree) -> tuple[Ints, Ints]:
-    """Where the leaves below every id start, from left to right, and the place of every class."""
+    """Return the first leaf position below every id, from left to right, and the position of every class."""
     counts = np.concatenate([np.zeros(tree.num_nodes, np.int64), np.ones(tree.num_classes, np.int64)])
     for level in reversed(tree.levels):
         counts[level] = counts[tree.child_ids[level]].sum(axis=1)

@@ -1,4 +1,4 @@
-"""The format: a header, what the coder has made, and a checksum of both."""
+"""The format: a header, the words of the coder, and a checksum of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Words = NDArray[np.uint32]
 
 
 class CodingError(ValueError):
-    """What was given cannot be decoded: it is damaged, cut off, or was made with another tree, activation or head.
+    """The data cannot be decoded: they are damaged, cut off, or from another tree, activation or head.
 
     Example:
         >>> import numpy as np
@@ -31,39 +31,39 @@ class CodingError(ValueError):
 
 
 class Contents(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     num_classes: int
-    size: int  # how many classes
+    size: int  # the number of encoded classes
     fingerprint: bytes
     checksum: int  # of the classes
     words: Words
 
 
 def pack(contents: Contents) -> bytes:
-    """The contents as bytes."""
+    """Return the contents as bytes."""
     header = _HEADER.pack(_MAGIC, _VERSION, *contents[:4])
     body = header + contents.words.astype("<u4").tobytes()
     return body + _CHECKSUM.pack(zlib.crc32(body))
 
 
 def unpack(data: bytes, num_classes: int, fingerprint: bytes) -> Contents:
-    """The contents of checked bytes that were made with this tree and head; otherwise an error."""
+    """Return the contents of bytes, or raise an error if they are damaged or from another tree or head."""
     end = len(data) - _CHECKSUM.size
     if end < _HEADER.size or not data.startswith(_MAGIC):
-        raise CodingError(f"The data are {len(data)} bytes that do not begin as those of catnat.coding do, or too few.")
+        raise CodingError(f"The data are {len(data)} bytes, too few or without the first bytes of catnat.coding.")
     body, (checksum,) = data[:end], _CHECKSUM.unpack(data[end:])
     if zlib.crc32(body) != checksum:
-        raise CodingError("The data are damaged or cut off: their checksum is another one.")
+        raise CodingError("The data are damaged or cut off: their checksum differs.")
     _, version, classes, size, made_with, checksum = _HEADER.unpack_from(body)
     if version != _VERSION:
         raise CodingError(f"The data have version {version} of the format, but this release reads version {_VERSION}.")
     if (len(body) - _HEADER.size) % 4:
-        raise CodingError("The data are damaged: what the coder made is no whole number of words.")
+        raise CodingError("The data are damaged: the size of the words is not a multiple of 4 bytes.")
     found = Contents(classes, size, made_with, checksum, np.frombuffer(body[_HEADER.size :], "<u4").astype(np.uint32))
     if (found.num_classes, found.fingerprint) != (num_classes, fingerprint):
         raise CodingError(
-            f"The data were encoded with another tree, activation or head than given: over {found.num_classes} "
-            f"classes, where this one has {num_classes}."
+            f"The data were encoded with another tree, activation or head than given: theirs has {found.num_classes} "
+            f"classes, this one {num_classes}."
         )
     return found

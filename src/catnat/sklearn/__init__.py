@@ -1,4 +1,4 @@
-"""A classifier for scikit-learn whose probabilities come from a tree of decisions, such as a taxonomy.
+"""A classifier for scikit-learn on a tree over the classes, such as a taxonomy.
 
 :class:`TreeClassifier` fits a copy of any classifier at every node. For the probabilities of other models see
 :mod:`catnat.taxonomy`.

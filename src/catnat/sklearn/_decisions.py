@@ -1,4 +1,4 @@
-"""The decisions of a tree: which rows take part in each, and what a classifier fitted on them says."""
+"""The nodes of a tree: the training rows of each, and the classifier fitted on them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sklearn.utils import _safe_indexing
 
 from catnat.taxonomy.lineage import Floats, Ints, Lineage
 
-_LEAST = np.finfo(np.float64).eps  # no branch is less probable: a node that is certain may still be wrong
+_LEAST = np.finfo(np.float64).eps  # the floor of branch probabilities, because a certain classifier can be wrong
 
 
 class Decisions:
-    """What every node decides between, and the rows of each.
+    """The members of every node, and the rows of each member.
 
-    Labels are numbered in pre-order, where everything below a node follows it without a gap. So rows sorted by the
-    number of their label are a slice for every member of every node.
+    Labels are numbered in pre-order, so the labels below a node are consecutive. If rows are sorted by these numbers,
+    the rows of a member are a slice.
     """
 
     def __init__(self, lineage: Lineage, members: list[Ints]) -> None:
@@ -32,9 +32,9 @@ class Decisions:
         self._end = self._number + below
 
     def rows(self, labels: Ints) -> list[tuple[Ints, Ints]]:
-        """Of every node: the rows that take part, in the order of the data, and the member that each goes to.
+        """Return for every node its rows, in the order of the data, and the member of each row.
 
-        A row whose label is the node itself takes no part.
+        A row labelled with the node itself is left out.
         """
         order = np.argsort(self._number[labels], kind="stable")
         numbers = self._number[labels][order]
@@ -48,7 +48,7 @@ class Decisions:
         return found
 
     def log_reach(self, log_probs: list[Floats], rows: int) -> Floats:
-        """The log-probability of every label, (labels, rows), from those of the members of every node."""
+        """Return the log-probability of every label, (labels, rows), from those of every node's members."""
         reached = np.zeros((self._labels, rows))
         for node, members, local in zip(self._nodes, self.members, log_probs, strict=True):
             reached[members] = reached[node] + local
@@ -59,18 +59,18 @@ class Decisions:
 class LocalModel:
     """The probabilities of a node's members.
 
-    Members without rows get their share of one more row, which is divided as the prior says.
+    Members without rows get their part of one additional row, divided in proportion to the prior.
     """
 
     estimator: Any
-    """Fitted on members with rows; None if there are not two of them."""
+    """The classifier fitted on the members with rows; None if fewer than two have rows."""
     seen: Ints
     unseen: Floats
-    """The probability of every member without rows; 0 for one with rows."""
+    """The probability of every member without rows; 0 for members with rows."""
 
     @classmethod
     def fit(cls, estimator: Any, X: Any, rows: Ints, branch: Ints, prior: Floats, weights: Floats | None) -> LocalModel:
-        """Fit a classifier if there is something to tell apart."""
+        """Fit a classifier if at least two members have rows."""
         seen, target = np.unique(branch, return_inverse=True)
         total = len(rows) if weights is None else weights[rows].sum()
         unseen = prior / prior.sum() / (total + 1)
@@ -81,7 +81,7 @@ class LocalModel:
         return cls(estimator.fit(_safe_indexing(X, rows), target, **options), seen, unseen)
 
     def log_probs(self, X: Any) -> Floats:
-        """Of all members, (members, rows), or (members, 1) if features do not matter."""
+        """Return the log-probability of every member, (members, rows), or (members, 1) without a classifier."""
         probs = np.ones((1, 1))
         if self.estimator is not None:
             probs = np.maximum(np.asarray(self.estimator.predict_proba(X), dtype=np.float64).T, _LEAST)

@@ -1,4 +1,4 @@
-"""What a classifier on a tree decides between: classes, the nodes above them, and the tree made from data."""
+"""The labels of a classifier on a tree: classes, the nodes above them, and the tree built from data."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from catnat.taxonomy.lineage import Floats, Ints, Lineage
 
 KINDS = ("centroids", "huffman", "balanced")
 MEMBERS = ("centroids", "given", "multiclass")
-# Wider features are projected at random to this many numbers, which keeps their distances.
+# The size to which a random projection reduces wider features; it nearly preserves their distances.
 _WIDTH = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """The classes, sorted, and the nodes at which a classifier decides between members."""
+    """The sorted classes, and the nodes with their members."""
 
     classes: NDArray[Any]
     lineage: Lineage
     members: list[Ints]
-    """What each node decides between: first the top, then the groups of the lineage."""
+    """The members of each node: first of the top, then of the groups of the lineage."""
     prior: Floats
-    """The probabilities of the classes without data."""
+    """The prior probabilities of the classes."""
     tree: Tree | None
-    """The tree whose nodes these are, if decisions are binary."""
+    """The tree of these nodes, if they are binary."""
     taxonomy: Taxonomy | None
 
     @classmethod
     def of_tree(cls, classes: NDArray[Any], tree: Tree, taxonomy: Taxonomy | None = None) -> Labels:
-        """The nodes of a tree of binary decisions."""
+        """Return the nodes of a binary tree."""
         size, nodes = tree.num_classes, tree.num_nodes
         if size == 1:
             return cls(classes, Lineage([1, 1], 1), [np.zeros(1, dtype=np.int64)], tree.prior, tree, taxonomy)
@@ -48,12 +48,12 @@ class Labels:
 
     @classmethod
     def of_taxonomy(cls, taxonomy: Taxonomy, members: str, X: Any, y: NDArray[Any], weights: Floats | None) -> Labels:
-        """The groups of a taxonomy, or binary decisions between their members."""
+        """Return the groups of a taxonomy, or the nodes of its binary tree."""
         names = np.array(taxonomy.classes)
         if names.ndim != 1 or names.tolist() != list(taxonomy.classes):
             raise ValueError(
-                "The classes of the taxonomy are no labels for scikit-learn, which are strings or integers: the first "
-                f"are {taxonomy.classes[:3]}. Give them names of one of these types."
+                "The classes of the taxonomy are no labels for scikit-learn, which takes strings or integers: the "
+                f"first are {taxonomy.classes[:3]}. Use names of one of these types."
             )
         if members == "multiclass":
             lineage = taxonomy.lineage
@@ -71,7 +71,7 @@ class Labels:
         return cls.of_tree(names, taxonomy.tree, taxonomy)
 
     def index(self, y: NDArray[Any]) -> Ints:
-        """The number in the lineage of every label: a class, or the node of a group."""
+        """Return the number in the lineage of every label, a class or a group."""
         if self.taxonomy is None:
             return np.searchsorted(self.classes, y)
         numbers = self.taxonomy.index(y)
@@ -83,7 +83,7 @@ class Labels:
 
 
 def labels_for(tree: Any, members: str, X: Any, y: NDArray[Any], weights: Floats | None) -> Labels:
-    """The labels and their tree, from what the user calls ``tree``."""
+    """Return the labels and their tree for the classifier's argument ``tree``."""
     if members not in MEMBERS:
         raise ValueError(f"`members` is {members!r}, but must be one of {', '.join(map(repr, MEMBERS))}.")
     if isinstance(tree, Taxonomy):
@@ -96,7 +96,7 @@ def labels_for(tree: Any, members: str, X: Any, y: NDArray[Any], weights: Floats
     if built.num_classes != len(classes):
         raise ValueError(
             f"`tree` has {built.num_classes} classes, but `y` has {len(classes)}. A tree needs a leaf for every "
-            "class of the data, in sorted order; a catnat.Taxonomy may have classes that the data lack."
+            "class of the data, in sorted order; a catnat.Taxonomy may have classes without data."
         )
     return Labels.of_tree(classes, built)
 
@@ -118,7 +118,7 @@ def _memberships(index: Ints, masses: Floats, size: int) -> Any:
 
 
 def _numbers(X: Any) -> Any:
-    """The numeric columns, or None if there are none."""
+    """Return the numeric columns of a frame, or None if it has none; other data unchanged."""
     if not hasattr(X, "iloc"):
         return X
     columns = X.select_dtypes("number")
@@ -126,15 +126,15 @@ def _numbers(X: Any) -> Any:
 
 
 def _class_vectors(members: Any, X: Any, weights: Floats) -> NDArray[Any]:
-    """What the rows of a class are like.
+    """Return a vector of features for every class.
 
-    Of dense rows the mean of their standardized features, where a missing value counts as the mean of its column. Of
-    sparse rows the direction of their sum: scaled, the features that are hardly ever there would count most.
+    For dense rows it is the mean of standardized features, where missing values are replaced by the column's mean. For
+    sparse rows it is their normalized sum, because scaling would give rare features the largest weight.
     """
     if sparse.issparse(X):
         vectors = normalize(members @ X)
     else:
-        with np.errstate(all="ignore"):  # of huge features, which are clipped
+        with np.errstate(all="ignore"):  # overflow of huge features, which are clipped
             scaled = StandardScaler().fit_transform(X, sample_weight=weights)
         vectors = normalize(members, norm="l1") @ np.clip(np.nan_to_num(scaled), -1e6, 1e6)
     if vectors.shape[1] > _WIDTH:

@@ -1,4 +1,4 @@
-"""A scorer for ``cross_val_score`` and searches, where labels may be groups or classes that a fold lacks."""
+"""A scorer for ``cross_val_score`` and searches; labels may be groups, or classes that are not in a fold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from catnat.taxonomy import log_loss
 
 
 def log_loss_scorer(taxonomy: Taxonomy) -> Any:
-    """The negative log loss of labels in a taxonomy, for the argument ``scoring`` of scikit-learn.
+    """Return a scorer of the negative log loss in a taxonomy, for the argument ``scoring`` of scikit-learn.
 
-    scikit-learn's own ``"neg_log_loss"`` is NaN where a fold lacks classes or a label is a group. Here a group counts
-    with its probability, and any classifier will do.
+    scikit-learn's ``"neg_log_loss"`` is NaN if a fold lacks classes or a label is a group. This scorer takes the
+    probability of the group, and works with any classifier that has ``predict_proba``.
 
     Args:
         taxonomy: The taxonomy of the labels.
@@ -35,7 +35,7 @@ def log_loss_scorer(taxonomy: Taxonomy) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _LogLossScorer:  # a class, so that it can be sent to other processes
+class _LogLossScorer:  # a class, because other processes cannot receive a closure
     taxonomy: Taxonomy
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:

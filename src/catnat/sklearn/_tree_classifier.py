@@ -29,30 +29,29 @@ from catnat.taxonomy.lineage import Floats
 class TreeClassifier(ClassifierMixin, BaseEstimator):
     r"""One classifier per node of a tree over the classes.
 
-    A class's probability is the product of the branch probabilities on its path, so the log-likelihood is a sum over
-    nodes. Every node is fitted alone: a clone of ``estimator``, on the rows whose class lies below. A row takes part in
-    about :math:`\log_2 K` fits, where multiclass boosting grows K trees for all rows in every round.
+    The probability of a class is the product of the branch probabilities on its path, so the log-likelihood is a sum
+    over nodes. For every node a clone of ``estimator`` is fitted on the rows whose class is below it. Each row is used
+    in about :math:`\log_2 K` fits, whereas multiclass boosting grows K trees on all rows in every round.
 
     Args:
-        estimator: A classifier with ``predict_proba``; ``HistGradientBoostingClassifier()`` if not given. Those of
-            LightGBM and XGBoost will do.
-        tree: ``"centroids"``: classes with similar means of the standardized features are told apart late
-            (:func:`catnat.from_embeddings`, with counts); sparse features are not standardized. ``"huffman"``: by
-            counts alone. ``"balanced"``: sorted classes, for an order that means something. Or a :class:`catnat.Tree`
-            over the sorted classes. Or a :class:`catnat.Taxonomy`, whose classes are then those of the classifier, and
-            whose groups may be labels.
-        members: How a taxonomy's group is divided among its members. ``"centroids"``: by binary decisions that tell
-            members with similar means apart late. ``"given"``: by those of ``taxonomy.tree``. ``"multiclass"``: by one
-            multiclass ``estimator`` for each group, which is best for linear models.
-        n_jobs: How many nodes are fitted at once, as in scikit-learn.
+        estimator: A classifier with ``predict_proba``, also of LightGBM or XGBoost;
+            ``HistGradientBoostingClassifier()`` if not given.
+        tree: The tree, or how to build it. ``"centroids"``: classes with similar means of the standardized features are
+            separated last (:func:`catnat.from_embeddings`, with counts); sparse features are not standardized.
+            ``"huffman"``: from counts alone. ``"balanced"``: in the order of the sorted classes, if it is meaningful. A
+            :class:`catnat.Tree` is over the sorted classes. A :class:`catnat.Taxonomy` also gives the classes, and its
+            groups may be labels.
+        members: The method that divides a taxonomy's group. ``"centroids"``: binary nodes that separate members with
+            similar means last. ``"given"``: the nodes of ``taxonomy.tree``. ``"multiclass"``: one multiclass
+            ``estimator`` per group, which is best for linear models.
+        n_jobs: The number of nodes fitted at once, as in scikit-learn.
 
-    A row labelled with a group of the taxonomy counts as the probability of that group: it takes part in the nodes
-    above it. Members of a node without any rows get probabilities by counting, with one more row, which is divided as
-    the tree's prior says.
+    For a row labelled with a group of the taxonomy, the probability of the group is fitted, at the nodes above it.
+    Members without rows get their part of one additional row, divided in proportion to the tree's prior.
 
     Attributes:
-        estimators_: The classifier of every node, None where there is none. Nodes are those of ``tree_``; of
-            ``members="multiclass"`` the top and then ``taxonomy_.groups``.
+        estimators_: The classifier of every node, or None, in the order of ``tree_``. With ``members="multiclass"`` the
+            nodes are the top and then ``taxonomy_.groups``.
         n_features_in_: The number of features.
 
     Example:
@@ -82,9 +81,9 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         """Fit a classifier at every node.
 
         Args:
-            X: Rows of features: an array, a sparse matrix or a DataFrame, as the estimator takes them.
-            y: Their labels: classes, or groups of the taxonomy.
-            sample_weight: Their weights. A row of weight 0 is left out.
+            X: The features: an array, a sparse matrix or a DataFrame, if the estimator accepts it.
+            y: The labels of the rows: classes, or groups of the taxonomy.
+            sample_weight: The weights of the rows. Rows of weight 0 are left out.
         """
         X, y = validate_data(self, X, y, **self._checks(X))
         y = column_or_1d(y, warn=True)
@@ -113,7 +112,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         if not hasattr(estimator, "predict_proba"):
             raise TypeError(
                 f"`estimator` is {estimator!r}, which has no predict_proba, but a tree multiplies probabilities: wrap "
-                "it in sklearn.calibration.CalibratedClassifierCV, or take another."
+                "it in sklearn.calibration.CalibratedClassifierCV, or use another estimator."
             )
         if weights is not None and not has_fit_parameter(estimator, "sample_weight"):
             raise ValueError(f"`sample_weight` is given, but {type(estimator).__name__}.fit does not take it.")
@@ -122,12 +121,12 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The classes, sorted: the columns of ``predict_proba``."""
+        """The sorted classes, in the order of the columns of ``predict_proba``."""
         return self._labels.classes
 
     @property
     def tree_(self) -> Tree:
-        """The tree of binary decisions."""
+        """The binary tree."""
         check_is_fitted(self)
         if self._labels.tree is None:
             raise AttributeError('With members="multiclass" there is no binary tree: see taxonomy_.groups.')
@@ -135,7 +134,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def taxonomy_(self) -> Taxonomy:
-        """The taxonomy, whose tree is ``tree_``."""
+        """The taxonomy; ``tree_`` is its tree, except with ``members="multiclass"``."""
         check_is_fitted(self)
         if self._labels.taxonomy is None:
             raise AttributeError("Only a taxonomy has groups: fit with tree=catnat.Taxonomy(...).")
@@ -144,20 +143,20 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
     # ---- classes ----
 
     def predict_log_proba(self, X: Any) -> Floats:
-        """The log-probability of every class, shape (n_samples, n_classes); always finite."""
+        """Return the log-probability of every class, shape (n_samples, n_classes); always finite."""
         return np.ascontiguousarray(self._log_leaves(self._checked(X)).T)
 
     def predict_proba(self, X: Any) -> Floats:
-        """The probability of every class, shape (n_samples, n_classes)."""
+        """Return the probability of every class, shape (n_samples, n_classes)."""
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of every row."""
+        """Return the most probable class of every row."""
         best = self._log_leaves(self._checked(X)).argmax(0)
         return self.classes_[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The accuracy of :meth:`predict`, where a row labelled with a group is right if the class is in that group."""
+        """Return the accuracy of :meth:`predict`; for a row labelled with a group, every class in it is right."""
         check_is_fitted(self)
         y = column_or_1d(y)
         if self._labels.taxonomy is None:
@@ -169,13 +168,14 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
     # ---- groups ----
 
     def predict_group(self, X: Any, confidence: float = 0.9, *, least_level: int = 0) -> NDArray[Any]:
-        """The most specific class or group of every row that is at least this probable.
+        """Return for every row the most specific class or group with a probability of at least ``confidence``.
 
         Args:
-            X: The rows.
-            confidence: The least probability.
-            least_level: Where nothing is that probable, the answer is the most probable label of this level. With 0 it
-                is None. See :class:`catnat.taxonomy.BackOff` for a confidence that gives a wanted accuracy.
+            X: The features.
+            confidence: The smallest probability of an answer. :class:`catnat.taxonomy.BackOff` finds it for a wanted
+                accuracy.
+            least_level: If no label is that probable, the answer is the most probable label of this level, or None for
+                level 0.
         """
         taxonomy = self.taxonomy_
         return back_off(taxonomy, self.predict_proba(X), confidence, least_level=least_level)
@@ -183,7 +183,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
     # ---- rows ----
 
     def _log_leaves(self, X: Any) -> Floats:
-        """The log-probability of every class, (K, rows), of checked rows."""
+        """Return the log-probability of every class, (K, rows), for checked rows."""
         found = Parallel(n_jobs=self.n_jobs, require="sharedmem")(delayed(model.log_probs)(X) for model in self._models)
         return self._decisions.log_reach(found, X.shape[0])[: len(self.classes_)]
 
@@ -192,7 +192,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):
         return validate_data(self, X, reset=False, **self._checks(X))
 
     def _checks(self, X: Any) -> dict[str, Any]:
-        """How to check rows: a DataFrame is left to the estimators, so that its columns keep names and types."""
+        """Return options of ``validate_data``; a DataFrame is not converted, so its columns keep names and types."""
         tags = self.__sklearn_tags__().input_tags
         finite: Any = "allow-nan" if tags.allow_nan else True
         return {

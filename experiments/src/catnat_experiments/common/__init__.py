@@ -1,1 +1,1 @@
-"""What several experiments share: parameterizations, data, how a rate is selected."""
+"""Shared parts of experiments: parameterizations, data, selection of learning rates."""

@@ -1,4 +1,4 @@
-"""Many methods with the same search: each has two dials from 0 to 1, turned by Optuna, and then final seeds."""
+"""The same search for many methods: two dials from 0 to 1 for each, set by Optuna, and then final seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPACE = {"first": FloatDistribution(0.0, 1.0), "second": FloatDistribution(0.0,
 
 
 def dial(value: float, low: float, high: float) -> float:
-    """From 0 .. 1 to a range, on a logarithmic scale.
+    """Map a value from 0 to 1 to a range, on a logarithmic scale.
 
     >>> dial(0.5, 0.01, 1.0)
     0.1
@@ -27,12 +27,12 @@ def dial(value: float, low: float, high: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much to compute.
+    """The amount of computation.
 
     Attributes:
-        methods: By data set.
-        trials: Of the search of every method.
-        seeds: Final runs of every method.
+        methods: The methods of each data set.
+        trials: The number of trials for every method.
+        seeds: The number of final runs of every method.
     """
 
     methods: Mapping[str, tuple[str, ...]]
@@ -41,7 +41,7 @@ class Preset:
 
 
 def search_and_final(experiment: str, plan: Preset, metric: str, about: str) -> list[Stage | Search]:
-    """Search every method on every data set for the lowest value of a metric; repeat its best trial with seeds."""
+    """Return stages that search every method on every data set for the lowest metric, and repeat its best trial."""
     bases: list[Config] = [
         {"experiment": experiment, "data": data, "parameterization": method, "seed": SEARCH_SEED}
         for data, names in plan.methods.items()
@@ -59,7 +59,7 @@ def search_and_final(experiment: str, plan: Preset, metric: str, about: str) -> 
     )
 
     def final(records: pd.DataFrame) -> list[Config]:
-        """Seed after seed, so that what is finished when the work is cut off compares all methods."""
+        """Return runs seed by seed, so that finished runs compare all methods."""
         seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
         return [{**run, "seed": seed} for seed, run in itertools.product(seeds, top(records, search, 1))]
 

@@ -1,4 +1,4 @@
-"""What latent variables look like, whatever the model."""
+"""A metric of latent variables, for all models."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ALIVE = 0.1
 
 
 def classes_alive(mean_probs: Tensor) -> float:
-    """Classes of a variable that are used, the mean over variables, from the mean probabilities (variables, K)."""
+    """Return the number of classes alive, a mean over variables, from mean probabilities (variables, K)."""
     return float((mean_probs >= ALIVE / mean_probs.shape[-1]).double().sum(-1).mean())

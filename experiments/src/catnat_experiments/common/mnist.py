@@ -1,4 +1,4 @@
-"""MNIST from its original files: found in a folder or downloaded, checked by hash, kept as tensors.
+"""MNIST from its original files, found in a folder or downloaded, and checked by their hashes.
 
 The folder is ``$CATNAT_DATA/mnist`` if that variable is set. Otherwise the files are downloaded once, to the user's
 cache directory.
@@ -28,7 +28,7 @@ HASHES = {
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 PIXELS = 28 * 28
 TRAINING = 55_000
-"""Of the 60,000 images of the training file; the others are for validation."""
+"""The number of training images, of 60,000 in the file; the others are for validation."""
 _HEADER = 16
 
 Pixels = Literal["grey", "binary"]
@@ -44,13 +44,13 @@ class Images:
     largest: int
 
     def floats(self, images: Tensor) -> Tensor:
-        """Bytes as intensities from 0 to 1."""
+        """Return bytes as intensities from 0 to 1."""
         return images.float() if self.largest == 1 else images.float().div_(self.largest)
 
 
 @functools.cache
 def load(pixels: Pixels) -> Images:
-    """All images; "binary" means a threshold at half: 1 for a grey level of 128 or more."""
+    """Return all images; "binary" means 1 for a grey level of 128 or more."""
     if pixels not in ("grey", "binary"):
         raise ValueError(f'`pixels` is {pixels!r}, but MNIST comes as "grey" or "binary".')
     train, test = (_images(name) for name in HASHES)
@@ -61,11 +61,11 @@ def load(pixels: Pixels) -> Images:
 
 
 def _images(name: str) -> Tensor:
-    """The content of an idx file: a header that says how many images of which size, then one byte a pixel."""
+    """Return the images of an idx file: a header with their number and size, then one byte per pixel."""
     content = gzip.decompress(_checked(name))
     header = np.frombuffer(content[:_HEADER], ">i4")
     if header.tolist()[2:] != [28, 28]:
-        raise ValueError(f"{name} holds images of size {header.tolist()[2:]}, but MNIST's are 28 x 28.")
+        raise ValueError(f"{name} contains images of size {header.tolist()[2:]}, but MNIST's are 28 x 28.")
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=_HEADER).reshape(-1, PIXELS).copy())
 
 
@@ -86,21 +86,21 @@ def _path(name: str) -> Path:
     path = Path(folder) / "mnist" / name
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} is not there, but {FOLDER} says that the data sets are in {folder}. Put {', '.join(HASHES)} into "
+            f"{path} does not exist, but {FOLDER} is {folder}, the folder of data sets. Put {', '.join(HASHES)} into "
             f"{path.parent}, or unset {FOLDER} to download them."
         )
     return path
 
 
 def _downloaded(name: str) -> Path:
-    """To the cache directory, where it is found the next time."""
-    import pooch  # only who has no folder of data sets needs it
+    """Download a file to the cache directory, unless it is there."""
+    import pooch  # needed only without a folder of data sets
 
     try:
         found = pooch.retrieve(ADDRESS + name, HASHES[name], fname=name, path=pooch.os_cache("catnat-experiments"))
     except (OSError, ValueError) as error:  # no connection, or other bytes than expected
         raise ConnectionError(
             f"{name} could not be downloaded ({error}). Get it in another way, put it into a folder `mnist`, and set "
-            f"{FOLDER} to the folder above."
+            f"{FOLDER} to its parent folder."
         ) from error
     return Path(found)

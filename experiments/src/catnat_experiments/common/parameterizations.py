@@ -1,6 +1,6 @@
-"""Parameterizations by name: the maps from scores to class probabilities that all experiments compare.
+"""Parameterizations by name: the maps from scores to class probabilities that experiments compare.
 
-From the paper: softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Beyond it, as controls:
+The paper has softmax, sparsemax, and catnat with the sigmoid and with the natural activation. Two controls are added:
 softmax of K - 1 scores, with one logit fixed or with the tree's contrasts as coordinates.
 """
 
@@ -19,7 +19,7 @@ import catnat.torch as ct
 from catnat import Tree, balanced
 
 SMALLEST_SPARSE = 1e-20
-"""sparsemax has exact zeros: its logarithm is that of at least this."""
+"""The floor of probabilities in the logarithm of sparsemax, which has exact zeros."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,39 +27,39 @@ class Parameterization(abc.ABC):
     """A map from scores to the probabilities of K classes, both on the last axis.
 
     Attributes:
-        name: What configs and records call it.
+        name: The name in configs and records.
     """
 
     name: str
 
     @abc.abstractmethod
     def num_scores(self, num_classes: int) -> int:
-        """How many scores there are for K classes: K, or K - 1."""
+        """Return the number of scores for K classes: K, or K - 1."""
 
     @abc.abstractmethod
     def probs(self, scores: Tensor) -> Tensor:
-        """The probability of every class."""
+        """Return the probability of every class."""
 
     @abc.abstractmethod
     def log_probs(self, scores: Tensor) -> Tensor:
-        """The log-probability of every class, finite."""
+        """Return the log-probability of every class, finite."""
 
     @abc.abstractmethod
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """Scores whose :meth:`probs` are the given ones, for a start at a chosen point."""
+        """Return scores with given :meth:`probs`, for a start at a chosen point."""
 
     @abc.abstractmethod
     def saturated(self, scores: Tensor) -> Tensor:
-        """Which scores are saturated: their probability is exactly 0 or 1, and they get no gradient."""
+        """Return which scores are saturated: with a probability of exactly 0 or 1, and without gradient."""
 
 
 def impossible_fraction(probs: Tensor, classes: Tensor) -> float:
-    """The fraction of rows whose class has probability exactly 0: their true log loss is infinite, not the floor's."""
+    """Return the fraction of rows whose class has probability 0: their true log loss is infinite, not the floor's."""
     return float((probs.gather(-1, classes.unsqueeze(-1)) == 0).double().mean())
 
 
 def _saturated_scores(probs: Tensor) -> Tensor:
-    """Which of K scores are saturated: those of classes of probability 0, and the one score of a certain class."""
+    """Return which of K scores are saturated: those of classes of probability 0, and that of a certain class."""
     impossible = probs == 0
     certain = impossible.sum(-1, keepdim=True) == probs.shape[-1] - 1
     return impossible | certain
@@ -70,28 +70,28 @@ class Softmax(Parameterization):
     """Softmax of one score per class, or of logits that are a fixed linear map of K - 1 scores.
 
     Attributes:
-        basis: From K to that map, a row of logits for each score, (K - 1, K); None for one score per class.
+        basis: A function from K to that map, (K - 1, K), a row of logits for each score; None for one score per class.
     """
 
     basis: Callable[[int], Tensor] | None = None
 
     def num_scores(self, num_classes: int) -> int:
-        """One per class, or one fewer: softmax does not change with a constant added to all logits."""
+        """Return K, or K - 1 with a basis: softmax does not change with a constant added to all logits."""
         return num_classes if self.basis is None else num_classes - 1
 
     def _logits(self, scores: Tensor) -> Tensor:
         return scores if self.basis is None else scores @ self.basis(scores.shape[-1] + 1).to(scores)
 
     def probs(self, scores: Tensor) -> Tensor:
-        """Softmax of the logits."""
+        """Return the softmax of the logits."""
         return self._logits(scores).softmax(-1)
 
     def log_probs(self, scores: Tensor) -> Tensor:
-        """Its logarithm."""
+        """Return its logarithm."""
         return self._logits(scores).log_softmax(-1)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """The scores whose logits are ``log p`` up to a constant; centred, if they are the logits."""
+        """Return scores whose logits are ``log p`` up to a constant; centred, if they are the logits."""
         logs = probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
         if self.basis is None:
             return logs - logs.mean(-1, keepdim=True)
@@ -101,7 +101,7 @@ class Softmax(Parameterization):
         return scores[..., :-1]
 
     def saturated(self, scores: Tensor) -> Tensor:
-        """Only where a probability underflows to 0: 104 below the largest score, in float32."""
+        """Return where probabilities underflow to 0: 104 below the largest score, in float32."""
         probs = self.probs(scores)
         if self.basis is None:
             return _saturated_scores(probs)
@@ -110,13 +110,13 @@ class Softmax(Parameterization):
 
 
 def _anchored(num_classes: int) -> Tensor:
-    """The logit of the last class is 0: the unit vectors of all others."""
+    """Return the unit vectors of all classes but the last, whose logit is 0."""
     return torch.eye(num_classes)[:-1]
 
 
 @functools.cache
 def _haar(num_classes: int) -> Tensor:
-    """The orthonormal Haar basis of the balanced tree: a row for each node, of sum 0, positive on the leaves of yes."""
+    """Return the orthonormal Haar basis of the balanced tree: a row per node, of sum 0, positive on classes of yes."""
     tree, rows = balanced(num_classes), torch.zeros(num_classes - 1, num_classes)
     for label in range(num_classes):
         nodes, bits = (torch.from_numpy(part.copy()) for part in tree.path(label))
@@ -131,24 +131,24 @@ class Sparsemax(Parameterization):
     """One score per class: the Euclidean projection of the scores to the simplex."""
 
     def num_scores(self, num_classes: int) -> int:
-        """One per class."""
+        """Return K."""
         return num_classes
 
     def probs(self, scores: Tensor) -> Tensor:
-        """Sparsemax over the last axis, with exact zeros."""
+        """Return sparsemax over the last axis, with exact zeros."""
         result: Tensor = sparsemax(scores, -1)
         return result
 
     def log_probs(self, scores: Tensor) -> Tensor:
-        """``log max(p, 1e-20)``: at a zero it is finite, and flat."""
+        """Return ``log max(p, 1e-20)``, which is finite and without gradient at a zero."""
         return self.probs(scores).clamp(min=SMALLEST_SPARSE).log()
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """The probabilities, centred: of two classes ``theta - 1/2`` and minus that."""
+        """Return the centred probabilities: for two classes ``theta - 1/2`` and its negative."""
         return probs - 1 / probs.shape[-1]
 
     def saturated(self, scores: Tensor) -> Tensor:
-        """Outside the support, and where the support is one class."""
+        """Return those outside the support, and all if it is one class."""
         return _saturated_scores(self.probs(scores))
 
 
@@ -157,31 +157,31 @@ class Catnat(Parameterization):
     """One score per inner node of a tree.
 
     Attributes:
-        activation: How a score becomes the probability of yes.
-        tree: Over the classes; None for the balanced one.
+        activation: The function from a score to the probability of yes.
+        tree: The tree over the classes; None for the balanced one.
     """
 
     activation: ct.Activation
     tree: Tree | None = None
 
     def num_scores(self, num_classes: int) -> int:
-        """One per inner node."""
+        """Return the number of inner nodes."""
         return num_classes - 1
 
     def probs(self, scores: Tensor) -> Tensor:
-        """The products of the answers on the paths to the leaves."""
+        """Return the products of the branch probabilities on the paths to the classes."""
         return ct.catnat(scores, self.tree, self.activation)
 
     def log_probs(self, scores: Tensor) -> Tensor:
-        """Their logarithms, finite."""
+        """Return their logarithms, finite."""
         return ct.log_catnat(scores, self.tree, self.activation)
 
     def scores_from_probs(self, probs: Tensor) -> Tensor:
-        """Node by node the inverse of the activation."""
+        """Return the inverse of the activation at every node."""
         return ct.scores_from_probs(probs, self.tree, self.activation)
 
     def saturated(self, scores: Tensor) -> Tensor:
-        """Where a node answers with certainty."""
+        """Return the nodes with a branch of probability 1."""
         return ct.geometry.saturated(scores, self.tree, self.activation)
 
 
@@ -199,7 +199,7 @@ PARAMETERIZATIONS: dict[str, Parameterization] = {
 
 
 def parameterization(name: str) -> Parameterization:
-    """The parameterization of a name.
+    """Return the parameterization of a name.
 
     >>> parameterization("natural").num_scores(8)
     7

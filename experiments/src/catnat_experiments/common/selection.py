@@ -1,4 +1,4 @@
-"""Which rate is best, from the records of a search, and the stages of a search for rates."""
+"""The best learning rate, from the records of a search, and the stages of such a search."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from catnat_experiments.engine.records import run_id
 from catnat_experiments.engine.types import Config, Stage
 
 SEARCH_SEED = 0
-"""The seed of the search. Final runs have the seeds 1, 2, ...: no run is both selected by its luck and reported."""
+"""The seed of the search. Final runs have the seeds 1, 2 and so on, so no run is both selected and reported."""
 Place = TypeVar("Place")
-"""What has a rate of its own, such as a parameterization on a data set."""
+"""A setting with its own learning rate, such as a parameterization on a data set."""
 
 
 def best_run(runs: Sequence[Config], records: pd.DataFrame, metric: str) -> Config:
-    """Of these runs the one with the lowest metric, and of equal ones that with the lowest rate."""
+    """Return the run with the lowest metric, and of equal ones that with the lowest learning rate."""
     values = dict(zip(records["id"], records[f"metrics.{metric}"], strict=True))
     finite = [run for run in runs if math.isfinite(values.get(run_id(run), math.nan))]
     if not finite:
@@ -41,16 +41,16 @@ def rate_stages(
     fixed: Sequence[float] = (),
     more: Sequence[Config] = (),
 ) -> list[Stage]:
-    """A stage for each grid of rates, with one run a rate, and the final seeds of every place at its best rate.
+    """Return a stage for each grid of learning rates, one run each, and a stage of final seeds at the best ones.
 
     Args:
-        places: What has a rate of its own.
-        grids: Rates by the name of their stage.
-        seeds: Final runs of every place.
-        searched: The run of a search, from a place and a rate.
-        final: A final run, from a place, a rate and a seed.
-        metric: By which a rate is best, if it is the lowest.
-        fixed: The rates of the final runs where there are no grids.
+        places: The settings with their own learning rate.
+        grids: Learning rates by the name of their stage.
+        seeds: The number of final runs of every setting.
+        searched: A function from a setting and a learning rate to a run of the search.
+        final: A function from a setting, a learning rate and a seed to a final run.
+        metric: The metric that is lowest at the best learning rate.
+        fixed: The learning rates of the final runs without grids.
         more: Other runs of the final stage.
     """
 
@@ -65,7 +65,7 @@ def rate_stages(
         return [(place, float(run["rate"])) for place, run in zip(places, best, strict=True)]
 
     def repeated(records: pd.DataFrame) -> list[Config]:
-        """Seed after seed, so that what is finished when the work is cut off compares all places."""
+        """Return runs seed by seed, so that finished runs compare all settings."""
         arms = chosen(records)
         return [*(final(*arm, SEARCH_SEED + 1 + seed) for seed in range(seeds) for arm in arms), *more]
 

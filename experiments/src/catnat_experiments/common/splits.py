@@ -1,4 +1,4 @@
-"""Rows to train on, to validate and to test."""
+"""Splits of rows for training, validation and test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def split(rows: int, rng: np.random.Generator, tenths: tuple[int, int]) -> dict[str, NDArray[np.int64]]:
-    """The numbers of all rows in random order, so many tenths of them to train on and to validate, the rest to test.
+    """Return all row numbers in random order: the given tenths for training and validation, the rest for test.
 
     >>> {name: len(part) for name, part in split(100, np.random.default_rng(0), (8, 1)).items()}
     {'train': 80, 'validation': 10, 'test': 10}

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def stream_of(purposes: Sequence[str], purpose: str, *numbers: int) -> np.random.Generator:
-    """Random numbers of their own for every one of some purposes, and every seed.
+    """Return separate random numbers for each of some purposes and each seed.
 
     NumPy's SFC64 is twice as fast as torch's generator.
     """

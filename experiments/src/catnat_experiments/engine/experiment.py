@@ -1,4 +1,4 @@
-"""What an experiment is: the interface between the engine and the tasks."""
+"""The interface between the engine and the experiments."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ Plan = TypeVar("Plan")
 
 
 def plan_of(preset: str, presets: Mapping[str, Plan], experiment: str) -> Plan:
-    """What an experiment does for a preset."""
+    """Return the plan of an experiment for a preset."""
     if preset not in presets:
         raise ValueError(f"`preset` is {preset!r}, but {experiment} has these: {', '.join(presets)}.")
     return presets[preset]
 
 
 class Experiment(Protocol):
-    """What the engine needs of an experiment.
+    """The methods of an experiment that the engine calls.
 
-    It may have ``packages`` as well: names whose versions its records shall note, beside those of all experiments.
+    An experiment may also have ``packages``, whose versions its records contain beside those of all experiments.
     """
 
     name: str
 
     def stages(self, preset: str) -> Sequence[Stage | Search]:
-        """The stages of a preset, in order."""
+        """Return the stages of a preset, in order."""
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Runs computed together in one process (a batch of seeds and rates): the unit of work and of resume."""
+        """Return groups of runs that are computed and resumed together in one process, such as several seeds."""
 
     def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:
-        """Compute a group: one outcome per run, in order."""
+        """Compute a group, and return one outcome per run, in order."""
 
 
 class EveryRunAlone(abc.ABC):
-    """What experiments have in common whose runs are large enough to fill a core: every run is a group."""
+    """Base class of experiments whose runs are large enough for a core each: every run is a group."""
 
     @abc.abstractmethod
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
         """Train a run, resuming from the last checkpoint if there is one, and evaluate it."""
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Every run alone."""
+        """Return every run as a group."""
         return [[run] for run in runs]
 
     def train(self, runs: list[Config], checkpointer: Checkpointer) -> list[Outcome]:

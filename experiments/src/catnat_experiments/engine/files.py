@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DiskFullError(OSError):
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is whole or not there, even if the process or the machine dies on the way."""
+    """Write a file completely or not at all, even if the process or the machine fails meanwhile."""
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename itself durable, where the system can (Windows cannot open a directory)."""
+    """Make a rename durable if the system can (Windows cannot open a directory)."""
     if os.name == "posix":
         descriptor = os.open(directory, os.O_RDONLY)
         try:

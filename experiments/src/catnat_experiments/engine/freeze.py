@@ -1,8 +1,8 @@
-"""Archives: the records of a preset in one file, a line each, for a repository that should not have thousands of files.
+"""Archives: the records of a preset in one file, one per line, so that a repository has few files.
 
-A record is in the archive of the first preset, in the order of the experiment's presets, that needs it; records that no
-preset needs any more are in ``other.jsonl``. Lines are sorted by id, so the same records give the same bytes. New runs
-write files of their own beside the archives, and freezing again folds them in.
+A record is in the archive of the first preset that needs it, in the order of the experiment's presets. Records that no
+preset needs are in ``other.jsonl``. Lines are sorted by id, so the same records give the same bytes. New runs write
+separate files beside the archives, and freezing again adds them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _SAFE = "freezing"
 
 
 class DamagedError(RuntimeError):
-    """Records are damaged, so that freezing would lose them."""
+    """Records are damaged, and freezing would lose them."""
 
 
 def freeze(experiment: Experiment, presets: Sequence[str], directory: Path) -> dict[Path, list[Record]]:
-    """Move records into archives; returns what is in each of them.
+    """Move records into archives, and return the records in each.
 
     Args:
-        experiment: Whose records they are.
-        presets: Of the experiment, in order.
-        directory: Of the records.
+        experiment: The experiment of the records.
+        presets: The presets of the experiment, in order.
+        directory: The directory of the records.
 
     Raises:
         DamagedError: A record is damaged.
@@ -56,14 +56,14 @@ def _needed(experiment: Experiment, preset: str, found: Sequence[Record]) -> set
 def _told(corrupt: Sequence[Corrupt]) -> str:
     places = "".join(f"\n  {damaged.name}: {damaged.reason}" for damaged in corrupt[:5])
     return (
-        f"Nothing is frozen, because {len(corrupt)} record(s) are damaged:{places}\n`run` computes them again. What no "
-        "preset needs any more can only be removed by hand."
+        f"Nothing is frozen, because {len(corrupt)} record(s) are damaged:{places}\n`run` computes them again. Remove "
+        "by hand those that no preset needs."
     )
 
 
 def _replace_archives(archives: Mapping[Path, Sequence[Record]], directory: Path) -> None:
-    """Write all archives anew, and remove what is in them now from everywhere else."""
-    safe = directory / f"{_SAFE}.jsonl"  # has all of them meanwhile: a record may move from one archive to another
+    """Write all archives, and remove their records from all other files."""
+    safe = directory / f"{_SAFE}.jsonl"  # contains all records meanwhile: a record may move between archives
     _write(safe, [record for records in archives.values() for record in records])
     for path, records in archives.items():
         _write(path, records)

@@ -12,18 +12,18 @@ from catnat_experiments.engine.files import write_atomically
 
 
 class BusyError(RuntimeError):
-    """Another command works in this results directory."""
+    """Another command is writing to this results directory."""
 
 
 @contextlib.contextmanager
 def only_writer(directory: Path) -> Iterator[None]:
-    """While a command writes to a directory, which is made if it is not there.
+    """Lock a directory for one command, and create it if it does not exist.
 
     Raises:
-        BusyError: Another command does.
+        BusyError: Another command has the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / ".gitignore").exists():  # records are worth a commit; checkpoints, and this file, are not
+    if not (directory / ".gitignore").exists():  # git tracks records, but not checkpoints and this file
         write_atomically(directory / ".gitignore", b".*\n")
     try:
         with filelock.FileLock(directory / ".lock", timeout=0):

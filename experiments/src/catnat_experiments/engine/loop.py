@@ -1,4 +1,4 @@
-"""The loop that the experiments train with: all steps that are left, points of history, checkpoints on the way."""
+"""The training loop of the experiments: the remaining steps, points of history, checkpoints."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from catnat_experiments.engine.types import Checkpointer, Outcome
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 LOG_POINTS = 20
-"""Points of a run's history."""
+"""The number of points in a run's history."""
 
 
 class Training(abc.ABC):
-    """One run, or several side by side.
+    """One run, or several that are trained together.
 
     Attributes:
-        steps: In all.
-        step: Steps done.
-        changing: The names of the attributes that change, which a checkpoint keeps.
+        steps: The total number of steps.
+        step: The number of steps done.
+        changing: The names of the attributes that change, which are in a checkpoint.
     """
 
     steps: int
@@ -35,18 +35,18 @@ class Training(abc.ABC):
 
     @abc.abstractmethod
     def advance(self) -> None:
-        """One step of all runs."""
+        """Do one step of all runs."""
 
     @abc.abstractmethod
     def log(self, since: int) -> list[dict[str, float]]:
-        """Add a point to the history of every run, and return these; ``since`` is the step of the last ones."""
+        """Add a point to the history of every run, and return the points; ``since`` is the step of the last ones."""
 
     def state(self) -> dict[str, Any]:
-        """A checkpoint: all that changes, copied."""
+        """Return a copy of all that changes, for a checkpoint."""
         return copy.deepcopy({name: _state_of(getattr(self, name)) for name in self.changing})
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         for name in self.changing:
             part, kept = getattr(self, name), copy.deepcopy(state[name])
             if hasattr(part, "load_state_dict"):
@@ -56,7 +56,7 @@ class Training(abc.ABC):
             elif isinstance(part, np.random.Generator):
                 part.bit_generator.state = kept
             elif isinstance(part, torch.Tensor):
-                part.detach().copy_(kept)  # in place: others may have views of it
+                part.detach().copy_(kept)  # in place, because other tensors may be views of it
             else:
                 setattr(self, name, kept)
 
@@ -78,7 +78,7 @@ class OneRun(Training):
 
     @abc.abstractmethod
     def metrics(self) -> dict[str, float]:
-        """The final metrics; NaN for a run that diverged."""
+        """Return the final metrics; NaN for a run that diverged."""
 
 
 def finished(training: OneRun, checkpointer: Checkpointer) -> Outcome:
@@ -89,7 +89,7 @@ def finished(training: OneRun, checkpointer: Checkpointer) -> Outcome:
 
 
 def resume_training(training: Training, checkpointer: Checkpointer) -> None:
-    """All steps that are left, from the last checkpoint on."""
+    """Do the remaining steps, from the last checkpoint if there is one."""
     kept = checkpointer.load()
     if kept is not None:
         training.restore(kept)
@@ -102,7 +102,7 @@ def resume_training(training: Training, checkpointer: Checkpointer) -> None:
         if training.step in since:
             for run, values in enumerate(training.log(since[training.step])):
                 checkpointer.scalars(run, training.step, values)
-        # The last step too: what is killed in its evaluation has all its steps.
+        # Also after the last step, for a run that is killed in its evaluation.
         if time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS or training.step == training.steps:
             checkpointer.save(training.state(), training.step, training.steps)
             saved = time.monotonic()
@@ -110,7 +110,7 @@ def resume_training(training: Training, checkpointer: Checkpointer) -> None:
 
 @contextlib.contextmanager
 def _subnormals_as_zero() -> Iterator[None]:
-    """Adam's moments of weights that no longer learn decay to subnormal numbers, and double the time of a step."""
+    """Treat subnormal numbers as 0: Adam's moments of weights without gradient become subnormal and double the time."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -119,24 +119,24 @@ def _subnormals_as_zero() -> Iterator[None]:
 
 
 def add_point(history: dict[str, list[float]], step: int, point: Mapping[str, float]) -> None:
-    """Append the values at a step to those of the points before."""
+    """Append values at a step."""
     append(history, {"step": float(step), **point})
 
 
 def append(history: dict[str, list[float]], values: Mapping[str, float]) -> None:
-    """Append each value to those of its name."""
+    """Append each value to the list of its name."""
     for name, value in values.items():
         history.setdefault(name, []).append(value)
 
 
 class Printing:
-    """A checkpointer that keeps nothing and prints points of history, for one run by hand."""
+    """A checkpointer that saves nothing and prints points of history, for one run by hand."""
 
     def load(self) -> None:
-        """Nothing: a run by hand begins at the beginning."""
+        """Return None: a run by hand starts without a checkpoint."""
 
     def save(self, state: Any, step: int, of: int) -> None:
-        """Nothing is kept."""
+        """Save nothing."""
 
     def scalars(self, run: int, step: int, values: Mapping[str, float]) -> None:
         """Print a point."""

@@ -1,4 +1,4 @@
-"""The progress display: one line, which a terminal keeps up to date and any other output repeats now and then."""
+"""The progress display: one line, updated in a terminal and printed every few seconds to other outputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from catnat_experiments.engine.types import Config
 _SECONDS_BETWEEN_LINES = 5.0
 _GROUPS_SHOWN = 4
 _RUNS_TO_JUDGE_BY = 0.1
-"""Before so much is done, compiling and loading are most of the time, and it says nothing about the rest."""
+"""The number of runs before the remaining time is estimated; until then most time is compiling and loading."""
 
 
 def duration(seconds: float) -> str:
-    """A time in the two largest units that matter.
+    """Return a time in its one or two largest units.
 
     >>> duration(7.4), duration(75), duration(4000)
     ('7 s', '1 min 15 s', '1 h 6 min')
@@ -34,9 +34,9 @@ def duration(seconds: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """A group that runs: how many runs it has, and how many of its steps are done, as of its last checkpoint.
+    """A running group: its number of runs, and its steps at the last checkpoint.
 
-    Those ``before`` are from a checkpoint that its worker found.
+    Of these, ``before`` steps were done when its worker started.
     """
 
     runs: int
@@ -46,12 +46,12 @@ class _Group:
 
     @property
     def done(self) -> float:
-        """In runs."""
+        """The steps done, in units of runs."""
         return self.runs * self.step / max(1, self.of)
 
     @property
     def resumed(self) -> float:
-        """What of it took this worker no time."""
+        """The part of ``done`` from before its worker started."""
         return self.runs * self.before / max(1, self.of)
 
     def __str__(self) -> str:
@@ -59,10 +59,10 @@ class _Group:
 
 
 class Display:
-    """Counts what the engine tells it, and shows it.
+    """The display of the progress that the engine reports.
 
     Args:
-        console: Where to; a line that changes if it is a terminal, a new one every few seconds if not.
+        console: The console: a terminal has a line that changes, other outputs a new line every few seconds.
     """
 
     def __init__(self, console: Console) -> None:
@@ -88,53 +88,53 @@ class Display:
             self._live.stop()
             self._live = None
 
-    # -- what the engine tells --
+    # -- events of the engine --
 
     def stage(self, name: str, total: int, done: int, later: int) -> None:
-        """A stage begins: its runs, those done before, and the number of runs expected in the stages after it."""
+        """Begin a stage: its runs, those done before, and the number of runs expected in later stages."""
         self._stage, self._total, self._done, self._failed, self._later = name, total, done, 0, later
         self._running.clear()
 
     def started(self, trial: str, runs: list[Config]) -> None:
-        """A group starts, or starts again after its worker was lost."""
+        """Add a group that starts, or starts again after its worker was lost."""
         self._began = self._began or time.monotonic()
         self._running[trial] = _Group(len(runs))
 
     def progressed(self, trial: str, step: int, of: int, before: int = 0) -> None:
-        """A group has done so many of its steps, some of them before its worker started."""
+        """Update the steps of a group; ``before`` of them were done when its worker started."""
         self._running[trial] = _Group(self._running.get(trial, _Group(1)).runs, step, of, before)
         self.tick()
 
     def finished(self, trial: str, records: int) -> None:
-        """A group is done, and so many new records are on disk."""
+        """Remove a finished group, and count its new records."""
         group = self._running.pop(trial, _Group(records))
         self._worked += group.runs - group.resumed
         self._done += records
         self.tick(force=not self._running)
 
     def retried(self, trial: str, reason: str) -> None:
-        """A group's worker was lost; another will go on."""
+        """Remove a group whose worker was lost; another worker continues it."""
         lost = self._running.pop(trial, _Group(0))
         self._worked += lost.done - lost.resumed
         self.say(f"A group lost its worker and starts again from its checkpoint: {reason}")
 
     def failed(self, trial: str, reason: str) -> None:
-        """A group failed for good."""
+        """Remove a group that failed and is not retried."""
         self._failed += self._running.pop(trial, _Group(1)).runs
         self.say(f"A group failed and is left out: {reason}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.console.print(text, style="yellow", highlight=False, markup=False)
 
     def tick(self, force: bool = False) -> None:
-        """Time passes: outside a terminal, print a line now and then."""
+        """Print the line every few seconds, if the output is not a terminal."""
         now = time.monotonic()
         if self._live is None and (force or now - self._last_line > _SECONDS_BETWEEN_LINES):
             self._last_line = now
             self.console.print(self._line(), highlight=False, markup=False, soft_wrap=True)
 
-    # -- what it shows --
+    # -- the line --
 
     def _line(self) -> str:
         left, groups = self._seconds_left(), list(self._running.values())
@@ -145,7 +145,7 @@ class Display:
         return f"{self._stage}: {', '.join(parts)}"
 
     def _seconds_left(self) -> float | None:
-        """Later stages are taken to cost as much per run as what was done so far; None until that is something."""
+        """Estimate the remaining time from the time per run so far; None if too little is done."""
         under_way = sum(group.done for group in self._running.values())
         worked = self._worked + under_way - sum(group.resumed for group in self._running.values())
         if not self._began or worked < _RUNS_TO_JUDGE_BY:
@@ -155,6 +155,6 @@ class Display:
 
 
 def _shown(groups: list[_Group]) -> list[str]:
-    """How far groups are: those that began first, and how many others there are."""
+    """Return the progress of the first groups, and the number of other groups."""
     shown, others = list(map(str, groups[:_GROUPS_SHOWN])), len(groups) - _GROUPS_SHOWN
     return [*shown, f"and {others} other group{'s' * (others > 1)}"] if others > 0 else shown

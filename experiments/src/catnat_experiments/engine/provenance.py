@@ -1,4 +1,4 @@
-"""What made a record: versions of packages, and the commit of this one."""
+"""The provenance of a record: versions of packages, and the commit of this one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 @functools.cache
 def versions(*more: str) -> dict[str, str]:
-    """The versions that decide the numbers: Python and the packages behind them, and what else an experiment names."""
+    """Return the versions that affect results: of Python, of main packages, and of those that an experiment adds."""
     packages = ("torch", "numpy", "catnat", "catnat-experiments", "ray", *more)
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
 
 
 @functools.cache
 def commit() -> str | None:
-    """The git commit of this package's source, with ``+`` if files were changed since; None for an installed wheel."""
+    """Return the git commit of this package's source, with ``+`` for changed files; None for an installed wheel."""
     here = Path(__file__).resolve()
 
     def git(*arguments: str) -> str:
@@ -26,7 +26,7 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", here.name)  # an environment may lie inside someone else's repository
+        git("ls-files", "--error-unmatch", here.name)  # an environment may be inside another repository
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/src", ":/experiments/src")
         return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):

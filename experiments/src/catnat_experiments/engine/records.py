@@ -1,8 +1,8 @@
-"""Records: small JSON texts, one per finished run, readable by anything.
+"""Records: small JSON texts, one per finished run.
 
-A run is named by its config: the id is a hash of it, so the same config is the same run on every machine, and a file
-``<id>.json`` says that it is done. Files appear whole or not at all; a checksum over the content tells a damaged one.
-``freeze.py`` collects such files in archives, one record a line.
+The id of a run is a hash of its config, so the same config is the same run on every machine. A file ``<id>.json`` means
+that the run is finished. Files are written completely or not at all, and a checksum detects damage. ``freeze.py``
+collects them in archives, one record per line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from catnat_experiments.engine.types import Config, Outcome
 
 
 def canonical(value: object) -> str:
-    """The one JSON text of a value: sorted keys, no spaces, no NaN. What ids and checksums are computed from.
+    """Return the unique JSON text of a value, for ids and checksums: sorted keys, no spaces, no NaN.
 
     >>> canonical({"seed": 1, "rate": 0.1})
     '{"rate":0.1,"seed":1}'
@@ -40,7 +40,7 @@ def _digest(value: object) -> str:
 
 
 def run_id(config: Config) -> str:
-    """The first 16 hex digits of the SHA-256 of the config's canonical JSON.
+    """Return the first 16 hex digits of the SHA-256 of the config's canonical JSON.
 
     >>> run_id({"seed": 1, "rate": 0.1}) == run_id({"rate": 0.1, "seed": 1})
     True
@@ -55,7 +55,7 @@ def run_id(config: Config) -> str:
 
 
 def group_id(runs: Sequence[Config]) -> str:
-    """The id of runs that are computed together: the same hash, of the sorted list of their ids.
+    """Return the id of runs that are computed together: the same hash, of the sorted list of their ids.
 
     >>> first, second = {"seed": 1}, {"seed": 2}
     >>> group_id([first, second]) == group_id([second, first])
@@ -69,7 +69,7 @@ def group_id(runs: Sequence[Config]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What is kept of one finished run. A metric that is not finite is kept as null and read as NaN."""
+    """The record of one finished run. Numbers that are not finite are written as null and read as NaN."""
 
     id: str
     experiment: str
@@ -94,7 +94,7 @@ class Record:
         versions: Mapping[str, str],
         commit: str | None,
     ) -> Record:
-        """The record of a run that ends now."""
+        """Return the record of a run that ends now."""
         return cls(
             id=run_id(config),
             experiment=experiment,
@@ -109,12 +109,12 @@ class Record:
         )
 
     def to_json(self) -> str:
-        """The text of its file, one line per field, with the checksum of everything else in it."""
+        """Return the text of its file, one line per field, with the checksum of all others."""
         lines = (f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in self._content().items())
         return "{\n " + ",\n ".join(lines) + "\n}\n"
 
     def to_line(self) -> str:
-        """The same content in one line, for an archive."""
+        """Return the same content in one line, for an archive."""
         return json.dumps(self._content(), allow_nan=False) + "\n"
 
     def _content(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Read a record; a ValueError says in what way it is damaged."""
+        """Read a record; the text of a ValueError is how it is damaged."""
         try:
             content = json.loads(text)
         except ValueError as error:
@@ -162,7 +162,7 @@ _ID = re.compile(r'\{"id": "([0-9a-f]{16})"')
 
 
 def write(record: Record, directory: Path) -> Path:
-    """Write ``<directory>/<id>.json``, whole or not at all."""
+    """Write ``<directory>/<id>.json``, completely or not at all."""
     path = directory / f"{record.id}.json"
     write_atomically(path, record.to_json().encode())
     return path
@@ -170,14 +170,14 @@ def write(record: Record, directory: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Corrupt:
-    """A file, or a line of an archive, that should be a record and is not; its run counts as not done.
+    """A damaged record: a file, or a line of an archive. Its run counts as not done.
 
     Attributes:
-        path: Of the file or archive.
-        reason: In what way it is damaged.
-        run: The id of its run; empty if that is not known.
-        config: That of the run, if it can still be read: a search could not know otherwise which run to repeat.
-        line: Its number in the archive, from 1.
+        path: The file or archive.
+        reason: The damage.
+        run: The id of its run; empty if unknown.
+        config: The config of its run, if it can be read; a search needs it to repeat the run.
+        line: The number of the line in the archive, from 1.
     """
 
     path: Path
@@ -188,15 +188,15 @@ class Corrupt:
 
     @property
     def name(self) -> str:
-        """Where it is, without the directory."""
+        """The name of the file, with the line in an archive."""
         return self.path.name if self.line is None else f"{self.path.name}, line {self.line}"
 
 
 def load_all(directory: Path) -> tuple[list[Record], list[Corrupt]]:
-    """All records of a directory, sorted by id, and what is damaged, with the reason.
+    """Return all records of a directory, sorted by id, and the damaged ones.
 
-    They are in files of their own and in archives. A run that is in both counts once, by its file, which is the newer
-    one. What is damaged in one place and good in another is not damaged.
+    Records are in separate files and in archives. If a run is in both, its file is used, because it is newer. A damaged
+    record is left out if the run has a good one elsewhere.
     """
     archived = (entry for path in sorted(directory.glob(ARCHIVES)) for entry in _read_archive(path))
     read = [*archived, *(_read_file(path) for path in sorted(directory.glob("*.json")))]
@@ -226,7 +226,7 @@ def _read_archive(path: Path) -> Iterator[Record | Corrupt]:
 
 
 def _parsed(text: str, place: Corrupt) -> Record | Corrupt:
-    """The record that should be at a place, or the place with what is wrong there."""
+    """Return the record at a place, or the place with the reason why it is damaged."""
     try:
         record = Record.from_json(text)
     except (ValueError, TypeError, AttributeError) as error:
@@ -237,7 +237,7 @@ def _parsed(text: str, place: Corrupt) -> Record | Corrupt:
 
 
 def _config_left(text: str, run: str) -> Config | None:
-    """The config in a damaged record; it is certainly whole if its hash is the id of the run."""
+    """Return the config in a damaged record if its hash is the id of the run, or None."""
     with contextlib.suppress(ValueError, TypeError):
         name = '"config": '
         config, _ = json.JSONDecoder().raw_decode(text, text.index(name) + len(name))
@@ -249,11 +249,11 @@ def _config_left(text: str, run: str) -> Config | None:
 
 
 def frame(records: Path | Iterable[Record]) -> pd.DataFrame:
-    """Records as a table, one row per run.
+    """Return records as a table, one row per run.
 
     The columns are ``id``, ``experiment``, ``stage``, ``seconds``, ``finished``, ``commit``, one ``config.<key>``,
-    ``metrics.<name>`` and ``history.<name>`` (a list) each, and ``config``, the config itself: build the configs of a
-    later stage from that one, because pandas turns integers into floats in a column with gaps.
+    ``metrics.<name>`` and ``history.<name>`` (a list) each, and ``config``, the config itself. Build the configs of a
+    later stage from ``config``, because pandas converts integers to floats in a column with gaps.
     """
     found = load_all(records)[0] if isinstance(records, Path) else records
     rows = [_row(record) for record in found]

@@ -1,14 +1,14 @@
-"""The engine: runs the stages of an experiment on Ray Tune, and never the same run twice.
+"""The engine, which runs the stages of an experiment on Ray Tune, and no run twice.
 
-Who does what. A *group* of runs is one Tune trial: one CPU, in a worker process that Tune reuses for the next group.
-The worker trains and keeps checkpoints; the outcomes travel back through Tune, and the driver, the process of the
-command, alone writes records. So records need no shared disk, and there is one writer. Checkpoints lie in
-``<results>/.checkpoints/<group id>``, written by the worker: on a cluster with a shared disk any node can go on with
-them; without one a group that loses its node starts again from nothing, which costs time and changes no number.
+Processes. A *group* of runs is one Tune trial: one CPU, in a worker process that Tune reuses for the next group. The
+worker trains and writes checkpoints. Outcomes return through Tune to the driver, the process of the command, which
+alone writes records. So records need no shared disk and have one writer. Checkpoints are in
+``<results>/.checkpoints/<group id>``. With a shared disk any node of a cluster can continue from them. Without one a
+group that loses its node starts from the beginning, which costs time and does not change results.
 
-What is lost when something dies. A worker or a node: Tune starts the group again, from its checkpoint. The driver:
-repeat the command; groups with all their records are skipped, the others go on from their checkpoints. The state of
-Tune itself is thrown away: records and checkpoints are all there is.
+Failures. If a worker or a node is lost, Tune starts the group again, from its checkpoint. If the driver is lost, repeat
+the command: groups with all their records are skipped, the others continue from their checkpoints. The state of Tune is
+not kept, because records and checkpoints are enough.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class AddressError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Where and how the work runs.
+    """The options of Ray and of retries.
 
     Attributes:
-        address: Of a Ray cluster to join ("auto" finds the one of this machine); None starts Ray on this machine alone.
-        cpus: Cores to use on this machine; None for all. A cluster knows its own.
-        retries: How often a group is started again after its worker, its node or its disk failed. An error of the
-            experiment's own code is not tried again: it would come again.
+        address: The address of a Ray cluster ("auto" finds the one of this machine); None starts Ray on this machine.
+        cpus: The number of cores to use on this machine; None for all. It is ignored on a cluster.
+        retries: The number of new starts of a group after its worker, its node or its disk failed. Errors of the
+            experiment's own code are not retried, because they would occur again.
     """
 
     address: str | None = None
@@ -69,7 +69,7 @@ class Options:
 
 
 def run(experiment: Experiment, preset: str, directory: Path, options: Options, display: Display) -> list[Corrupt]:
-    """Run all stages of a preset, as far as they are not done; returns the damaged records that were computed again.
+    """Run the incomplete stages of a preset, and return the damaged records that were found at the start.
 
     Raises:
         UnfinishedError: Groups failed; their stage and those after it are not complete.
@@ -84,7 +84,7 @@ def run(experiment: Experiment, preset: str, directory: Path, options: Options, 
         for damaged in corrupt:
             display.say(f"The record {damaged.name} is damaged, its run is computed again: {damaged.reason}.")
         for place in range(len(experiment.stages(preset))):
-            # Again for every stage: its runs may depend on records that the stage before has made just now.
+            # Again for every stage, because its runs may depend on new records of the stage before.
             statuses = survey(experiment, preset, records.load_all(directory)[0])
             if not statuses[place].complete:
                 stack.enter_context(_ray(options))
@@ -117,7 +117,7 @@ def _run_stage(
         raise UnfinishedError(
             f"Stage '{stage.name}' is not complete: {status.missing - writer.written} runs are missing, and "
             f"{len(writer.failures)} group(s) failed.{reasons}\nMore about failures is in {directory / '.errors'}. "
-            "What was finished is kept; repeat the command for the rest."
+            "Finished runs are kept; repeat the command for the rest."
         )
 
 
@@ -125,8 +125,8 @@ def _run_stage(
 
 
 def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> None:
-    """A trial: compute one group and report its outcomes. Runs in a worker process."""
-    torch.set_num_threads(1)  # one CPU a trial; and another number of threads could change the numbers
+    """Compute one group in a worker process and report its outcomes; a trial of Tune."""
+    torch.set_num_threads(1)  # one CPU per trial; another number of threads could change results
     runs = cast("list[Config]", json.loads(config["runs"]))
     packages = getattr(experiment, "packages", ())
     files = checkpoints.FileCheckpointer(directory, runs, tune.report, packages)
@@ -134,10 +134,10 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
         outcomes = experiment.train(runs, files)
         if len(outcomes) != len(runs):
             raise ValueError(
-                f"{experiment.name}.train gave {len(outcomes)} outcomes for {len(runs)} runs, not one each."
+                f"{experiment.name}.train returned {len(outcomes)} outcomes for {len(runs)} runs, not one each."
             )
     except OSError:
-        raise  # a disk or a network may be better next time: Tune tries again
+        raise  # Tune tries again, because an error of a disk or a network may be temporary
     except Exception:
         tune.report({"error": traceback.format_exc()})
         return
@@ -157,7 +157,7 @@ def _work(config: dict[str, str], experiment: Experiment, directory: Path) -> No
 
 
 class RecordWriter(tune.Callback):
-    """Writes the records as outcomes come in, removes checkpoints that are not needed any more, feeds the display."""
+    """The callback that writes records of outcomes, removes their checkpoints, and updates the display."""
 
     def __init__(self, experiment: str, status: StageStatus, directory: Path, display: Display) -> None:
         self._experiment = experiment
@@ -171,17 +171,17 @@ class RecordWriter(tune.Callback):
         self.broken: OSError | None = None  # why records cannot be written
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune pickles its parts for a restore that we never ask for
+        return {}  # Tune pickles its parts for a restore, which is not used
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A group starts."""
+        """Show that a group starts."""
         self._last_sign = time.monotonic()
         self._display.started(trial.trial_id, _runs(trial))
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A group reports progress, its outcomes, or an error of the experiment."""
+        """Handle the progress of a group, its outcomes, or an error of the experiment."""
         if "outcomes" in result:
             self._display.finished(trial.trial_id, self._write(_runs(trial), result))
         elif "error" in result:
@@ -190,15 +190,15 @@ class RecordWriter(tune.Callback):
             self._display.progressed(trial.trial_id, result["step"], result["of"], result["before"])
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A group's worker was lost, and Tune starts it again."""
+        """Show that a group's worker was lost, and that Tune starts it again."""
         self._display.retried(trial.trial_id, _last_line(str(trial.get_error())))
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A group failed for good."""
+        """Note a group that failed and is not retried."""
         self._failed(trial, str(trial.get_error()))
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Time passes."""
+        """Update the display, and warn if no worker starts."""
         self._display.tick()
         if any(trial.status == Trial.RUNNING for trial in trials):
             self._last_sign = time.monotonic()
@@ -213,7 +213,7 @@ class RecordWriter(tune.Callback):
         self._display.failed(trial.trial_id, self.failures[name])
 
     def _write(self, runs: Sequence[Config], result: dict[str, Any]) -> int:
-        """Write the records that are missing: a group may have been computed again for the sake of one of them."""
+        """Write the missing records; a group may have been computed again for one of them."""
         about = {key: result[key] for key in ("seconds", "versions", "commit")}
         new = [
             Record.of(outcome, run, experiment=self._experiment, stage=self._stage, **about)
@@ -237,13 +237,13 @@ def _runs(trial: Trial) -> list[Config]:
 
 
 def _last_line(error: str) -> str:
-    """Where Python puts the reason; the lines before are the call stack."""
+    """Return the last line, which is the reason; the lines before are the call stack."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason is known"
 
 
 class _Suggestions(Searcher):
-    """Lets Tune draw its trials from the studies of a search."""
+    """A searcher of Tune that takes its trials from the studies of a search."""
 
     def __init__(self, studies: Studies) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class _Suggestions(Searcher):
     def suggest(self, trial_id: str) -> dict[str, str] | None:
         config = self._studies.ask()
         if config is None:
-            return None  # Tune asks again when a trial has ended
+            return None  # Tune calls this again when a trial has ended
         self._trials[trial_id] = config
         return {"runs": json.dumps([config])}
 
@@ -265,7 +265,7 @@ class _Suggestions(Searcher):
         return {}
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: records and checkpoints are all that a search goes on from."""
+        """Save nothing: a search continues from records and checkpoints alone."""
 
 
 def _tune(
@@ -277,7 +277,7 @@ def _tune(
     groups: Sequence[Sequence[Config]] = (),
     **search: Any,
 ) -> None:
-    """Let Tune compute all groups, or whatever a search algorithm suggests."""
+    """Compute with Tune all groups, or the trials of a search algorithm."""
     space = {"runs": tune.grid_search([json.dumps(group) for group in groups])} if groups else {}
     trainable = tune.with_parameters(_work, experiment=experiment, directory=directory)
     with tempfile.TemporaryDirectory(prefix="catnat-experiments-") as scratch:
@@ -285,7 +285,7 @@ def _tune(
             tune.with_resources(trainable, {"cpu": 1}),
             param_space=space,
             tune_config=tune.TuneConfig(
-                reuse_actors=True,  # a new process costs seconds, as much as many a small group
+                reuse_actors=True,  # a new process takes seconds, as long as a small group
                 trial_name_creator=lambda trial: trial.trial_id,
                 trial_dirname_creator=lambda trial: trial.trial_id,
                 **search,
@@ -301,23 +301,23 @@ def _tune(
         try:
             tuner.fit()
         except Exception:
-            if writer.broken:  # Tune makes a mere text of what a callback raises
+            if writer.broken:  # Tune converts an error of a callback to text
                 raise writer.broken from None
             raise
 
 
 @contextlib.contextmanager
 def _ray(options: Options) -> Iterator[None]:
-    """Ray, started or joined; one that runs in this process already is used and left alone."""
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # our records and TensorBoard files do that
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # one Ctrl-C ends it: there is no state to save first
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new one prints even if told not to
+    """Start or join Ray, and shut it down at the end; Ray that already runs in this process is only used."""
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # our records and TensorBoard files replace them
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # one Ctrl-C ends it, as no state must be saved first
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints even with verbose=0
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if (options.address or "").startswith("ray://"):
         raise AddressError(
             f"{options.address} is an address for Ray Client, which would run the driver elsewhere, away from your "
-            "files. Give the command on a node of the cluster, with --address auto; `ray job submit` does that for you."
+            "files. Run the command on a node of the cluster, with --address auto; `ray job submit` does that for you."
         )
     if ray.is_initialized():
         yield
@@ -327,10 +327,10 @@ def _ray(options: Options) -> Iterator[None]:
         address="local" if alone else options.address,
         num_cpus=options.cpus if alone else None,
         include_dashboard=False if alone else None,
-        log_to_driver=False,  # workers' output would break the display; errors travel with the trial
+        log_to_driver=False,  # workers' output would break the display; trials contain their errors
         logging_level=logging.ERROR,
     )
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # our own display tells of failures
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # our own display shows failures
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A stage that searches instead of trying a grid: Optuna's TPE over a space, within a budget of runs."""
+"""A stage that searches a space in place of a grid: Optuna's TPE with a budget of runs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _ATTEMPTS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Search a space for the configs with the best metric, one study for each base config.
+    """A search of a space for the configs with the best metric, with one study for each base config.
 
-    A later stage takes the winners with :func:`top` and repeats them with more seeds. Every run of a search is a group
-    of its own. With several runs at once the order in which they end decides what is tried next, so a search that is
-    repeated from nothing may try other points; its records say which.
+    A later stage takes the best configs with :func:`top` and repeats them with more seeds. Every run of a search is a
+    separate group. With several runs at once, the order in which they end affects the next configs. So a search that is
+    repeated from the start may try other configs; its records contain them.
 
     Attributes:
-        name: Of the stage.
-        bases: What stays fixed, for example one config per parameterization. Each has a study and a budget of its own.
+        name: The name of the stage.
+        bases: The fixed parts of configs, for example one per parameterization. Each has its own study and budget.
         space: The keys that are searched, as Optuna distributions.
-        metric: The name of the metric to judge by, as in ``Outcome.metrics``.
+        metric: The name of the metric, as in ``Outcome.metrics``.
         direction: Whether a lower or a higher value is better.
-        budget: Runs per base.
+        budget: The number of runs per base.
         about: One line for ``plan``.
-        at_once: Runs of one base at the same time. With more of them a search ends sooner and learns less from each.
+        at_once: The number of simultaneous runs of one base. More end sooner, but each uses fewer earlier results.
     """
 
     name: str
@@ -47,27 +47,27 @@ class Search:
 
     @property
     def expected_runs(self) -> int:
-        """Budget times bases."""
+        """The budget times the number of bases."""
         return self.budget * len(self.bases)
 
     def params(self, config: Config, base: Config) -> Config | None:
-        """The searched part of a config, or None if the config is not of this base and space."""
+        """Return the searched part of a config, or None if the config is not of this base and space."""
         params = {key: value for key, value in config.items() if key in self.space}
         if len(params) < len(self.space) or {**base, **params} != config:
             return None
-        try:  # Optuna's own check that the values lie in the space: it may have been another one when they were drawn
+        try:  # Optuna checks that the values are in the space, which may have changed since they were drawn
             optuna.trial.create_trial(params=params, distributions=dict(self.space), value=0.0)
         except ValueError:
             return None
         return params
 
     def records_of(self, base: Config, records: Iterable[Record]) -> list[Record]:
-        """The records that this search made, or might have made, from a base."""
+        """Return the records that this search wrote, or could have written, for a base."""
         return [record for record in records if self.params(record.config, base) is not None]
 
 
 def top(frame: pd.DataFrame, search: Search, count: int) -> list[Config]:
-    """The best ``count`` configs of every base, best first, from the records of the stages before.
+    """Return the best ``count`` configs of every base, best first, from the records of the stages before.
 
     A later stage is then ``[{**config, "seed": seed} for config in top(frame, search, 3) for seed in range(10)]``.
     """
@@ -80,11 +80,10 @@ def top(frame: pd.DataFrame, search: Search, count: int) -> list[Config]:
 
 
 class Studies:
-    """The Optuna studies of a search, rebuilt from what is on disk.
+    """The Optuna studies of a search, rebuilt from the files on disk.
 
-    Nothing of Optuna's is stored: finished records are told to a fresh study, and runs that were interrupted with a
-    checkpoint are asked first, so that they go on, and so are those whose records are damaged. So a search survives the
-    loss of any process.
+    A new study contains the finished records. It first proposes interrupted runs with a checkpoint, and runs whose
+    records are damaged. Optuna's own state is not stored, so a search survives the loss of any process.
     """
 
     def __init__(self, search: Search, finished: Sequence[Record], interrupted: Sequence[Config]) -> None:
@@ -98,11 +97,11 @@ class Studies:
 
     @property
     def remaining(self) -> int:
-        """Runs still to be asked for."""
+        """The number of runs still to be proposed."""
         return sum(study.remaining for study in self._studies)
 
     def ask(self) -> Config | None:
-        """The next config to try; None if the studies want to wait for running ones, or if all is asked for."""
+        """Return the next config to try; None if running configs must end first, or if all are proposed."""
         free = [study for study in self._studies if study.remaining > 0 and study.running < self.search.at_once]
         if not free:
             return None
@@ -112,18 +111,18 @@ class Studies:
             config: Config = {**study.base, **trial.params}
             name = run_id(config)
             if name not in self._values:
-                self._values[name] = None  # asked for: not a second time
+                self._values[name] = None  # proposed, and not again
                 self._asked[name] = (study, trial)
                 study.remaining, study.running = study.remaining - 1, study.running + 1
                 return config
             _tell(study.optuna, trial, self._values[name])
         raise ValueError(
-            f"Search '{self.search.name}' proposed {_ATTEMPTS} configs that it knows already: its space is too small "
+            f"Search '{self.search.name}' proposed {_ATTEMPTS} configs that were tried before: its space is too small "
             f"for a budget of {self.search.budget}. Use a grid stage, or a smaller budget."
         )
 
     def tell(self, config: Config, metrics: Mapping[str, float] | None) -> None:
-        """The metrics that a run ended with; None if it failed."""
+        """Add the metrics of a run that has ended; None if it failed."""
         study, trial = self._asked.pop(run_id(config))
         study.running -= 1
         value = None if metrics is None else _value(self.search, metrics)
@@ -132,11 +131,11 @@ class Studies:
 
 
 class _Study:
-    """One base's study, with its budget."""
+    """The study of one base, with its budget."""
 
     def __init__(self, search: Search, base: Config, finished: Sequence[Record], interrupted: Sequence[Config]) -> None:
         known = search.records_of(base, finished)
-        # A new seed after every resume: the same one would propose again what it proposed at the start.
+        # A new seed after every resume, because the same seed would propose the first configs again.
         seed = int(run_id({"search": search.name, "base": canonical(base), "known": len(known)})[:8], 16)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self.optuna = optuna.create_study(
@@ -155,7 +154,7 @@ class _Study:
 
 
 def _value(search: Search, metrics: Mapping[str, float]) -> float:
-    """The metric, or the worst possible value for a run that diverged: the search should keep away from there."""
+    """Return the metric, or for a run that diverged the worst possible value, so that the search avoids its config."""
     value = metrics[search.metric]
     return value if not math.isnan(value) else math.inf if search.direction == "lower" else -math.inf
 

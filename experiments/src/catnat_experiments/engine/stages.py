@@ -1,4 +1,4 @@
-"""Where the work of a preset stands, and what is left of it: from the experiment's stages and the records alone."""
+"""The status of a preset's stages, and the groups that are left, from the stages and the records alone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from catnat_experiments.engine.types import Config, Stage
 
 @dataclasses.dataclass(frozen=True)
 class StageStatus:
-    """A stage, and what of it is on disk.
+    """The status of a stage.
 
-    As long as a stage before it is not complete, it is not ``settled``: ``runs`` is then what the records so far would
-    select, which may change, and None if they are not enough to select anything.
+    It is not ``settled`` while a stage before it is incomplete. Its ``runs`` are then selected by the records so far
+    and may change, or are None if the records are not enough.
     """
 
     stage: Stage | Search
@@ -30,14 +30,14 @@ class StageStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all of its records exist."""
+        """Whether it is settled and all of its records exist."""
         return self.settled and self.missing == 0
 
 
 def survey(experiment: Experiment, preset: str, found: Sequence[Record]) -> list[StageStatus]:
-    """Where every stage stands, from the records alone.
+    """Return the status of every stage, from the records alone.
 
-    A record counts for every stage that lists its config, also if another stage or another preset made it.
+    A record counts for every stage that lists its config, even if it is from another stage or preset.
     """
     statuses: list[StageStatus] = []
     before: dict[str, Record] = {}
@@ -55,13 +55,13 @@ def survey(experiment: Experiment, preset: str, found: Sequence[Record]) -> list
 
 
 def _survey_stage(stage: Stage, found: Sequence[Record], before: pd.DataFrame, settled: bool) -> StageStatus:
-    """One damaged record of a search must not hide all final runs: so an incomplete one is asked what it selects."""
+    """Return the status, also after an incomplete stage: one damaged record must not hide all final runs."""
     try:
         runs = _distinct(stage.runs(before), stage.name)
     except Exception:
         if settled:
             raise
-        return StageStatus(stage, None, [], stage.expected_runs, settled)  # it may expect complete stages before it
+        return StageStatus(stage, None, [], stage.expected_runs, settled)  # it may need complete stages before it
     by_id = {record.id: record for record in found}
     done = [by_id[name] for name in map(run_id, runs) if name in by_id]
     expected = len(runs) if settled else max(len(runs), stage.expected_runs)
@@ -78,18 +78,18 @@ def _survey_search(search: Search, found: Sequence[Record]) -> StageStatus:
 def _distinct(runs: list[Config], stage: str) -> list[Config]:
     if len({run_id(run) for run in runs}) < len(runs):
         raise ValueError(
-            f"Stage '{stage}' lists a run twice, but every config must be there once: give each its own seed."
+            f"Stage '{stage}' lists a run twice, but every config must occur once: give each its own seed."
         )
     return runs
 
 
 def unfinished_groups(experiment: Experiment, status: StageStatus) -> list[list[Config]]:
-    """The groups that lack a record; each whole, because its numbers may depend on its composition."""
+    """Return the groups that lack a record, each complete, because its results may depend on all its runs."""
     groups = experiment.groups(status.runs or [])
     if sorted(run_id(run) for group in groups for run in group) != sorted(run_id(run) for run in status.runs or []):
         raise ValueError(
             f"{experiment.name}.groups must put every run of stage '{status.stage.name}' into exactly one group, but "
-            "runs are lost, doubled or changed."
+            "runs are missing, doubled or changed."
         )
     done = {record.id for record in status.done}
     return [group for group in groups if any(run_id(run) not in done for run in group)]

@@ -18,14 +18,14 @@ COMMUNITY = ((0, 1), (1, 2), (3, 4), (1, 3), (2, 4), (4, 5), (0, 3), (1, 4), (3,
 NODES = 6 * COMMUNITIES
 INPUTS, OUTPUTS = 4, 2
 WEIGHT_SCALE, WEIGHT_SCALE_HALF = 1.56, 2.25
-"""Mean squared column norm of W, for theta* = 0.5 the second: where the paper's absolute numbers are met."""
+"""The mean squared column norms of W that give the paper's absolute numbers, the second for theta* = 0.5."""
 DATA_SEED = 3
-"""Of the first 16, the one whose optimal row comes closest to the paper's in all three columns (ES within 0.9%). A test
-set of 1,000 points moves the level by about 0.7%, of all rows alike."""
+"""The seed, of the first 16, whose optimal row is closest to the paper's in all three columns (ES within 0.9%). A test
+set of 1,000 points changes the level of all rows by about 0.7%."""
 
 
 def possible_edges() -> Tensor:
-    """The (24, 24) entries that can be there: the communities, the links between them, and all self loops."""
+    """Return the (24, 24) entries that can be 1: the communities, the links between them, and all self loops."""
     matrix = torch.eye(NODES)
     for first in range(0, NODES, 6):
         pairs = [(first + i, first + j) for i, j in COMMUNITY]
@@ -38,7 +38,7 @@ def possible_edges() -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Pairs of node features and outputs, and the truth behind them. The first 80% are for training, 10%, 10%."""
+    """Pairs of node features and outputs, and the true theta and W. 80% are for training, 10% validation, 10% test."""
 
     theta: Tensor  # (nodes, nodes)
     weight: Tensor  # (inputs, outputs)
@@ -46,7 +46,7 @@ class Data:
     y: Tensor  # (pairs, nodes, outputs)
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
-        """The x and y of "train", "validation" or "test"."""
+        """Return the x and y of "train", "validation" or "test"."""
         pairs = len(self.x)
         first, last = {"train": (0, 8), "validation": (8, 9), "test": (9, 10)}[name]
         part = slice(first * pairs // 10, last * pairs // 10)
@@ -54,7 +54,7 @@ class Data:
 
 
 def make_data(theta: float, pairs: int = 10_000, seed: int = DATA_SEED) -> Data:
-    """The data of one theta*: fixed for all runs. One fresh graph per pair, no noise on the outputs."""
+    """Draw the data of one theta*, the same for all runs: one new graph per pair, no noise on the outputs."""
     stream = stream_of("data", seed, round(1000 * theta))
     probs = theta * possible_edges()
     weight = glorot(stream)
@@ -66,7 +66,7 @@ def make_data(theta: float, pairs: int = 10_000, seed: int = DATA_SEED) -> Data:
 
 
 def glorot(stream: np.random.Generator) -> Tensor:
-    """A random W, (inputs, outputs)."""
+    """Draw a random W, (inputs, outputs)."""
     bound = math.sqrt(6 / (INPUTS + OUTPUTS))
     return torch.from_numpy(stream.uniform(-bound, bound, (INPUTS, OUTPUTS))).float()
 

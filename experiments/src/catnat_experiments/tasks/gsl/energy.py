@@ -13,18 +13,17 @@ from torch import Tensor
 from catnat_experiments.common.parameterizations import Parameterization
 
 #
-# ES = E|Y - y| - 1/2 E|Y - Y'|, with Y and Y' independent predictions: zero for a certain and correct one, and least in
-# expectation for the true distribution. From M predictions of one target y: d_m = |Y_m - y| and d_mn = |Y_m - Y_n|.
+# ES = E|Y - y| - 1/2 E|Y - Y'|, with Y and Y' independent predictions. It is zero for a certain and correct one, and
+# lowest in expectation for the true distribution. M predictions of a target y have d_m = |Y_m - y|, d_mn = |Y_m - Y_n|.
 
 EPSILON = 1e-6
-"""Added to squared distances: |.| means sqrt(. + 1e-6)."""
+"""The number added to squared distances: |.| means sqrt(. + 1e-6)."""
 
 
 def distances(difference: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances of M predictions from the target, (B, M), and from each other, (B, M, M), by one matrix product.
+    """Return distances of M predictions from the target, (B, M), and from each other, (B, M, M), by a matrix product.
 
-    ``difference`` is (B, M, D), predictions minus their target. The diagonal of the second result, the distance of a
-    prediction from itself, means nothing.
+    ``difference`` is (B, M, D), predictions minus their target. The diagonal of the second result has no meaning.
     """
     gram = torch.bmm(difference, difference.transpose(1, 2))
     square = gram.diagonal(dim1=1, dim2=2) + EPSILON / 2
@@ -33,7 +32,7 @@ def distances(difference: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def energy_score(to_target: Tensor, between: Tensor) -> Tensor:
-    r"""The unbiased estimate from M predictions: ``(..., M)`` and ``(..., M, M)`` to ``(...)``.
+    r"""Return the unbiased estimate from M predictions: ``(..., M)`` and ``(..., M, M)`` to ``(...)``.
 
     .. math:: \frac1M \sum_m d_m - \frac1{2 M (M - 1)} \sum_{m \ne n} d_{mn}
     """
@@ -43,7 +42,7 @@ def energy_score(to_target: Tensor, between: Tensor) -> Tensor:
 
 
 def advantages(to_target: Tensor, between: Tensor) -> Tensor:
-    r"""What the score function of each of M graphs is multiplied with: its signal less a leave-one-out baseline.
+    r"""Return the factor of each of M graphs' score function: its signal minus a leave-one-out baseline.
 
     .. math:: \mathrm{signal}_m = d_m - \operatorname*{mean}_{n \ne m} d_{mn}, \qquad \mathrm{baseline}_m =
         \operatorname*{mean}_{j \ne m} d_j - \operatorname*{mean}_{j \ne k,\ j, k \ne m} d_{jk}
@@ -58,29 +57,29 @@ def advantages(to_target: Tensor, between: Tensor) -> Tensor:
 
 
 class Noise(NamedTuple):
-    """The random numbers behind some graphs. Runs with one seed differ in theta only, and share them."""
+    """The random numbers of graphs. Runs with the same seed share them, and differ only in theta."""
 
     rounding: NDArray[np.float64]  # (nodes, nodes), from 0 to 1
     bits: NDArray[np.uint16]  # (sets, nodes * graphs * nodes)
 
 
 def make_noise(shape: tuple[int, ...], stream: np.random.Generator) -> Noise:
-    """For graphs of this shape, (sets, nodes, graphs, nodes)."""
+    """Draw them for graphs of this shape, (sets, nodes, graphs, nodes)."""
     rounding, size = stream.random((shape[1], shape[3])), math.prod(shape)
     words = stream.integers(0, 2**64 - 1, math.ceil(size / 4), dtype=np.uint64, endpoint=True)
     return Noise(rounding, words.view(np.uint16)[:size].reshape(shape[0], -1))
 
 
 def draw_graphs(theta: Tensor, noise: Noise, out: Tensor) -> Tensor:
-    """Independent graphs: every entry is 1 with probability ``theta``, else 0.
+    """Draw independent graphs: every entry is 1 with probability ``theta``, else 0.
 
     Args:
-        theta: (nodes, nodes), the probability of an edge from i to j.
+        theta: The probability of an edge from i to j, (nodes, nodes).
         noise: The random numbers.
-        out: (sets, nodes, graphs, nodes), what to fill: the sources of edges come before the graphs.
+        out: The tensor to fill, (sets, nodes, graphs, nodes), with the sources of edges before the graphs.
     """
-    # Random numbers take a third of the time: 16 bits an entry have to do. The threshold that they are compared with is
-    # rounded at random, up or down, anew for every draw, so that the probability of an entry is theta all the same.
+    # Random numbers take a third of the time, so an entry has only 16 bits. The threshold for them is rounded up or
+    # down at random in every call, so that the probability of an entry is exactly theta.
     threshold = np.floor(65536 * theta.double().numpy() + noise.rounding).astype(np.int64)
     repeated = np.repeat(threshold.astype(np.uint16)[:, None], out.shape[2], axis=1).reshape(-1)
     out.copy_(torch.from_numpy(np.less(noise.bits, repeated).view(np.uint8)).view(out.shape))
@@ -89,13 +88,13 @@ def draw_graphs(theta: Tensor, noise: Noise, out: Tensor) -> Tensor:
 
 
 class Estimate(NamedTuple):
-    """What one step learns from its batch.
+    """The energy score of a batch and its gradients.
 
     Attributes:
         score: The mean energy score.
         weight: Its gradient in W.
-        pull: (nodes, nodes), the estimated gradient in ``log P(entry = 1)``. Its negative is the one in ``log P(entry =
-            0)``, as advantages sum to zero.
+        pull: The estimated gradient in ``log P(entry = 1)``, (nodes, nodes). Its negative is that in ``log P(entry =
+            0)``, because advantages sum to zero.
     """
 
     score: Tensor
@@ -104,20 +103,20 @@ class Estimate(NamedTuple):
 
 
 def estimate(weight: Tensor, x: Tensor, y: Tensor, graphs: Tensor) -> Estimate:
-    """The energy score of a batch and its gradients, written out: five times as fast as autograd.
+    """Compute the energy score of a batch and its gradients, five times as fast as autograd.
 
     Args:
-        weight: (inputs, outputs).
-        x: (batch, nodes, inputs).
-        y: (batch, outputs * nodes), outputs first.
-        graphs: (sets, nodes, M, nodes). As many data points share a set as the batch has for each.
+        weight: The matrix W, (inputs, outputs).
+        x: The node features, (batch, nodes, inputs).
+        y: The outputs, (batch, outputs * nodes), outputs first.
+        graphs: The graphs, (sets, nodes, M, nodes), each set for batch / sets data points.
     """
     sets, nodes, count, _ = graphs.shape
     batch, outputs = len(x), weight.shape[1]
     if count < 3:
         raise ValueError(f"There are {count} graphs a set, but the leave-one-out baseline needs pairs of others: 3.")
     flat = graphs.view(sets, nodes, count * nodes)
-    # What every graph predicts, sum_i (x W)[b, i, o] graphs[i, m, j], less the target.
+    # The prediction of every graph, sum_i (x W)[b, i, o] graphs[i, m, j], minus the target.
     features = (x @ weight).transpose(1, 2).reshape(sets, -1, nodes)
     predictions = torch.bmm(features, flat).view(batch, outputs, count, nodes)
     difference = predictions.transpose(1, 2).reshape(batch, count, outputs * nodes).sub_(y.unsqueeze(1))
@@ -137,7 +136,7 @@ def estimate(weight: Tensor, x: Tensor, y: Tensor, graphs: Tensor) -> Estimate:
 
 
 def score_gradient(kind: Parameterization, scores: Tensor, pull: Tensor) -> Tensor:
-    """From the pull on ``log P(entry = 1)`` to the gradient in the scores, through the parameterization by autograd."""
+    """Return the gradient in the scores from that in ``log P(entry = 1)``, by autograd of the parameterization."""
     with torch.enable_grad():
         leaf = scores.detach().requires_grad_()
         log_probs = kind.log_probs(leaf)

@@ -17,11 +17,11 @@ from catnat_experiments.tasks.gsl import data, paper
 ENTRIES = {"zero": "true zeros", "edge": "true edges"}
 """The two kinds of entries, as the metrics' suffixes and in words."""
 _TRIANGLE = np.array([[0.0, 0.0], [0.5, 0.87], [1.0, 1.73], [1.0, 0.0], [1.5, 0.87], [2.0, 0.0]])
-"""Where the six nodes of a community are drawn: its first node to the left, its last to the right."""
+"""The positions of a community's six nodes: its first node on the left, its last on the right."""
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """All of them; those about learning need the final runs."""
+    """Draw all figures; those about learning need the final runs."""
     drawn = [hidden_graph(directory)]
     final = frame[frame["stage"] == "final"] if len(frame) else frame
     learned = [name for name in paper.IN_THE_PAPER if name in set(final.get("config.parameterization", ()))]
@@ -42,7 +42,7 @@ def _runs(frame: pd.DataFrame, name: str, theta: float) -> pd.DataFrame:
 
 
 def hidden_graph(directory: Path) -> Path:
-    """The four communities in a line, and the entries of the adjacency matrix that can be there."""
+    """Draw the four communities in a line, and the possible entries of the adjacency matrix."""
     figure = Figure(figsize=(plots.WIDTH, 4.8), layout="compressed")
     left, right = figure.subplots(2, 1, height_ratios=(2, 3))
     places = np.concatenate([_TRIANGLE + np.array([2.8 * community, 0.0]) for community in range(data.COMMUNITIES)])
@@ -52,7 +52,7 @@ def hidden_graph(directory: Path) -> Path:
     left.scatter(*places.T, c=[f"C{node // 6}" for node in range(data.NODES)], s=180, zorder=2)
     for node, (x, y) in enumerate(places):
         left.text(x, y, str(node), ha="center", va="center", color="white", fontsize=9, zorder=3)
-    left.margins(0.05, 0.2)  # or the outermost nodes would be cut
+    left.margins(0.05, 0.2)  # to keep the outermost nodes inside
     left.set_aspect("equal")
     left.axis("off")
     left.set_title("24 nodes, 39 undirected edges; self loops are not drawn", fontsize="medium")
@@ -67,7 +67,7 @@ def hidden_graph(directory: Path) -> Path:
 
 
 def theta_errors(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
-    """MAE on theta over the true zeros and over the true edges: mean and standard deviation of the final runs."""
+    """Draw the MAE on theta over true zeros and over true edges: mean and standard deviation of the final runs."""
     figure = Figure(figsize=(plots.WIDTH, 3.6), layout="constrained")
     for axes, (kind, title) in zip(figure.subplots(1, 2), ENTRIES.items(), strict=True):
         _errors_by_theta(axes, frame, names, f"metrics.mae_theta_{kind}")
@@ -93,7 +93,7 @@ def _errors_by_theta(axes: Axes, frame: pd.DataFrame, names: Sequence[str], metr
 
 
 def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
-    """The fraction of saturated entries over training, of true zeros and of true edges, for those who have any."""
+    """Draw the fraction of saturated entries over training, of true zeros and of true edges."""
     thetas = sorted(set(frame["config.theta"]))
     figure = Figure(figsize=(plots.WIDTH, 4.6), layout="constrained")
     panels = figure.subplots(2, len(thetas), sharex=True, sharey="row", squeeze=False)
@@ -112,7 +112,7 @@ def saturated_entries(frame: pd.DataFrame, names: Sequence[str], directory: Path
 
 
 def lost_edges(frame: pd.DataFrame, names: Sequence[str], directory: Path) -> Path:
-    """Every final run: how far its energy score is above the optimal row's, over its saturated true edges."""
+    """Draw every final run's energy score above the optimal row's, over its saturated true edges."""
     thetas = sorted(set(frame["config.theta"]))
     figure, panels = plots.grid(len(thetas), 2.2)
     for axes, theta in zip(panels, thetas, strict=True):

@@ -1,4 +1,4 @@
-"""What is compared in graph structure learning, and the paper's numbers."""
+"""The parameterizations of graph structure learning, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from catnat_experiments.report.targets import Target, read_targets
 THETAS = (0.1, 0.25, 0.5, 0.75, 0.9)
 IN_THE_PAPER = ("sparsemax", "softmax", "sigmoid", "natural")
 OPTIMAL = "optimal"
-"""Stands for a parameterization in configs: the true theta and W, nothing learned."""
+"""The name of a parameterization in configs that has the true theta and W, without learning."""
 
 _METRICS = ("test_es_twice", "pp_mae", "pp_mse", "mae_theta")
 _TABLE_2 = read_targets(

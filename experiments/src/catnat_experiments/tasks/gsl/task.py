@@ -1,4 +1,4 @@
-"""Graph structure learning as the engine knows it: presets, stages, tables."""
+"""The experiment on graph structure learning: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ REFINED_RATES = {
     "sigmoid": (0.025, 0.03, 0.037, 0.045, 0.055, 0.067, 0.082),
     "natural": (0.012, 0.015, 0.018, 0.022, 0.027, 0.033, 0.041),
 }
-"""The paper's. For all others: seven points from the best coarse rate / 1.8 to 1.8 times it, evenly spaced in log."""
+"""The paper's learning rates. Others have seven points from the best coarse one / 1.8 to 1.8 times it, even in log."""
 REFINED_SPAN, REFINED_COUNT = 1.8, 7
 RATES = (0.000625, 0.00125, 0.0025, *COARSE_RATES)
-"""For two rates: the coarse grid, with three more at its lower end, where natural's best single rate stands."""
+"""The grid for two learning rates: the coarse grid, and three lower ones, near natural's best single one."""
 FIRST_PAIRS = tuple(itertools.product((0.0025, 0.01, 0.05), (0.02, 0.1, 0.5)))
-"""The first rates of the scores and of W that are tried beside the single ones."""
+"""The first learning rates of the scores and of W that are tried beside the single ones."""
 ROUNDS = 2
-"""How often the neighbours of the best pair are tried: in each round up to nine pairs of :data:`RATES`."""
+"""The number of rounds that try the neighbours of the best pair, up to nine pairs of :data:`RATES` in each."""
 MOST_LANES = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much of the table to compute."""
+    """The part of the table to compute."""
 
     thetas: tuple[float, ...]
     parameterizations: tuple[str, ...]
@@ -56,22 +56,22 @@ class Preset:
     refine: bool
     seeds: int
     steps: int
-    two_rates: tuple[str, ...] = ()  # parameterizations that search for a rate of W beside that of the scores
+    two_rates: tuple[str, ...] = ()  # parameterizations with a separate learning rate of W
 
 
 _PAPER = Preset(THETAS, IN_THE_PAPER, COARSE_RATES, refine=True, seeds=10, steps=5000)
 PRESETS = {
-    # A look at the table in minutes.
+    # A part of the table in minutes.
     "quick": Preset((0.75,), IN_THE_PAPER, (0.01, 0.02, 0.05), refine=False, seeds=3, steps=2500),
     # The paper's table in full.
     "paper": _PAPER,
-    # The other reading of the paper's search: one rate for W and one for the scores, each from the same grid.
+    # The other reading of the paper's search: a learning rate for W and one for the scores, from the same grid.
     "two-rates": dataclasses.replace(_PAPER, two_rates=("sparsemax", "natural")),
 }
 
 
 def refined_rates(name: str, best: float) -> list[float]:
-    """The second grid of a parameterization, without the rate that was best in the first one.
+    """Return the second grid of a parameterization, without the best learning rate of the first one.
 
     >>> refined_rates("softmax", 0.02)
     [0.01111, 0.01352, 0.01644, 0.02433, 0.02959, 0.036]
@@ -84,7 +84,7 @@ def refined_rates(name: str, best: float) -> list[float]:
 
 
 def neighbours(rates: Rates) -> list[Rates]:
-    """The pairs of the grid around the one that is nearest, and that one: nine, fewer at an end.
+    """Return the nearest pair of the grid and the pairs around it: nine, or fewer at an end.
 
     >>> neighbours((0.012, 0.5))
     [(0.005, 0.2), (0.005, 0.5), (0.01, 0.2), (0.01, 0.5), (0.02, 0.2), (0.02, 0.5)]
@@ -95,12 +95,12 @@ def neighbours(rates: Rates) -> list[Rates]:
 
 
 class GraphStructure:
-    """The experiment as the engine knows it: coarse grid, refined grid, pairs of rates, final seeds."""
+    """The experiment: coarse grid, refined grid, pairs of learning rates, final seeds."""
 
     name = "gsl"
 
     def stages(self, preset: str) -> list[Stage]:
-        """Coarse; refined and pairs, where the preset asks for them; and final."""
+        """Return the stages coarse; refined and pairs, if the preset has them; and final."""
         plan = plan_of(preset, PRESETS, self.name)
         cells = len(plan.thetas) * len(plan.parameterizations)
         refined = len(plan.thetas) * sum(len(refined_rates(name, 1.0)) for name in plan.parameterizations)
@@ -117,7 +117,7 @@ class GraphStructure:
         return [*stages, Stage("final", lambda records: _final(plan, records), about, expected)]
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Runs that differ only in rates and seed, at most ten of them together."""
+        """Return groups of at most ten runs that differ only in learning rates and seed."""
         together: dict[str, list[Config]] = {}
         for run in runs:
             together.setdefault(run_id(shared_config(run)), []).append(run)
@@ -137,7 +137,7 @@ def config(
     network_rate: float | None = None,
     steps: int = 5000,
 ) -> Config:
-    """All that decides a run's numbers. The rate of W has a key only where it is another than that of the scores."""
+    """Return all that affects a run's results. W's learning rate has a key only if it is not that of the scores."""
     second: Config = {} if network_rate in (None, rate) else {"network_rate": network_rate}
     return {
         "experiment": GraphStructure.name,
@@ -174,7 +174,7 @@ def _same(rates: Iterable[float]) -> list[Rates]:
 
 
 def _best(runs: Sequence[Config], records: pd.DataFrame) -> Rates:
-    """The rates with the lowest validation ES among these runs; other records do not count."""
+    """Return the learning rates with the lowest validation ES among these runs; other records are ignored."""
     return rates_of(best_run(runs, records, "validation_es"))
 
 
@@ -192,7 +192,7 @@ def _refined(plan: Preset, records: pd.DataFrame) -> list[Config]:
 
 
 def _pairs_stage(plan: Preset, number: int) -> Stage:
-    """The first pairs, or a round of neighbours; runs that are there already are listed again, and not run again."""
+    """Return the stage of the first pairs, or of a round of neighbours; finished runs are listed but not run again."""
     cells = _cells(plan, plan.two_rates)
     about = "pairs of rates around the best by validation ES" if number else "first pairs of rates, of scores and of W"
 
@@ -208,7 +208,7 @@ def _pairs_of(plan: Preset, theta: float, name: str, number: int, records: pd.Da
 
 
 def _tried(plan: Preset, theta: float, name: str, rounds: int, records: pd.DataFrame) -> list[Config]:
-    """All runs of the search for a cell before the pairs of this number."""
+    """Return all runs of the search for a setting before the pairs of this number."""
     tried = _searched(plan, theta, name, _same(plan.coarse))
     if plan.refine:
         tried += _refined_of(plan, theta, name, records)
@@ -300,7 +300,7 @@ TABLES = (
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """The hidden graph, the errors on theta and the saturated entries, drawn from records."""
+    """Draw the hidden graph, the errors on theta and the saturated entries from records."""
     from catnat_experiments.tasks.gsl import figures as gsl_figures  # matplotlib takes a second to import
 
     return gsl_figures.figures(frame, directory)

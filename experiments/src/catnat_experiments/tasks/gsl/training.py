@@ -1,4 +1,4 @@
-"""Training in graph structure learning: many runs side by side, and what is measured at their end."""
+"""Training in graph structure learning: many runs in parallel, and their final metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from catnat_experiments.tasks.gsl.paper import OPTIMAL
 
 
 class Adam:
-    """``torch.optim.Adam`` on tensors whose first axis is lanes, with a rate for each tensor in each lane."""
+    """``torch.optim.Adam`` on tensors whose first axis is lanes, with a learning rate for each tensor in each lane."""
 
     def __init__(self, parameters: Sequence[Tensor], rates: Sequence[Sequence[float]]) -> None:
         self.parameters = list(parameters)
@@ -41,7 +41,7 @@ class Adam:
     def step(
         self, gradients: Sequence[Tensor], beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
     ) -> None:
-        """One update in place, with the same operations in the same order as torch's."""
+        """Do one update in place, with the same operations in the same order as torch's."""
         self.steps += 1
         sizes = -self.rates / (1 - beta1**self.steps)
         root = math.sqrt(1 - beta2**self.steps)
@@ -53,11 +53,11 @@ class Adam:
             parameter.add_((mean * size).div_(square.sqrt().div_(root).add_(epsilon)))
 
     def state_dict(self) -> dict[str, Any]:
-        """What changes beside the parameters."""
+        """Return what changes beside the parameters."""
         return {"steps": self.steps, "means": self.means, "squares": self.squares}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from it."""
+        """Load what :meth:`state_dict` returned."""
         vars(self).update(state)
 
 
@@ -65,12 +65,12 @@ class Adam:
 
 
 def theta_of(kind: Parameterization, scores: Tensor) -> Tensor:
-    """The probability of every entry: that of the second of two classes."""
+    """Return the probability of every entry: that of the second of two classes."""
     return kind.probs(scores)[..., 1]
 
 
 def graph_metrics(kind: Parameterization, scores: Tensor, truth: Tensor) -> list[dict[str, float]]:
-    """How well every lane's entries are learned, and how many are saturated; all, true zeros and true edges."""
+    """Return every lane's error on theta and saturated fraction, over all entries, true zeros and true edges."""
     error = (theta_of(kind, scores).double() - truth).abs()
     saturated = kind.saturated(scores).all(-1).double()
     parts = {"": torch.ones_like(truth, dtype=torch.bool), "_zero": truth == 0, "_edge": truth > 0}
@@ -85,19 +85,19 @@ def graph_metrics(kind: Parameterization, scores: Tensor, truth: Tensor) -> list
 def prediction_metrics(
     theta: Tensor, weight: Tensor, x: Tensor, y: Tensor, *, graphs: int, seed: int, chunk: int = 50
 ) -> list[dict[str, float]]:
-    """Energy score and point errors of every lane's predictions.
+    """Return the energy score and point errors of every lane's predictions.
 
-    Every data point gets M graphs of its own. All lanes, runs and parameterizations are judged with the same random
-    numbers, so that a difference between two of them is a difference between the models.
+    Every data point has its own M graphs. All lanes, runs and parameterizations are evaluated with the same random
+    numbers, so their differences are differences between models.
 
     Args:
-        theta: (lanes, nodes, nodes).
-        weight: (lanes, inputs, outputs).
-        x: (points, nodes, inputs).
-        y: (points, nodes, outputs).
-        graphs: M, the predictions per point.
-        seed: Of the random numbers.
-        chunk: How many points at a time.
+        theta: The probabilities, (lanes, nodes, nodes).
+        weight: The matrices W, (lanes, inputs, outputs).
+        x: The node features, (points, nodes, inputs).
+        y: The outputs, (points, nodes, outputs).
+        graphs: The number M of predictions per point.
+        seed: The seed of the random numbers.
+        chunk: The number of points at a time.
     """
     stream, nodes = stream_of("evaluation", seed), x.shape[1]
     sums = torch.zeros(len(theta), 3, dtype=torch.float64)
@@ -115,7 +115,7 @@ def prediction_metrics(
 
 
 def _point_scores(predictions: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Energy score, absolute error of the median, squared error of the mean, of each of B points.
+    """Return energy score, absolute error of the median, squared error of the mean, of each of B points.
 
     Predictions are (B, M, D), targets (B, 1, D). The median of an even number of values is the mean of the middle two.
     """
@@ -128,24 +128,25 @@ def _point_scores(predictions: Tensor, target: Tensor) -> tuple[Tensor, Tensor, 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 LARGEST_START, SMALLEST_START = 0.1, 0.01
-"""Of theta. The paper says U(0, 0.1), which has no inverse at 0. Natural's theta = 0.0001 is two steps of rate 0.02 off
-the edge, where it would stay 0 for good: ten runs at theta* = 0.75 lost 16 true edges to such starts, with 0.01 two."""
+"""The range of initial theta. The paper has U(0, 0.1), but 0 has no inverse. Natural's theta = 0.0001 is two steps at
+learning rate 0.02 from the edge, where it would stay 0. Ten runs at theta* = 0.75 lost 16 true edges to such starts,
+and two with 0.01."""
 BATCH = 64
 Rates = tuple[float, float]
-"""Of the scores, and of the network's W."""
+"""The learning rates of the scores and of the network's W."""
 
 
 class Training(loop.Training):
-    """Several runs that differ only in seed and rates, trained side by side. Every seed has a stream of random numbers.
+    """Several runs that differ only in seed and learning rates, trained together. Every seed has its random numbers.
 
-    On one machine a run's numbers come out the same bit by bit whichever runs are beside it.
+    On one machine a run's results are the same bit by bit, whichever runs are trained with it.
 
     Args:
-        data: What to learn from.
-        kind: How a probability is parameterized.
-        rates: For each run that of the scores and that of the network's W.
-        seeds: Of each run.
-        sizes: What the runs have in common.
+        data: The data.
+        kind: The parameterization.
+        rates: The learning rates of each run.
+        seeds: The seed of each run.
+        sizes: The config entries that the runs have in common.
     """
 
     changing = ("step", "scores", "weight", "adam", "orders", "score_sums", "history")
@@ -167,19 +168,19 @@ class Training(loop.Training):
         self._batches = pairs // self.batch
         if self._batches == 0:
             raise ValueError(
-                f"`batch` is {self.batch}, but there are only {pairs} training pairs: use fewer, or more data."
+                f"`batch` is {self.batch}, but there are only {pairs} training pairs: use a smaller one, or more data."
             )
         if self.batch % len(self._graphs):
             raise ValueError(
-                f"`graph_sets` is {len(self._graphs)}, but it must divide `batch`, which is {self.batch}: as many data "
-                "points share each set."
+                f"`graph_sets` is {len(self._graphs)}, but it must divide `batch`, which is {self.batch}: every set is "
+                "for the same number of data points."
             )
         self.orders = torch.zeros(len(self.streams), pairs, dtype=torch.int64)
         self.score_sums = torch.zeros(len(seeds), dtype=torch.float64)
         self.history: list[dict[str, list[float]]] = [{} for _ in seeds]
 
     def advance(self) -> None:
-        """One step of all lanes."""
+        """Do one step of all lanes."""
         first = self.step % self._batches * self.batch
         if first == 0:
             for order, stream in zip(self.orders, self.streams.values(), strict=True):
@@ -207,25 +208,25 @@ class Training(loop.Training):
         return points
 
     def state(self) -> dict[str, Any]:
-        """A checkpoint, with the streams."""
+        """Return a checkpoint, with the streams."""
         return {**super().state(), "streams": [stream.bit_generator.state for stream in self.streams.values()]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint."""
         super().restore(state)
         for stream, kept in zip(self.streams.values(), state["streams"], strict=True):
             stream.bit_generator.state = kept
 
 
 def _start(kind: Parameterization, stream: np.random.Generator, smallest: float) -> tuple[Tensor, Tensor]:
-    """The scores and the W that a run starts with: theta uniform in (0, 0.1) for every parameterization."""
+    """Draw initial scores and W: for every parameterization theta is uniform in (0, 0.1), but at least ``smallest``."""
     theta = torch.from_numpy(stream.random((NODES, NODES))).mul(LARGEST_START).clamp(min=smallest)
     scores = kind.scores_from_probs(torch.stack((1 - theta, theta), -1))
     return scores.float(), glorot(stream)
 
 
 def train(runs: Sequence[Config], checkpointer: Checkpointer) -> list[Outcome]:
-    """Train runs that differ in rates and seed only, resuming from the last checkpoint if there is one."""
+    """Train runs that differ only in learning rates and seed, from the last checkpoint if there is one."""
     shared = shared_config(runs[0])
     if any(shared_config(run) != shared for run in runs):
         raise ValueError(
@@ -245,17 +246,17 @@ def train(runs: Sequence[Config], checkpointer: Checkpointer) -> list[Outcome]:
 
 
 def shared_config(run: Config) -> Config:
-    """What runs that train side by side have in common."""
+    """Return the config entries that runs trained together have in common."""
     return {key: value for key, value in run.items() if key not in ("rate", "network_rate", "seed")}
 
 
 def rates_of(run: Config) -> Rates:
-    """The rates of the scores and of the network's W, which are one where a config has no second."""
+    """Return the learning rates of the scores and of W, which are equal if a config has only one."""
     return float(run["rate"]), float(run.get("network_rate", run["rate"]))
 
 
 def _evaluated(theta: Tensor, weight: Tensor, data: Data, sizes: Config) -> list[dict[str, float]]:
-    """The metrics of every lane's predictions on the validation and the test set."""
+    """Return the metrics of every lane's predictions on the validation and the test set."""
 
     def measured(split: str, seed: int) -> list[dict[str, float]]:
         return prediction_metrics(theta, weight, *data.split(split), graphs=int(sizes["graphs"]), seed=seed)

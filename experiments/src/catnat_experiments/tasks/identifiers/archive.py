@@ -1,8 +1,8 @@
-"""Files as one compressed archive: the next-token model predicts, the coder of catnat codes.
+"""Files as one compressed archive, by the next-token model and the coder of catnat.
 
-Files are cut into parts of at most :data:`LONGEST` tokens, which are read side by side, one token of each at a time: so
-the coder works on as many tokens at once as there are parts left. A part is predicted from its own beginning alone.
-Every file ends with its ``<end>``, so that the archive holds no lengths, only the number of parts.
+Files are cut into parts of at most :data:`LONGEST` tokens, which are read in parallel, one token of each at a time. So
+the coder encodes as many tokens at once as there are parts left. A part is predicted from its own beginning alone.
+Every file ends with ``<end>``, so the archive contains no lengths, only the number of parts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from catnat_experiments.tasks.identifiers.heads import TreeHead
 from catnat_experiments.tasks.identifiers.model import Model
 
 LONGEST = 4096
-"""Tokens of a part. Few files are longer; one by one, the tokens of a single long one would take most of the time."""
+"""The largest number of tokens in a part. Few files are longer; a long one alone would take most of the time."""
 _COUNT = struct.Struct("<I")
 
 
 def files_of(tokens: Ints, end: int) -> list[Ints]:
-    """Tokens cut into files, each with its end."""
+    """Cut tokens into files, each with its end."""
     ends = np.flatnonzero(tokens == end)
     if not len(ends) or ends[-1] != len(tokens) - 1:
         raise ValueError(f"`tokens` must end with {end}, which ends every file: give all tokens of some files.")
@@ -39,14 +39,14 @@ def _parts_of(file: Ints) -> list[Ints]:
 
 
 class Reader:
-    """Features of the next token of many parts side by side. A part that has ended leaves.
+    """The features of the next token, for many parts in parallel. A part that has ended is removed.
 
-    Encoder and decoder make their features here, step by step in batches of the same size: so they are the same to the
-    last bit, where one pass over whole parts would round differently.
+    Encoder and decoder compute features step by step in batches of the same size, so they are the same to the last bit.
+    One pass over whole parts would round differently.
 
     Attributes:
         active: The numbers of the parts that have not ended.
-        place: How many tokens of each were read.
+        place: The number of tokens of each that were read.
     """
 
     def __init__(self, model: Model, count: int, end: int) -> None:
@@ -57,12 +57,12 @@ class Reader:
 
     @torch.no_grad()
     def features(self) -> Tensor:
-        """Of the next token of every active part, (active, size)."""
+        """Return the features for every active part, (active, size)."""
         features, self._state = self._model.features(self._last, self._state)
         return features
 
     def take(self, tokens: NDArray[np.int64]) -> None:
-        """What the next tokens were, (active,)."""
+        """Take the next token of every active part, (active,)."""
         self.place += 1
         left = (tokens != self._end) & (self.place < LONGEST)
         self.active = self.active[left]
@@ -71,7 +71,7 @@ class Reader:
 
 
 def encode(model: Model, files: Sequence[Ints], end: int) -> bytes:
-    """The archive of some files."""
+    """Return the archive of some files."""
     parts = [part for file in files for part in _parts_of(file)]
     reader, encoder = Reader(model, len(parts), end), coding.Encoder(_layer(model))
     while reader.active.size:
@@ -82,7 +82,7 @@ def encode(model: Model, files: Sequence[Ints], end: int) -> bytes:
 
 
 def decode(model: Model, data: bytes, end: int) -> list[Ints]:
-    """The files of an archive. The model reads what has been decoded, and nothing else."""
+    """Return the files of an archive. The model reads only decoded tokens."""
     [count] = _COUNT.unpack_from(data)
     reader, decoder = Reader(model, count, end), coding.Decoder(_layer(model), data[_COUNT.size :])
     parts: list[list[int]] = [[] for _ in range(count)]
@@ -97,7 +97,7 @@ def decode(model: Model, data: bytes, end: int) -> list[Ints]:
 
 @torch.no_grad()
 def bits(model: Model, files: Sequence[Ints], end: int) -> NDArray[np.float64]:
-    """What each file would cost a perfect coder: its negative log-likelihood, in bits."""
+    """Return the bits of each file with a perfect coder: its negative log-likelihood."""
     cut = [_parts_of(file) for file in files]
     parts = [part for parts in cut for part in parts]
     reader, found = Reader(model, len(parts), end), np.zeros(len(parts))

@@ -1,13 +1,13 @@
-"""Held-out files, compressed with the next-token model and decoded again: sizes and times beside other compressors.
+"""Held-out files, compressed with the next-token model and decoded: sizes and times beside other compressors.
 
-Train a model and measure; then a table and a picture of the record::
+Train a model and measure, then draw a table and a figure of the record::
 
     python -m catnat_experiments.tasks.identifiers.compress measure --results results/compression
     python -m catnat_experiments.tasks.identifiers.compress report --results results/compression --output reports
 
 All compress the same tokens of the validation files. For xz and zstd a token is its number in 32 bits, its number in
-one to three bytes, or its text in a line, whichever comes out smallest; without headers and checksums where files are
-compressed alone. The measurement needs the extra ``compression``.
+one to three bytes, or its text in a line. The smallest result counts, without headers and checksums. The measurement
+needs the extra ``compression``.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from catnat_experiments.tasks.identifiers.task import PRESETS, config
 from catnat_experiments.tasks.identifiers.training import Training
 
 HEAD, RATE, SEED = "clustered sigmoid", 0.0005, 1
-"""The head, and the rate that the search of the preset "evidence" chose for it."""
+"""The head, its best learning rate in the preset "evidence", and the seed."""
 DICTIONARY = 1 << 23
-"""Bytes at the end of the training files that zstd gets as a dictionary."""
+"""The number of bytes, from the end of the training files, in zstd's dictionary."""
 TIMED_WINDOWS, ROWS = 32, 128
-"""Tokens whose head and coder are timed, in windows, and how many of them make a piece."""
+"""The number of windows with which head and coder are timed, and the number of tokens in a piece."""
 
 METHODS = {
     "order_0": "a Huffman tree of the training files' frequencies",
@@ -67,17 +67,17 @@ Returned = TypeVar("Returned")
 
 
 def as_words(tokens: Ints, corpus: Corpus) -> bytes:
-    """A line for every token."""
+    """Return a line for every token."""
     return "\n".join(corpus.words[token] for token in tokens).encode()
 
 
 def as_numbers(tokens: Ints, corpus: Corpus) -> bytes:
-    """32 bits for every token."""
+    """Return 32 bits for every token."""
     return tokens.astype("<u4").tobytes()
 
 
 def as_varints(tokens: Ints, corpus: Corpus) -> bytes:
-    """Seven bits a byte, lowest first; all bytes of a token but its last have the eighth bit."""
+    """Return seven bits per byte, lowest first; all bytes of a token but its last have the eighth bit."""
     shifted = tokens.astype(np.int64)[:, None] >> np.array([0, 7, 14])
     more = np.column_stack((shifted[:, 1:] > 0, np.zeros(len(tokens), bool)))
     needed = np.column_stack((np.ones(len(tokens), bool), shifted[:, 1:] > 0))
@@ -88,29 +88,29 @@ FORMATS = (as_words, as_numbers, as_varints)
 
 
 def _xz(size: int) -> dict[str, Any]:
-    """The strongest preset, with a window that holds everything, without header and checksum."""
+    """Return options for the strongest preset, with a window for all data, without header and checksum."""
     strongest = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": max(4096, size)}
     return {"format": lzma.FORMAT_RAW, "filters": [strongest]}
 
 
 def xz(data: bytes) -> bytes:
-    """Compressed with xz, at its strongest."""
+    """Compress with xz at its strongest preset."""
     return bytes(lzma.compress(data, **_xz(len(data))))
 
 
 def unxz(data: bytes, size: int) -> bytes:
-    """What :func:`xz` has compressed, ``size`` bytes."""
+    """Decompress ``size`` bytes of :func:`xz`."""
     return bytes(lzma.decompress(data, **_xz(size)))
 
 
 def zstd(data: bytes, dictionary: bytes = b"") -> bytes:
-    """The strongest level, with a window that holds everything, without header and checksum."""
+    """Compress with zstd at its strongest level, with a window for all data, without header and checksum."""
     return bytes(_zstd(dictionary).compress(data))
 
 
 @functools.lru_cache(maxsize=2)
 def _zstd(dictionary: bytes) -> Any:
-    """A compressor; the dictionary is whatever comes before the data."""
+    """Return a compressor; the dictionary is raw content before the data."""
     with extra("compression"):
         import zstandard
     about = zstandard.ZstdCompressionParameters.from_level(
@@ -124,7 +124,7 @@ def _zstd(dictionary: bytes) -> Any:
 
 
 def unzstd(data: bytes, size: int) -> bytes:
-    """What :func:`zstd` has compressed without a dictionary, ``size`` bytes."""
+    """Decompress ``size`` bytes of :func:`zstd` without a dictionary."""
     with extra("compression"):
         import zstandard
     tool = zstandard.ZstdDecompressor(format=zstandard.FORMAT_ZSTD1_MAGICLESS, max_window_size=1 << 27)
@@ -132,7 +132,7 @@ def unzstd(data: bytes, size: int) -> bytes:
 
 
 def sizes(corpus: Corpus, files: Sequence[Ints]) -> dict[str, list[int]]:
-    """Bytes of each file alone, or of all in one, in that one format of all tokens which is smallest in all."""
+    """Return the bytes of each file alone, or of all in one, in the format with the smallest total."""
     before = {form: form(corpus.train[-DICTIONARY:], corpus)[-DICTIONARY:] for form in FORMATS}
     together = [np.concatenate(files)]
     tools: dict[str, tuple[Callable[[bytes, bytes], bytes], Sequence[Ints]]] = {
@@ -150,7 +150,7 @@ def sizes(corpus: Corpus, files: Sequence[Ints]) -> dict[str, list[int]]:
 
 
 def order_0(corpus: Corpus, files: Sequence[Ints]) -> int:
-    """Bytes of all files with the frequencies of the training files."""
+    """Return the bytes of all files with the frequencies of the training files."""
     tree = catnat.huffman(corpus.counts)
     return len(coding.encode(tree, np.zeros(tree.num_nodes), np.concatenate(files), "sigmoid"))
 
@@ -159,16 +159,16 @@ def order_0(corpus: Corpus, files: Sequence[Ints]) -> int:
 
 
 def _timed(function: Callable[..., Returned], *arguments: Any) -> tuple[Returned, float]:
-    """What a function returns, and the processor time that it took."""
+    """Return the result of a function, and the processor time that it took."""
     began = time.process_time()
     found = function(*arguments)
     return found, time.process_time() - began
 
 
 def tree_times(head: TreeHead, features: Tensor, target: Tensor) -> tuple[float, float]:
-    """Seconds to encode and to decode tokens with given features, in pieces.
+    """Return the seconds to encode and to decode tokens with given features, in pieces.
 
-    Without what an archive costs once, whatever its length: the fingerprint of all weights.
+    The fingerprint of all weights, which an archive needs once, is not included.
     """
     pieces = list(zip(torch.split(features, ROWS), torch.split(target, ROWS), strict=True))
     encoder = coding.Encoder(head.layer)
@@ -186,7 +186,7 @@ def tree_times(head: TreeHead, features: Tensor, target: Tensor) -> tuple[float,
 
 @torch.no_grad()
 def softmax_times(head: Softmax, features: Tensor, target: Tensor) -> tuple[float, float]:
-    """The same with all probabilities of a softmax and the categorical model of the same range coder."""
+    """Return them for all probabilities of a softmax and the categorical model of the same range coder."""
     family = constriction.stream.model.Categorical(perfect=False)  # the fast one
 
     def write_all() -> Any:
@@ -207,7 +207,7 @@ def softmax_times(head: Softmax, features: Tensor, target: Tensor) -> tuple[floa
 
 
 def _times_of_heads(model: Model, corpus: Corpus) -> dict[str, float]:
-    """Both heads on the same features; what a softmax has learned does not change its time."""
+    """Return both heads' times on the same features; training does not change that of a softmax."""
     chosen = windows(corpus, TIMED_WINDOWS)
     with torch.no_grad():
         features, _ = model.features(chosen[:, :-1])
@@ -238,13 +238,13 @@ def _times_of_compressors(corpus: Corpus, files: Sequence[Ints]) -> dict[str, fl
 
 
 def measure(model: Model, corpus: Corpus, files: Sequence[Ints]) -> dict[str, float]:
-    """Compress all files, decode them again, and compare; a file that comes back differently raises."""
+    """Compress all files, and return sizes and times; a file that is decoded to other tokens raises an error."""
     end, tokens = corpus.words.index(END), sum(map(len, files))
     data, writing = _timed(encode, model, files, end)
     found, reading = _timed(decode, model, data, end)
     for number, (mine, theirs) in enumerate(zip(found, files, strict=True)):
         if not np.array_equal(mine, theirs):
-            raise RuntimeError(f"File {number} came back with other tokens than it had.")
+            raise RuntimeError(f"File {number} was decoded to other tokens than it has.")
     print(f"{len(files)} files came back, {8 * len(data) / tokens:.3f} bits a token", flush=True)
     ideal, others = bits(model, files, end), sizes(corpus, files)
     total = {"order_0": order_0(corpus, files), "model": len(data)} | {name: sum(each) for name, each in others.items()}
@@ -267,7 +267,7 @@ def measure(model: Model, corpus: Corpus, files: Sequence[Ints]) -> dict[str, fl
 
 
 def record(results: Path) -> Path:
-    """Train, measure, and write what came out."""
+    """Train, measure, and write a record."""
     began = time.monotonic()
     plan = PRESETS["evidence"]
     run = config(HEAD, RATE, SEED, plan)
@@ -297,7 +297,7 @@ def record(results: Path) -> Path:
 
 
 def report(results: Path, output: Path) -> None:
-    """Tables and a picture of the record in a folder."""
+    """Write the tables and the figure of a record to a folder."""
     records, damaged = load_all(results)
     if len(records) != 1 or damaged:
         raise ValueError(

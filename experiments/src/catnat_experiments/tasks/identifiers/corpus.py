@@ -1,8 +1,8 @@
 """A corpus that every machine has: the tokens of the Python standard library's sources and of some installed packages.
 
-Names, keywords, operators and numbers are tokens as they stand; every string is one token, every comment another, and
-``<end>`` ends a file. Built once, in a few minutes, and kept as arrays in the user's cache directory. What comes out
-depends on the versions of Python and of the packages, so the folder's name has them, and a corpus has a fingerprint.
+Names, keywords, operators and numbers are tokens. Every string becomes ``<string>``, every comment ``<comment>``, and
+``<end>`` ends a file. The corpus is built once, in a few minutes, and kept in the user's cache directory. It depends on
+the versions of Python and of the packages, so the folder's name has their hash, and a corpus has a fingerprint.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from catnat_experiments.engine.records import canonical
 Ints = NDArray[np.int32]
 
 CACHE = "CATNAT_CACHE"
-"""The environment variable that names another folder for what can be made again."""
+"""The environment variable that names another cache directory."""
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "ray", "sympy", "matplotlib", "networkx", "sqlalchemy")
-"""What catnat-experiments depends on, and brings the most source code."""
+"""The dependencies of catnat-experiments with the most source code."""
 VALIDATION = 0.05
-"""The fraction of files that validate."""
+"""The fraction of files for validation."""
 LEAST = 2
-"""Tokens that occur less often in the training files are ``<unk>``."""
+"""Tokens that occur less often than this in the training files are ``<unk>``."""
 STRING, COMMENT, END, UNKNOWN = "<string>", "<comment>", "<end>", "<unk>"
 _FORMAT = 1
-"""To be changed with whatever changes the tokens: older folders are then left alone."""
+"""The version of the tokens; change it when they change, so that older folders are not used."""
 
 _KEPT = {tokenize.NAME, tokenize.OP, tokenize.NUMBER}
 _FOLDED = {tokenize.STRING: STRING, tokenize.COMMENT: COMMENT, tokenize.ENDMARKER: END}
@@ -52,14 +52,14 @@ _OPENS, _CLOSES = (getattr(tokenize, f"FSTRING_{name}", None) for name in ("STAR
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """Tokens as classes, most frequent first: class 0 is the token that the training files have most often.
+    """Tokens as classes, most frequent first: class 0 is the most frequent token of the training files.
 
     Attributes:
         train: The tokens of the training files.
-        validation: Those of the other files.
-        counts: How often the training files have each class.
-        words: What each class stands for.
-        fingerprint: The first 48 bits of the SHA-256 of both parts: a number that floats hold exactly.
+        validation: The tokens of the other files.
+        counts: The count of each class in the training files.
+        words: The text of each class.
+        fingerprint: The first 48 bits of the SHA-256 of both parts, which a float represents exactly.
     """
 
     train: Ints
@@ -69,7 +69,7 @@ class Corpus:
     fingerprint: int
 
     def most_frequent(self, classes: int) -> Corpus:
-        """The same corpus with fewer classes: all other tokens become ``<unk>``."""
+        """Return the corpus with fewer classes: all other tokens become ``<unk>``."""
         if classes >= len(self.words):
             if classes == len(self.words):
                 return self
@@ -87,7 +87,7 @@ class Corpus:
 
 
 def _ranked(train: Ints, validation: Ints, counts: NDArray[np.int64], words: Sequence[str]) -> Corpus:
-    """The corpus with its classes in the order of their counts."""
+    """Return the corpus with its classes in the order of their counts."""
     order = np.argsort(-counts, kind="stable")
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
@@ -97,7 +97,7 @@ def _ranked(train: Ints, validation: Ints, counts: NDArray[np.int64], words: Seq
 
 
 def tokens(source: bytes) -> Iterator[str]:
-    """The tokens of one file; layout is left out."""
+    """Yield the tokens of one file, without layout."""
     inside = 0  # f-strings
     for token in tokenize.tokenize(io.BytesIO(source).readline):
         if token.type == _OPENS:
@@ -115,10 +115,10 @@ def tokens(source: bytes) -> Iterator[str]:
 
 
 def build(folders: Sequence[Path], *, progress: bool = False) -> Corpus:
-    """The corpus of all Python files below some folders.
+    """Return the corpus of all Python files below some folders.
 
-    A file's place is the hash of its path from its folder on: so the first 5% validate, and neighbours in the corpus
-    have nothing to do with each other. Files that do not parse, and copies of others, are left out.
+    Files are in the order of a hash of their path from the folder on, so neighbours are unrelated. The first 5% of the
+    hashes are for validation. Files that do not parse, and copies of others, are left out.
     """
     numbers: dict[str, int] = {}
     parts: tuple[array[int], array[int]] = (array("i"), array("i"))
@@ -142,7 +142,7 @@ def build(folders: Sequence[Path], *, progress: bool = False) -> Corpus:
 
 
 def _files(folders: Sequence[Path]) -> Iterator[tuple[float, Path]]:
-    """Every Python file, with a number from 0 to 1 that its path decides."""
+    """Yield every Python file, with a number from 0 to 1 that is a hash of its path."""
     for folder in folders:
         for path in folder.rglob("*.py"):
             name = path.relative_to(folder.parent).as_posix()
@@ -151,7 +151,7 @@ def _files(folders: Sequence[Path]) -> Iterator[tuple[float, Path]]:
 
 
 def without_rare(train: Ints, validation: Ints, words: list[str]) -> Corpus:
-    """Rare tokens, and those that only validation has, as one class."""
+    """Return the corpus with rare tokens, and those of validation alone, as one class."""
     counts = np.bincount(train, minlength=len(words))
     frequent = counts >= LEAST
     number = np.where(frequent, np.cumsum(frequent) - 1, frequent.sum()).astype(np.int32)
@@ -162,13 +162,13 @@ def without_rare(train: Ints, validation: Ints, words: list[str]) -> Corpus:
 
 @functools.cache
 def load(classes: int | None = None) -> Corpus:
-    """The corpus of this machine, with its most frequent classes: from the cache, or built now."""
+    """Return the corpus of this machine with its most frequent classes, from the cache or built now."""
     if classes is not None:
         return load().most_frequent(classes)
     made_from = _made_from()
     folder = _cache() / f"corpus-{hashlib.sha256(canonical(made_from).encode()).hexdigest()[:16]}"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(f"{folder}.lock"):  # of two workers one builds it
+    with filelock.FileLock(f"{folder}.lock"):  # only one worker builds it
         if not folder.exists():
             roots = [Path(sysconfig.get_path("stdlib")), *map(_package, PACKAGES)]
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
@@ -179,7 +179,7 @@ def load(classes: int | None = None) -> Corpus:
 
 
 def _made_from() -> dict[str, object]:
-    """What the tokens depend on."""
+    """Return what the tokens depend on."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     settings = {"format": _FORMAT, "validation": VALIDATION, "least": LEAST}
     return {"python": platform.python_version(), **versions, **settings}
@@ -188,7 +188,7 @@ def _made_from() -> dict[str, object]:
 def _cache() -> Path:
     if CACHE in os.environ:
         return Path(os.environ[CACHE])
-    import pooch  # only who names no folder needs it
+    import pooch  # needed only without a named folder
 
     return Path(pooch.os_cache("catnat-experiments"))
 
@@ -197,7 +197,7 @@ def _package(name: str) -> Path:
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         raise ModuleNotFoundError(
-            f"The corpus has the sources of {name}, which is not installed here: pip install {name}."
+            f"The corpus needs the sources of {name}, which is not installed here: pip install {name}."
         )
     return Path(found.origin).parent
 
@@ -217,7 +217,7 @@ def _read(folder: Path) -> Corpus:
 
 
 def main() -> None:
-    """Build the corpus of this machine, if it is not there, and say what is in it."""
+    """Build the corpus of this machine if it does not exist, and print its sizes."""
     corpus = load()
     print(
         f"{len(corpus.words):,} classes, {len(corpus.train):,} training and {len(corpus.validation):,} validation "

@@ -1,4 +1,4 @@
-"""The heads that the identifiers experiment compares: last layers from features to one of very many classes."""
+"""The heads of the identifiers experiment: last layers from features to one of very many classes."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ import catnat.torch as ct
 from catnat_experiments.tasks.identifiers.corpus import Corpus
 
 SAMPLES = 4096
-"""Classes that the sampled softmax draws in a step."""
+"""The number of classes that the sampled softmax draws in a step."""
 SHORTLIST = (0.02, 0.2)
-"""Where adaptive softmax cuts, as fractions of the classes; the tails have 1/4 and 1/16 of the features."""
+"""The cutoffs of adaptive softmax, as fractions of the classes; the tails have 1/4 and 1/16 of the features."""
 ROWS_AT_ONCE = 128
-"""Of the fused loss. With the number that torch chooses itself, a step on a CPU takes eight times as long."""
+"""The number of rows in a chunk of the fused loss. With torch's default a step on a CPU takes eight times as long."""
 CONTEXTS, VECTOR = 1000, 32
-"""Of the clustered tree: how many frequent tokens count as contexts, and the size of a class's vector."""
+"""The number of frequent tokens that are contexts of the clustered tree, and the size of a vector."""
 PASS_AT_ONCE = 1 << 20
-"""Tokens that a learned tree reads at a time."""
+"""The number of tokens that a learned tree reads at a time."""
 
 
 class Head(nn.Module, abc.ABC):
-    """What a model ends with. Rows are features (n, d) with a class (n,) each."""
+    """The last layer of a model. Rows are features (n, d) with a class (n,) each."""
 
     sparse = False
-    """Whether gradients hold the touched rows alone."""
+    """Whether gradients contain only the rows that were read."""
 
     @abc.abstractmethod
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """What a step minimizes: the mean negative log-probability of the targets, or an estimate of it."""
+        """Return the mean negative log-probability of the targets, or an estimate of it."""
 
     @abc.abstractmethod
     def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
-        """The log-probability of one class a row, exactly."""
+        """Return the exact log-probability of one class per row."""
 
     @abc.abstractmethod
     def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
-        """The k most probable classes of every row, best first, and the fraction of all scores that this took."""
+        """Return the k most probable classes of every row, best first, and the fraction of scores computed."""
 
 
 class Softmax(Head):
@@ -59,24 +59,24 @@ class Softmax(Head):
         self.bias = nn.Parameter(_log_frequencies(counts).unsqueeze(1))  # (K, 1): rows that can be looked up
 
     def scores(self, features: Tensor) -> Tensor:
-        """All of them, (n, K)."""
+        """Return all scores, (n, K)."""
         return F.linear(features, self.weight, self.bias.squeeze(1))
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """Through all scores at once."""
+        """Use all scores."""
         return F.cross_entropy(self.scores(features), target)
 
     def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
-        """From all scores."""
+        """Use all scores."""
         return -F.cross_entropy(self.scores(features), target, reduction="none")
 
     def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
-        """From all scores."""
+        """Use all scores."""
         return self.scores(features).topk(k).indices, 1.0
 
 
 class LinearCrossEntropy(Softmax):
-    """The same with torch's fused loss, which holds the scores of a few rows at a time."""
+    """A softmax with torch's fused loss, which computes the scores of a few rows at a time."""
 
     def __init__(self, size: int, counts: NDArray[np.int64]) -> None:
         super().__init__(size, counts)
@@ -88,23 +88,23 @@ class LinearCrossEntropy(Softmax):
         self._options = nn.LinearCrossEntropyOptions(batch_chunk_size=ROWS_AT_ONCE)
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """In chunks of rows."""
+        """Use chunks of rows."""
         bias = self.bias.squeeze(1)
         return F.linear_cross_entropy(features, self.weight, target, linear_bias=bias, options=self._options)
 
 
 def sampled_loss(scores: Tensor, of_target: Tensor, hits: Tensor, log_expected: Tensor) -> Tensor:
-    r"""The loss of a softmax whose normalizer is estimated from some classes, a mean over rows.
+    r"""Return the loss of a softmax whose normalizer is estimated from some classes, a mean over rows.
 
     .. math:: \log\Bigl(e^{s_y} + \sum_{j \ne y} \frac{e^{s_j}}{m_j}\Bigr) - s_y
 
-    where j runs over the drawn classes and :math:`m_j` is how often j is expected among them: so the sum in the
-    logarithm is unbiased, and the loss is exact if every class is there once.
+    where j runs over the drawn classes and :math:`m_j` is the expected number of j among them. So the sum in the
+    logarithm is unbiased, and the loss is exact if every class is drawn once.
 
     Args:
-        scores: Of the drawn classes, (n, samples).
-        of_target: Of the targets, (n,).
-        hits: Which drawn classes are the row's target, (n, samples): they do not count twice.
+        scores: The scores of the drawn classes, (n, samples).
+        of_target: The scores of the targets, (n,).
+        hits: Whether a drawn class is the row's target, (n, samples), which is not counted twice.
         log_expected: :math:`\log m_j`, (samples,).
     """
     others = (scores - log_expected).masked_fill(hits, -math.inf)
@@ -112,9 +112,9 @@ def sampled_loss(scores: Tensor, of_target: Tensor, hits: Tensor, log_expected: 
 
 
 class Sampled(Softmax):
-    """A softmax trained with a few classes a step, the same for all rows, drawn with P(j) ~ log(1 + 1 / (j + 1)).
+    """A softmax trained with a few classes per step, the same for all rows, drawn with P(j) ~ log(1 + 1 / (j + 1)).
 
-    That is close to the frequencies where classes are ordered by them.
+    This is close to the frequencies, because classes are ordered by them.
     """
 
     sparse = True
@@ -124,7 +124,7 @@ class Sampled(Softmax):
         self._samples, self._generator = min(SAMPLES, len(counts)), generator
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Classes, and the logarithm of how often each is expected among them."""
+        """Draw classes, and return them with the logarithm of the expected number of each."""
         log_size = math.log(len(self.weight) + 1)
         uniform = torch.rand(self._samples, generator=self._generator, dtype=torch.float64)
         # rounding may reach the end of the last class
@@ -133,7 +133,7 @@ class Sampled(Softmax):
         return classes, expected.log().float()
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """An estimate from the drawn classes."""
+        """Estimate it from the drawn classes."""
         drawn, log_expected = self.draw()
         weight, bias = (F.embedding(torch.cat((target, drawn)), part, sparse=True) for part in (self.weight, self.bias))
         rows = len(target)
@@ -154,22 +154,22 @@ class Adaptive(Head):
             self.layer.head.bias.copy_(_log_frequencies(np.concatenate((counts[: cutoffs[0]], tails))))
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """Reads the tails that targets are in."""
+        """Use the tails that contain targets."""
         loss: Tensor = self.layer(features, target).loss
         return loss
 
     def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
-        """As in training."""
+        """Do the same as in training."""
         found: Tensor = self.layer(features, target).output
         return found
 
     def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
-        """From all classes."""
+        """Use all log-probabilities."""
         return self.layer.log_prob(features).topk(k).indices, 1.0
 
 
 class TreeHead(Head):
-    """:class:`catnat.torch.CatnatHead` on a tree whose prior is the frequencies, where it starts."""
+    """:class:`catnat.torch.CatnatHead` on a tree whose prior is the frequencies, at which it starts."""
 
     sparse = True
 
@@ -178,16 +178,16 @@ class TreeHead(Head):
         self.layer = ct.CatnatHead(size, tree, activation, sparse=True)
 
     def loss(self, features: Tensor, target: Tensor) -> Tensor:
-        """From the paths of the targets."""
+        """Use the paths of the targets."""
         loss: Tensor = self.layer(features, target).loss
         return loss
 
     def log_prob_of(self, features: Tensor, target: Tensor) -> Tensor:
-        """From the paths of the targets."""
+        """Use the paths of the targets."""
         return self.layer.log_prob_of(features, target)
 
     def top(self, features: Tensor, k: int) -> tuple[Tensor, float]:
-        """By a search that leaves out what cannot be among them."""
+        """Search, without nodes that cannot lead to them."""
         found = self.layer.topk(features, k)
         return found.indices, float(found.visited.double().mean()) / self.layer.tree.num_nodes
 
@@ -200,23 +200,23 @@ def _log_frequencies(counts: NDArray[np.int64]) -> Tensor:
 
 
 def _random(corpus: Corpus) -> catnat.Tree:
-    """Balanced, its classes in random order."""
+    """Return a balanced tree with its classes in random order."""
     order = np.random.default_rng(0).permutation(len(corpus.counts))
     return catnat.from_clusters(order.tolist()).with_prior(corpus.counts)
 
 
 def _huffman(corpus: Corpus) -> catnat.Tree:
-    """Frequent classes have short paths."""
+    """Return a tree in which frequent classes have short paths."""
     return catnat.huffman(corpus.counts)
 
 
 def _clustered(corpus: Corpus) -> catnat.Tree:
-    """Frequent classes have short paths, and classes with the same neighbours share most of theirs."""
+    """Return such a tree in which classes with the same neighbours share most of their path."""
     return catnat.from_embeddings(context_vectors(corpus), corpus.counts)
 
 
 def _learned(corpus: Corpus, fraction: float) -> catnat.Tree:
-    """From one pass over the training files or their beginning: means of random vectors of the two tokens before."""
+    """Return a tree from a pass over all or the first training tokens: class means of vectors of the two before."""
     means = catnat.ClassMeans(len(corpus.counts), 2 * VECTOR)
     tokens = corpus.train[: round(fraction * len(corpus.train))]
     for first in range(0, len(tokens), PASS_AT_ONCE):
@@ -236,10 +236,10 @@ TREES: dict[str, Callable[[Corpus], catnat.Tree]] = {
 
 
 def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
-    """A vector for every class: what stands before and after it in the training files, by singular vectors.
+    """Return a vector for every class, from the tokens before and after it in the training files.
 
-    The table has a row per class and a column per frequent token on either side, square roots of their frequencies:
-    the distance of two rows is then Hellinger's, between the neighbours of two classes.
+    Singular vectors are computed from a table with a row per class and a column per frequent token on either side.
+    Entries are square roots of frequencies, so the distance of two rows is Hellinger's.
     """
     from scipy import sparse
     from scipy.sparse import linalg
@@ -261,13 +261,13 @@ def context_vectors(corpus: Corpus) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=len(TREES))
 def tree_of(name: str, corpus: Corpus) -> tuple[catnat.Tree, float]:
-    """A tree over the corpus' classes, with their counts as its prior, and the processor time that it took."""
+    """Return a tree over the corpus' classes, with their counts as its prior, and its processor time."""
     began = time.thread_time()
     return TREES[name](corpus), time.thread_time() - began
 
 
 def seconds_to_learn(head: str, corpus: Corpus) -> float:
-    """What a head's order took from the training files, which is a part of its budget; 0 for other heads."""
+    """Return the processor time to build a learned tree, which is a part of the budget; 0 for other heads."""
     tree = head.partition(" ")[0]
     return tree_of(tree, corpus)[1] if tree.startswith("learned") else 0.0
 
@@ -279,13 +279,13 @@ HEADS = (*BASELINES, *(f"{tree} sigmoid" for tree in TREES))
 
 
 def head_of(name: str, size: int, corpus: Corpus, generator: torch.Generator) -> Head:
-    """A head by its name, at its start.
+    """Return a new head by its name.
 
     Args:
         name: One of :data:`HEADS`; those of catnat are a tree and its activation, the sigmoid.
-        size: Of the features.
-        corpus: Its classes and their counts.
-        generator: Of the random numbers that a head draws in training.
+        size: The size of the features.
+        corpus: The corpus, with its classes and their counts.
+        generator: The generator of random numbers in training.
     """
     if name not in HEADS:
         raise ValueError(f"`head` is {name!r}, but one of these is needed: {', '.join(HEADS)}.")

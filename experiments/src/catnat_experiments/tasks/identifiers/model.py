@@ -14,13 +14,13 @@ from catnat_experiments.tasks.identifiers.heads import head_of
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 SIZE = 128
-"""Of embeddings and of the recurrent state."""
+"""The size of embeddings and of the recurrent state."""
 STREAMS, LENGTH = 16, 32
-"""A step reads the next 32 tokens of each of 16 places in the corpus, and goes on from the state of the last step."""
+"""A step reads the next 32 tokens at each of 16 places in the corpus, and continues from the last step's state."""
 
 
 class Model(nn.Module):
-    """From tokens to features of the next ones, and a head."""
+    """A model from tokens to features of the next ones, with a head."""
 
     def __init__(self, name: str, size: int, corpus: Corpus, generator: torch.Generator) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Model(nn.Module):
         self.head = head_of(name, size, corpus, generator)
 
     def features(self, tokens: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Features (n, size) of tokens (streams, length), n of them in all, and the state after the last."""
+        """Return features (n, size) of tokens (streams, length), n of them in all, and the state after the last."""
         features, state = self.recurrent(self.embedding(tokens), state)
         return features.flatten(0, 1), state
 
     def optimizers(self, rate: float) -> tuple[torch.optim.Optimizer, ...]:
-        """For sparse gradients, and for the others."""
+        """Return the optimizers for sparse and for other gradients."""
         head = list(self.head.parameters())
         sparse, dense = [self.embedding.weight], list(self.recurrent.parameters())
         (sparse if self.head.sparse else dense).extend(head)
@@ -44,15 +44,15 @@ class Model(nn.Module):
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 WINDOW = 64
-"""Tokens of a window of the validation files; the state before it is zero."""
+"""The number of tokens in a window of the validation files; the state before it is zero."""
 CURVE_WINDOWS, TOP_WINDOWS = 32, 16
-"""Windows for the points of a curve, and for the accuracies."""
+"""The numbers of windows for the points of a curve, and for the accuracies."""
 _AT_ONCE = 8
-"""Windows: 512 rows of 100,000 scores are 200 MB."""
+"""The number of windows at a time: 512 rows of 100,000 scores are 200 MB."""
 
 
 def windows(corpus: Corpus, count: int) -> Tensor:
-    """Validation tokens, (count, WINDOW + 1), from places that are evenly spread."""
+    """Return validation tokens, (count, WINDOW + 1), from evenly spaced places."""
     last = len(corpus.validation) - WINDOW - 1
     if last < 0:
         raise ValueError(
@@ -64,7 +64,7 @@ def windows(corpus: Corpus, count: int) -> Tensor:
 
 
 def _rows(model: Model, chosen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features and the tokens that follow them, some windows at a time."""
+    """Yield features and the tokens that follow them, some windows at a time."""
     for first in range(0, len(chosen), _AT_ONCE):
         part = chosen[first : first + _AT_ONCE]
         yield model.features(part[:, :-1])[0], part[:, 1:].flatten()
@@ -72,14 +72,14 @@ def _rows(model: Model, chosen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def validation_nll(model: Model, chosen: Tensor) -> float:
-    """The mean over all tokens of some windows but their first."""
+    """Return the mean over all tokens of some windows but their first."""
     found = [model.head.log_prob_of(*rows) for rows in _rows(model, chosen)]
     return -float(torch.cat(found).double().mean())
 
 
 @torch.no_grad()
 def accuracies(model: Model, chosen: Tensor) -> dict[str, float]:
-    """Whether the next token is the most probable class, or one of the five most probable."""
+    """Return the fractions of next tokens among the one and the five most probable classes."""
     hits, visited = [], []
     for features, target in _rows(model, chosen):
         classes, fraction = model.head.top(features, 5)

@@ -1,4 +1,4 @@
-"""A catalogue in place of source code: what the customers of a supermarket buy next."""
+"""A catalogue in place of source code: the next purchases of a supermarket's customers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BASKET = "<basket>"
 
 @functools.cache
 def load() -> Corpus:
-    """The products that each customer bought, in the order of time; a twentieth of the customers validate."""
+    """Return the products that each customer bought, by time; a twentieth of the customers are for validation."""
     bought = purchases(["TRANSACTION_DT", "CUSTOMER_ID", "PRODUCT_ID"])
     bought["day"] = pd.to_datetime(bought["TRANSACTION_DT"], format="%m/%d/%Y")
     bought = bought.sort_values(["CUSTOMER_ID", "day"], kind="stable")
@@ -36,5 +36,5 @@ def load() -> Corpus:
 
 @functools.cache
 def _place(customer: str) -> float:
-    """A number from 0 to 1 that decides which part a customer belongs to."""
+    """Return a number from 0 to 1 that decides a customer's part."""
     return int(hashlib.sha256(customer.encode()).hexdigest()[:12], 16) / 16**12

@@ -1,4 +1,4 @@
-"""Next-token modelling as the engine knows it: presets, stages, tables."""
+"""The experiment on next-token modelling: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from catnat_experiments.tasks.identifiers.training import train
 # ---- presets and stages ----------------------------------------------------------------------------------------------
 
 RATES = (0.0001, 0.0005, 0.002, 0.01)
-"""Far apart: a softmax that makes few steps needs high rates."""
+"""The learning rates, far apart because a softmax with few steps needs high ones."""
 SEARCH_FRACTION = 0.2
-"""Of the processor time of a final run, for each run of the search."""
+"""The processor time of a search's run, as a fraction of a final run's."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much to compute.
+    """The amount of computation.
 
     Attributes:
-        heads: By name.
-        classes: How many of the corpus' most frequent tokens.
-        seconds: Processor time of a final run.
-        seeds: Final runs of every head.
+        heads: The names of the heads.
+        classes: The number of classes, the corpus' most frequent tokens.
+        seconds: The processor time of a final run.
+        seeds: The number of final runs of every head.
         equal_steps: A power of two that every head reaches.
-        validation_windows: Of the final NLL.
-        rates: That the search tries.
+        validation_windows: The number of windows for the final NLL.
+        rates: The learning rates of the search.
         data: "purchases", or the source code of this machine if not given.
     """
 
@@ -51,7 +51,7 @@ _ORDERS = ("random sigmoid", "learned sigmoid", "clustered sigmoid", "adaptive")
 _CATALOGUE = ("linear_cross_entropy", "sampled", "adaptive", "random sigmoid", "learned sigmoid")
 _PASSES = tuple(head for head in HEADS if head.startswith("learned"))
 PRESETS = {
-    # A look in minutes: few classes, where a softmax is not slow.
+    # A result in minutes: few classes, for which a softmax is not slow.
     "quick": Preset(
         heads=("softmax", "sampled", "huffman sigmoid", "clustered sigmoid"),
         classes=5000,
@@ -65,15 +65,15 @@ PRESETS = {
     "evidence": Preset(heads=_COMPARED, classes=100_000, seconds=300.0, seeds=3, equal_steps=128),
     # Orders of the classes, with the pass over the data in the budget.
     "order": Preset(heads=_ORDERS, classes=100_000, seconds=300.0, seeds=10, equal_steps=128, rates=(0.0005, 0.002)),
-    # How much of the data the pass needs.
+    # The part of the data that the pass needs.
     "order-pass": Preset(heads=_PASSES, classes=100_000, seconds=300.0, seeds=3, equal_steps=128, rates=(0.0005,)),
-    # A supermarket's catalogue: what a customer buys next.
+    # A supermarket's catalogue: the next product of a customer.
     "purchases": Preset(heads=_CATALOGUE, classes=20_000, seconds=60.0, seeds=5, equal_steps=128, data="purchases"),
 }
 
 
 def config(head: str, rate: float, seed: int, plan: Preset, *, fraction: float = 1.0) -> Config:
-    """All that decides a run, but for the speed of the machine; ``fraction`` is that of the preset's seconds."""
+    """Return all that affects a run except the machine's speed; ``fraction`` is that of the preset's seconds."""
     return {
         **({"data": plan.data} if plan.data else {}),
         "experiment": Identifiers.name,
@@ -91,12 +91,12 @@ def config(head: str, rate: float, seed: int, plan: Preset, *, fraction: float =
 
 
 class Identifiers(EveryRunAlone):
-    """The experiment as the engine knows it: a search for rates, then final seeds; every run is a group."""
+    """The experiment: a search for learning rates, then final seeds; every run is a group."""
 
     name = "identifiers"
 
     def stages(self, preset: str) -> list[Stage]:
-        """Search and final."""
+        """Return the stages search and final."""
         plan = plan_of(preset, PRESETS, self.name)
         return rate_stages(
             plan.heads,
@@ -107,7 +107,7 @@ class Identifiers(EveryRunAlone):
         )
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
-        """See :func:`train`."""
+        """Train a run; see :func:`train`."""
         return train(run, checkpointer)
 
 

@@ -36,9 +36,9 @@ METRICS = {
     "corpus_tokens": "tokens of its training files",
 }
 processor_time = time.thread_time
-"""Of this thread: what Ray and TensorBoard do beside it does not count."""
+"""The processor time of this thread, without that of Ray and TensorBoard."""
 FIRST_BY_STEP = 8
-"""Steps after which the curve over steps begins; its points double."""
+"""The first point of the curve over steps; later points double it."""
 
 
 class Training(OneRun):
@@ -70,7 +70,7 @@ class Training(OneRun):
         self._looked_at = windows(corpus, CURVE_WINDOWS)
 
     def _streams(self) -> Tensor:
-        """The training tokens side by side, (streams, tokens)."""
+        """Return the training tokens in parallel streams, (streams, tokens)."""
         streams, length = int(self.run["streams"]), int(self.run["length"])
         each = len(self.corpus.train) // streams
         self._count = (each - 1) // length
@@ -85,7 +85,7 @@ class Training(OneRun):
         return torch.zeros(1, int(self.run["streams"]), int(self.run["size"]))
 
     def advance(self) -> None:
-        """As many steps as the next slice of processor time is enough for."""
+        """Do steps until the next slice of processor time is used."""
         self.step += 1
         while self.clock < float(self.run["seconds"]) * self.step / self.steps:
             began = processor_time()
@@ -122,7 +122,7 @@ class Training(OneRun):
         return [point]
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics; NaN for a run that diverged."""
+        """Return the final metrics; NaN for a run that diverged."""
         run, corpus = self.run, self.corpus
         by_step = dict(zip(*(self.history.get(name, ()) for name in ("steps_by_step", "nll_by_step")), strict=True))
         nll = validation_nll(self.model, windows(corpus, int(run["validation_windows"])))
@@ -144,7 +144,7 @@ class Training(OneRun):
 
 
 def corpus_of(run: Config) -> Corpus:
-    """The source code of this machine, or a supermarket's purchases, with a run's number of classes."""
+    """Return the source code of this machine, or a supermarket's purchases, with a run's number of classes."""
     if run.get("data") == "purchases":
         return purchases.load().most_frequent(int(run["classes"]))
     return load(int(run["classes"]))

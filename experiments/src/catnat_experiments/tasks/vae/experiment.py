@@ -1,4 +1,4 @@
-"""The VAEs as the engine knows them: configs, presets of cells and rates, stages."""
+"""The experiments on VAEs: configs, presets of settings and learning rates, stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catnat_experiments.tasks.vae.training import Training
 
 
 class Cell(NamedTuple):
-    """One cell of the paper's tables, which has a rate of its own for each parameterization."""
+    """One setting of the paper's tables, with its own learning rate for each parameterization."""
 
     optimizer: str
     data: str
@@ -25,19 +25,19 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much of the tables to compute.
+    """The part of the tables to compute.
 
     Attributes:
-        cells: Which cells.
-        parameterizations: Of each cell.
-        coarse: The rates to search.
+        cells: The settings.
+        parameterizations: The parameterizations of each setting.
+        coarse: The learning rates to search.
         refined: A second grid, the same for all.
-        search_steps: Of the runs of the search; 0 for none: final runs are then made at each of the coarse rates.
-        seeds: Final runs of each cell and parameterization.
+        search_steps: The steps of the search; 0 for no search, with final runs at all coarse learning rates.
+        seeds: The number of final runs of each.
         steps: Their steps.
-        validation_images: How many of the 5,000 rates are selected by.
-        test_images: How many the NLL is estimated on.
-        test_samples: Importance samples for each.
+        validation_images: The number of images, of 5,000, that select learning rates.
+        test_images: The number of images for the NLL.
+        test_samples: The number of importance samples for each.
     """
 
     cells: tuple[Cell, ...]
@@ -54,13 +54,13 @@ class Preset:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Autoencoder(EveryRunAlone):
-    """An experiment: a search for rates, then final seeds; every run is a group.
+    """An experiment: a search for learning rates, then final seeds; every run is a group.
 
     Attributes:
-        name: Of the experiment.
-        batch: Images in a step.
-        presets: By name.
-        training: From a config to a run at its beginning.
+        name: The name of the experiment.
+        batch: The number of images in a step.
+        presets: The presets by name.
+        training: A function from a config to a new run.
     """
 
     name: str
@@ -73,25 +73,25 @@ class Autoencoder(EveryRunAlone):
         return finished(self.training(run), checkpointer)
 
     def config(self, cell: Cell, name: str, rate: float, seed: int, **sizes: int) -> Config:
-        """All that decides a run's numbers.
+        """Return all that affects a run's results.
 
         Args:
-            cell: Optimizer, data, N and K.
-            name: Of the parameterization.
-            rate: Of the optimizer.
-            seed: Of the run.
+            cell: The optimizer, the data, N and K.
+            name: The parameterization.
+            rate: The learning rate.
+            seed: The seed of the run.
             **sizes: ``steps``, and any of ``validation_images``, ``validation_samples``, ``test_images`` and
-                ``test_samples`` that shall not have the paper's value.
+                ``test_samples`` that differ from the paper's value.
         """
         papers = {"validation_images": 5000, "validation_samples": 64, "test_images": 10_000, "test_samples": 512}
         what = {"experiment": self.name, **cell._asdict(), "parameterization": name, "rate": rate, "seed": seed}
         return {**what, "batch": self.batch, **papers, **sizes}
 
     def stages(self, preset: str) -> list[Stage]:
-        """Coarse and refined, where the preset asks for them; and final."""
+        """Return the stages coarse and refined, if the preset has them, and final."""
         plan = plan_of(preset, self.presets, self.name)
         sizes = {name: getattr(plan, name) for name in ("steps", "validation_images", "test_images", "test_samples")}
-        # The search does not look at the test set.
+        # The search does not use the test set.
         search_sizes = {**sizes, "steps": plan.search_steps, "test_images": 0, "test_samples": 0}
         grids = {"coarse": plan.coarse, "refined": plan.refined} if plan.search_steps else {}
         return rate_stages(

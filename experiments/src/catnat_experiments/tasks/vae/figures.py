@@ -1,4 +1,4 @@
-"""The figures of the VAEs: all cells of a table, and what becomes of the latents in training."""
+"""The figures of the VAEs: all settings of a table, and the latents in training."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ CURVES = {
 def figures(
     frame: pd.DataFrame, directory: Path, columns: Sequence[str], keys: Sequence[str] = Cell._fields
 ) -> list[Path]:
-    """For all final runs that agree in some keys, curves.
-
-    Of a table with several cells, what all of them have reached.
+    """Draw an overview of several settings, or for one setting curves of final runs that agree in some keys.
 
     Args:
-        frame: Records.
-        directory: Where to draw.
+        frame: The records.
+        directory: The folder of the figures.
         columns: The parameterizations, in the order of the tables.
-        keys: Of the config.
+        keys: The keys of the config.
     """
     final = frame[frame["stage"] == "final"] if len(frame) else frame
     if len(final) and len(final.groupby([f"config.{key}" for key in Cell._fields])) > 1:
@@ -48,7 +46,7 @@ def figures(
 
 
 def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
-    """All cells of a table: a row each, a dot for every parameterization, and a cross for its number in the paper."""
+    """Draw all settings of a table: a row each, a dot for every parameterization, a cross for the paper's number."""
     data = sorted(set(zip(final["config.optimizer"], final["config.data"], strict=True)))
     sizes = sorted(set(zip(final["config.latents"], final["config.classes"], strict=True)))
     figure = Figure(figsize=(plots.WIDTH, 1.3 + 0.24 * len(sizes)), layout="constrained")
@@ -74,19 +72,19 @@ def overview(final: pd.DataFrame, columns: Sequence[str], path: Path) -> Path:
 
 
 def _in_the_paper(optimizer: str, images: str, latents: int, classes: int, name: str) -> float:
-    """The paper's mean, or NaN for a size or a parameterization that it does not have."""
+    """Return the paper's mean, or NaN for a size or a parameterization that it does not have."""
     targets = PAPER.get((optimizer, images, latents), {}).get(classes, {})
     return targets[name].mean if name in targets else np.nan
 
 
 def _present(runs: pd.DataFrame, columns: Sequence[str]) -> list[str]:
-    """The columns that some run is of."""
+    """Return the columns that have runs."""
     found = set(runs["config.parameterization"])
     return [column for column in columns if column in found]
 
 
 def curves(runs: pd.DataFrame, colours: Mapping[str, str], path: Path) -> Path:
-    """Loss, entropy, classes alive and saturated scores over training: means and standard deviations of final runs."""
+    """Draw loss, entropy, classes alive and saturated scores over training: means and deviations of final runs."""
     figure = Figure(figsize=(plots.WIDTH, 5.2), layout="constrained")
     for axes, (metric, title) in zip(figure.subplots(2, 2).flatten(), CURVES.items(), strict=True):
         for name, shade in colours.items():

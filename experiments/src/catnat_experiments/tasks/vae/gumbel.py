@@ -1,4 +1,4 @@
-"""The training of the main VAE: straight-through Gumbel-softmax draws, the loss, the schedules."""
+"""The training of the main VAE: straight-through Gumbel-softmax samples, the loss, the schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from catnat_experiments.tasks.vae.variants import PLAIN, Recipe, variant_of
 
 
 class _Draws(torch.autograd.Function):
-    """Both uses of the posteriors in one step: a quarter of the operations that autograd would need."""
+    """Samples and entropy of the posteriors, with a quarter of the operations of autograd."""
 
     @staticmethod
     def forward(ctx: Any, log_probs: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -39,22 +39,22 @@ class _Draws(torch.autograd.Function):
 
 
 def draws(log_probs: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    r"""One-hot draws, straight-through, and the negative entropy of all posteriors together.
+    r"""Return one-hot samples, straight-through, and the negative entropy of all posteriors together.
 
-    The draws are the largest entries of :math:`\log p + g`; their gradient is that of :math:`\mathrm{softmax}((\log p +
-    g) / T)`.
+    The samples are the largest entries of :math:`\log p + g`; their gradient is that of :math:`\mathrm{softmax}((\log p
+    + g) / T)`.
 
     Args:
-        log_probs: (variables, classes).
+        log_probs: The log-probabilities, (variables, classes).
         noise: Gumbel noise of the same shape.
-        temperature: T, of the gradient alone.
+        temperature: The temperature T of the gradient alone.
     """
     drawn, negative_entropy = _Draws.apply(log_probs, noise, temperature)  # type: ignore[no-untyped-call]
     return drawn, negative_entropy
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Both steps from one sigmoid: a third of the time of torch's."""
+    """The loss and its gradient from one sigmoid, in a third of torch's time."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -71,27 +71,27 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """``binary_cross_entropy_with_logits``, summed; for contiguous tensors."""
+    """Return the sum of ``binary_cross_entropy_with_logits``, for contiguous tensors."""
     result: Tensor = _CrossEntropy.apply(logits, targets)  # type: ignore[no-untyped-call]
     return result
 
 
 def relaxed_draws(log_probs: Tensor, noise: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    r"""The same with :math:`\mathrm{softmax}((\log p + g) / T)` in place of the one-hot draws."""
+    r"""Return the same with :math:`\mathrm{softmax}((\log p + g) / T)` in place of the one-hot samples."""
     return ((log_probs + noise) / temperature).softmax(-1), (log_probs.exp() * log_probs).sum()
 
 
 def loss(model: Model, images: Tensor, noise: Tensor, temperature: float, *, relaxed: bool = False) -> Loss:
-    r"""The loss of one batch in training mode.
+    r"""Return the loss of one batch in training mode.
 
     .. math:: -\log p(x \mid c) + \sum_n \mathrm{KL}(q_n \,\|\, \mathrm{uniform})
 
     Args:
-        model: The state of its batch normalization is updated.
-        images: (784, batch), from 0 to 1.
+        model: The model, whose state of batch normalization is updated.
+        images: The images, (784, batch), from 0 to 1.
         noise: Gumbel noise, (batch * N, K).
-        temperature: Of the relaxed draws.
-        relaxed: Whether the decoder gets these draws themselves. Then this is no bound of the likelihood.
+        temperature: The temperature of the relaxed samples.
+        relaxed: Whether the decoder gets relaxed samples. Then the loss is no bound of the likelihood.
     """
     network, batch = model.network, images.shape[1]
     scores = network.encode(model.encoder, model.state, images, training=True).flatten(0, 1)
@@ -106,14 +106,14 @@ def loss(model: Model, images: Tensor, noise: Tensor, temperature: float, *, rel
 
 BATCH = 100
 RELAXED_EVERY = 5
-"""Estimates on relaxed draws, which cost three times as much, are made on each fifth of the test images."""
+"""Estimates on relaxed samples, which take three times as long, use every fifth test image."""
 BLOCKS = 50
-"""Rate and temperature change this often in a run: every 1,000 of 50,000 steps."""
+"""The number of blocks with constant learning rate and temperature in a run: 1,000 of 50,000 steps each."""
 COOLING = 0.03
 
 
 def schedule(step: int, steps: int, recipe: Recipe = PLAIN) -> tuple[float, float]:
-    """What the rate is multiplied with at a step (the first is 0), and the temperature: 0.5 from step 24,000 of 50,000.
+    """Return the learning rate's factor at a step (from 0), and the temperature: 0.5 from step 24,000 of 50,000.
 
     >>> schedule(0, 50_000), schedule(1_999, 50_000)
     ((1.0, 1.0), (0.9, 0.9704455335485082))
@@ -133,7 +133,7 @@ class Training(training.Training):
         self._recipe = variant.recipe
 
     def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
-        """The loss, with the recipe's weight of its second part."""
+        """Return the loss with the recipe's weight of the KL divergence, and the loss itself."""
         factor, temperature = schedule(self.step, self.steps, self._recipe)
         self.optimizer.param_groups[0]["lr"] = factor * float(self.run["rate"])
         network = self.model.network
@@ -143,7 +143,7 @@ class Training(training.Training):
         return found.reconstruction + self._recipe.divergence * found.kl, found
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics; where the decoder was trained on relaxed draws, the estimates on such draws too."""
+        """Return the final metrics; for a decoder trained on relaxed samples, also estimates on them."""
         found, run = super().metrics(), self.run
         if not int(run["test_samples"]) or not self._recipe.relaxed:
             return found

@@ -1,4 +1,4 @@
-"""A VAE with categorical latents, whatever its network: its likelihood, its latents."""
+"""The likelihood and the latents of a VAE with categorical latents, for any network."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ RELAXED_METRICS = {
     "relaxed_nll": "what the estimate of the NLL becomes if the decoder gets relaxed draws: of no model with classes",
     "relaxed_loss": "the same of the negative evidence lower bound",
 }
-"""Of runs whose decoder was trained on relaxed draws, on the test set."""
+"""The metrics on the test set of runs whose decoder was trained on relaxed samples."""
 
 stream_of = functools.partial(streams.stream_of, ("run", "evaluation"))
 """Random numbers for a purpose and a seed."""
 
 
 def gumbel(shape: tuple[int, ...], stream: np.random.Generator) -> Tensor:
-    """Standard Gumbel noise, ``-log(-log u)``, from -2.8 to 16.6: of more, u has too few bits."""
+    """Draw standard Gumbel noise, ``-log(-log u)``, from -2.8 to 16.6, because u has 23 random bits."""
     size = math.prod(shape)
     words = stream.integers(0, 2**64 - 1, math.ceil(size / 2), dtype=np.uint64, endpoint=True)
     bits = words.view(np.uint32)[:size]
-    # 23 random bits as the digits of a float from 1 to 2: its distance from 1, in the middle of a digit, is u.
+    # The random bits are the mantissa of a float from 1 to 2; u is this float minus 1, plus half a step.
     bits >>= 9
     bits |= 0x3F800000
     uniform = torch.from_numpy(bits.view(np.float32)).sub_(1 - 2.0**-24)
@@ -52,7 +52,7 @@ def gumbel(shape: tuple[int, ...], stream: np.random.Generator) -> Tensor:
 
 
 class Model(NamedTuple):
-    """A network, its parameters, and what its scores mean."""
+    """A network, its parameterization and its parameters."""
 
     network: Network
     kind: Parameterization
@@ -62,12 +62,12 @@ class Model(NamedTuple):
 
     @classmethod
     def of(cls, network: Network, kind: Parameterization, parameters: Tensor) -> Model:
-        """With parameters from one vector, which the model sees change."""
+        """Return a model whose parameters are views of one vector."""
         return cls(network, kind, *network.split(parameters), network.start_state())
 
     @property
     def finite(self) -> bool:
-        """Whether training has not diverged."""
+        """Whether all parameters and the state are finite."""
         return all(bool(part.isfinite().all()) for part in (*self.encoder, *self.decoder, self.state))
 
     @property
@@ -79,39 +79,39 @@ class Model(NamedTuple):
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 ROWS = 512
-"""Draws that are decoded at a time: their layers fit into a processor's cache."""
+"""The number of samples decoded at a time; their layers fit into a processor's cache."""
 LOOKED_AT = 1000
-"""Validation images that the curves are computed from."""
+"""The number of validation images for the curves."""
 
 
 def posterior(model: Model, images: Tensor) -> Tensor:
-    """Scores of images (batch, 784) in evaluation mode, (batch, N, scores)."""
+    """Return the scores of images (batch, 784) in evaluation mode, (batch, N, scores)."""
     return model.network.encode(model.encoder, model.state, images.t().contiguous(), training=False)
 
 
 def decoded(model: Model, classes: Tensor) -> Tensor:
-    """The log-odds of pixels, (784, batch), for classes (batch, N), in evaluation mode."""
+    """Return the log-odds of pixels, (784, batch), for classes (batch, N), in evaluation mode."""
     return model.network.decode_classes(model.decoder, model.state, classes)
 
 
 def draw(probs: Tensor, samples: int, stream: np.random.Generator) -> Tensor:
-    """Classes of probabilities (images, N, K), (images, N, samples): never one of probability 0."""
+    """Draw classes, (images, N, samples), from probabilities (images, N, K), never one of probability 0."""
     below = probs.cumsum(-1)
     uniform = torch.from_numpy(stream.random((*probs.shape[:2], samples)))
-    # A class is drawn if the uniform number lies in its part of the interval.
+    # A class is drawn if the uniform number is in its part of the interval.
     return torch.searchsorted(below, uniform * below[..., -1:], right=True)
 
 
 def log_weights(model: Model, images: Tensor, samples: int, stream: np.random.Generator) -> Tensor:
-    r"""Importance weights of latents that the posterior draws for each image: (images, samples), float64.
+    r"""Return log importance weights of latents sampled from each image's posterior, (images, samples), float64.
 
     .. math:: \log w = \log p(x \mid c) - N \log K - \sum_n \log q_n(c_n \mid x), \qquad c \sim q
 
     Args:
-        model: In evaluation mode.
-        images: (images, 784), from 0 to 1.
-        samples: Draws for each image.
-        stream: Of random numbers.
+        model: The model.
+        images: The images, (images, 784), from 0 to 1.
+        samples: The number of samples for each image.
+        stream: The random numbers.
     """
     probs = model.kind.probs(posterior(model, images)).double()
     probs = probs / probs.sum(-1, keepdim=True)
@@ -121,12 +121,12 @@ def log_weights(model: Model, images: Tensor, samples: int, stream: np.random.Ge
 
 
 def log_likelihood(model: Model, images: Tensor, classes: Tensor) -> Tensor:
-    """``log p(x | c)`` of images (images, 784) with latents (images, samples, N), float64."""
+    """Return ``log p(x | c)`` of images (images, 784) with latents (images, samples, N), float64."""
     return _agreement(images, decoded(model, classes.flatten(0, 1)), classes.shape[1])
 
 
 def _agreement(images: Tensor, logits: Tensor, samples: int) -> Tensor:
-    """The log-likelihood of images (images, 784) under log-odds (784, images * samples), (images, samples)."""
+    """Return the log-likelihood, (images, samples), of images (images, 784) under log-odds (784, images * samples)."""
     logits = logits.view(-1, len(images), samples)
     agreement = torch.bmm(images.unsqueeze(1), logits.transpose(0, 1)).squeeze(1)
     return (agreement - F.softplus(logits).sum(0)).double()
@@ -135,13 +135,13 @@ def _agreement(images: Tensor, logits: Tensor, samples: int) -> Tensor:
 def relaxed_log_weights(
     model: Model, images: Tensor, samples: int, stream: np.random.Generator, temperature: float
 ) -> Tensor:
-    r"""What becomes of :func:`log_weights` if the decoder gets relaxed draws, and c are their largest entries.
+    r"""Return :func:`log_weights` if the decoder gets relaxed samples, and c are their largest entries.
 
     .. math:: \log p(x \mid z) - N \log K - \sum_n \log q_n(c_n \mid x), \qquad
        z_n = \mathrm{softmax}((\log q_n + g_n) / T), \quad c_n = \arg\max z_n
 
-    Their mean is not the likelihood of any model with classes: the prior never gives the decoder such a z, and how far
-    it is from one-hot tells the decoder more than the divergence pays for.
+    Their mean is not the likelihood of any model with classes, because the prior never gives the decoder such a z. Its
+    distance from one-hot is information for the decoder that the KL divergence does not include.
     """
     network = model.network
     log_q = model.kind.log_probs(posterior(model, images)).unsqueeze(1)
@@ -163,20 +163,20 @@ class Bounds(NamedTuple):
 def bounds(
     model: Model, images: mnist.Images, part: Tensor, samples: int, seed: int, temperature: float | None = None
 ) -> Bounds:
-    r"""The importance-weighted estimate of the NLL, and the negative evidence lower bound.
+    r"""Return the importance-weighted estimate of the NLL, and the negative evidence lower bound.
 
     .. math:: \mathrm{NLL} \approx -\log \frac1S \sum_s w_s, \qquad -\mathrm{ELBO} \approx -\frac1S \sum_s \log w_s
 
-    The first is above the NLL in expectation, and the more samples, the less. A posterior with exact zeros (sparsemax,
-    natural) never draws some latents, so its estimate stays above however many samples there are.
+    The first is above the NLL in expectation, by less with more samples. A posterior with exact zeros (sparsemax,
+    natural) never samples some latents, so its estimate stays above the NLL with any number of samples.
 
     Args:
-        model: In evaluation mode.
+        model: The model.
         images: The data set.
         part: Some of its images, as bytes.
-        samples: S.
-        seed: Of the random numbers, the same for all models.
-        temperature: If given, the decoder gets relaxed draws of this temperature, and nothing above holds any more.
+        samples: The number S of samples.
+        seed: The seed of the random numbers, the same for all models.
+        temperature: The temperature of relaxed samples, with which nothing above holds.
     """
     stream, nll, negative_bound = stream_of("evaluation", seed), 0.0, 0.0
     for some in torch.split(part, max(1, ROWS // samples)):
@@ -191,7 +191,7 @@ def bounds(
 
 @torch.no_grad()
 def latent_metrics(model: Model, images: Tensor) -> dict[str, float]:
-    """What the posteriors of some images (images, 784) look like: entropy, divergence, saturation, used classes."""
+    """Return metrics of the posteriors of images (images, 784): entropy, divergence, saturation, used classes."""
     scores = torch.cat([posterior(model, some) for some in torch.split(images, 250)])
     probs, saturated = model.kind.probs(scores).double(), model.kind.saturated(scores)
     entropy = torch.special.entr(probs).sum(-1)

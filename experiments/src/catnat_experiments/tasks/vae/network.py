@@ -1,10 +1,10 @@
 """The networks of the two VAEs, written as matrix products.
 
-A convolution with stride 2 and 3 x 3 weights is a product of its weights with the patches of its input, and the
-transposed convolution is its transpose: a product whose results are added up where patches overlap. With the batch on
-the last axis, ``(channels, height, width, batch)``, patches are copied in long runs, products are wide, and sums over
-a channel are sums over a row. So the small layers here take a third of the time of ``torch.nn``'s, whose initialization
-and results they share (the tests compare them).
+A convolution with stride 2 and 3 x 3 weights is a product of its weights with the patches of its input. The transposed
+convolution is its transpose: a product whose results are added where patches overlap. The batch is the last axis,
+``(channels, height, width, batch)``: patches are copied in long runs, products are wide, and sums over a channel are
+sums over a row. So these small layers take a third of the time of ``torch.nn``'s, with the same initialization and
+results (the tests compare them).
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from torch.nn import functional as F
 FEATURES = 32 * 3 * 3
 HIDDEN = 128
 WIDTHS = 256, 512
-"""Of the second VAE's hidden layers, from the latents outwards."""
+"""The widths of the second VAE's hidden layers, from the latents outwards."""
 MOMENTUM, EPSILON = 0.1, 1e-5
-"""Of batch normalization, torch's defaults."""
+"""The settings of batch normalization, torch's defaults."""
 
 
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 #
-# All of them join an image whose side is 2 h + 1 with one whose side is h. Where the larger one has a side of 2 h, a
-# row and a column of zeros stand before it. A layer ends with biases and a rectifier, or with neither where batch
-# normalization follows, which has both.
+# All map between images of side 2 h + 1 and of side h. If the larger one has side 2 h, a row and a column of zeros are
+# added before it. A layer ends with biases and a rectifier, unless batch normalization follows, which has both.
 
 
 def patches(image: Tensor, size: int) -> Tensor:
-    """All 3 x 3 patches, every second pixel: (channels, 2 h + 1, 2 h + 1, batch) to (channels * 9, h * h * batch)."""
+    """Return 3 x 3 patches with stride 2: (channels, 2 h + 1, 2 h + 1, batch) to (channels * 9, h * h * batch)."""
     channels, side, _, batch = image.shape
     row = side * batch
     strides = (side * row, row, batch, 2 * row, 2 * batch, 1)
@@ -44,18 +43,18 @@ def patches(image: Tensor, size: int) -> Tensor:
 
 
 def overlap(parts: Tensor, channels: int, size: int, side: int) -> Tensor:
-    """The transpose of :func:`patches`: every pixel is the sum of what the patches hold of it.
+    """Apply the transpose of :func:`patches`: every pixel is the sum of its values in the patches.
 
     Args:
-        parts: (channels * 9, h * h * batch).
-        channels: Of the image.
-        size: h.
-        side: Of the image: 2 h + 1, or 2 h if its first row and column are not needed.
+        parts: The patches, (channels * 9, h * h * batch).
+        channels: The number of channels.
+        size: The number h.
+        side: The side of the image: 2 h + 1, or 2 h if its first row and column are not needed.
     """
     parts = parts.view(channels, 3, 3, size, size, -1)
     if side % 2:
         return _overlap_odd(parts, channels, size)
-    # Pixel 2 i of what is left is the middle of patch i; pixel 2 i + 1 its end, and the beginning of patch i + 1.
+    # Of the remaining pixels 2 i is the middle of patch i; 2 i + 1 is its end, and the beginning of patch i + 1.
     image = parts.new_empty(channels, size, 2, size, 2, parts.shape[-1])
     image.copy_(parts[:, 1:, 1:].permute(0, 3, 1, 4, 2, 5))
     image[:, :-1, 1].add_(parts[:, 0, 1:, 1:].permute(0, 2, 3, 1, 4))
@@ -76,18 +75,18 @@ def _overlap_odd(parts: Tensor, channels: int, size: int) -> Tensor:
 
 
 def _padded(image: Tensor) -> Tensor:
-    """An image with an odd side, which patches can be taken from."""
+    """Return an image with an odd side, for :func:`patches`."""
     return image.contiguous() if image.shape[1] % 2 else F.pad(image, (0, 0, 1, 0, 1, 0))
 
 
 def _rectified_gradient(gradient: Tensor, result: Tensor) -> Tensor:
-    """The gradient where a rectifier let its input through."""
+    """Return the gradient where the result of a rectifier is positive, and 0 elsewhere."""
     kept: Tensor = torch.ops.aten.threshold_backward(gradient, result, 0)
     return kept
 
 
 class _Convolution(torch.autograd.Function):
-    """Weights are (out, in * 9)."""
+    """A convolution with weights (out, in * 9)."""
 
     @staticmethod
     def forward(ctx: Any, image: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -112,7 +111,7 @@ class _Convolution(torch.autograd.Function):
 
 
 class _TransposedConvolution(torch.autograd.Function):
-    """Weights are (out * 9, in)."""
+    """A transposed convolution with weights (out * 9, in)."""
 
     @staticmethod
     def forward(ctx: Any, image: Tensor, weight: Tensor, side: int) -> Tensor:
@@ -159,19 +158,19 @@ class _Normalization(torch.autograd.Function):
 
 
 def convolution(image: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """With stride 2; a side of 2 h or 2 h + 1 becomes h."""
+    """Apply a convolution with stride 2; a side of 2 h or 2 h + 1 becomes h."""
     result: Tensor = _Convolution.apply(image, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
 
 def transposed_convolution(image: Tensor, weight: Tensor, side: int) -> Tensor:
-    """With stride 2; a side of h becomes ``side``, which is 2 h or 2 h + 1."""
+    """Apply its transpose with stride 2; a side of h becomes ``side``, which is 2 h or 2 h + 1."""
     result: Tensor = _TransposedConvolution.apply(image, weight, side)  # type: ignore[no-untyped-call]
     return result
 
 
 def normalization(image: Tensor, weight: Tensor, bias: Tensor, state: Tensor, *, training: bool) -> Tensor:
-    """Batch normalization and a rectifier; in training it updates ``state``, its running means and variances."""
+    """Apply batch normalization and a rectifier; training updates ``state``, the running means and variances."""
     if training:
         result: Tensor = _Normalization.apply(image, weight, bias, state)  # type: ignore[no-untyped-call]
         return result
@@ -188,9 +187,9 @@ Parts = tuple[Tensor, ...]
 
 
 class Part(NamedTuple):
-    """One tensor of parameters: its shape as the products take it, and how it starts.
+    """One tensor of parameters: its shape in the products, and its initial values.
 
-    With a bound it is uniform in (-bound, bound), as ``torch.nn`` does it; without one it is constant.
+    With a bound they are uniform in (-bound, bound), as in ``torch.nn``; without one they are constant.
     """
 
     shape: tuple[int, ...]
@@ -208,20 +207,20 @@ def _normalized(channels: int) -> list[Part]:
 
 
 def _transposed(inputs: int, outputs: int) -> Part:
-    return Part((outputs * 9, inputs), 1 / math.sqrt(outputs * 9))  # torch counts what these put out
+    return Part((outputs * 9, inputs), 1 / math.sqrt(outputs * 9))  # torch uses the outputs
 
 
 @dataclasses.dataclass(frozen=True)
 class Network(abc.ABC):
     """An encoder from images to scores and a decoder from one-hot classes to the log-odds of pixels.
 
-    All parameters lie in one vector, so that an optimizer has one tensor to update: first those of the decoder, then
-    those of the encoder, whose last layer depends on the parameterization. So what is drawn before it does not.
+    All parameters are in one vector, so that an optimizer updates one tensor. The last ones are the encoder's last
+    layer, which depends on the parameterization, so the initial values of all others do not.
 
     Attributes:
         latents: The number N of latent variables.
         classes: The number K of their classes.
-        scores: Scores of each variable: K or K - 1.
+        scores: The number of scores of each variable: K or K - 1.
     """
 
     latents: int
@@ -235,33 +234,33 @@ class Network(abc.ABC):
 
     @abc.abstractmethod
     def start_state(self) -> Tensor:
-        """What training changes beside the parameters: running means and variances, at the start."""
+        """Return the initial running means and variances, which training also changes."""
 
     @abc.abstractmethod
     def encode(self, parts: Parts, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
-        """Images (784, batch) to scores (batch, N, scores)."""
+        """Map images (784, batch) to scores (batch, N, scores)."""
 
     @abc.abstractmethod
     def decode(self, parts: Parts, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
-        """One-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
+        """Map one-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
 
     @abc.abstractmethod
     def decode_classes(self, parts: Parts, state: Tensor, classes: Tensor) -> Tensor:
-        """The same in evaluation mode for classes (batch, N)."""
+        """Do the same in evaluation mode for classes (batch, N)."""
 
     @functools.cached_property
     def parts(self) -> list[Part]:
-        """Of both halves."""
+        """The parts of both halves."""
         decoder, encoder = self.halves
         return [*decoder, *encoder]
 
     @functools.cached_property
     def sizes(self) -> list[int]:
-        """How many numbers each part has."""
+        """The number of values in each part."""
         return [math.prod(part.shape) for part in self.parts]
 
     def start(self, stream: np.random.Generator) -> Tensor:
-        """The parameters that a run begins with."""
+        """Draw the initial parameters of a run."""
         drawn = [
             np.full(size, part.constant) if part.bound is None else stream.uniform(-part.bound, part.bound, size)
             for part, size in zip(self.parts, self.sizes, strict=True)
@@ -269,14 +268,14 @@ class Network(abc.ABC):
         return torch.from_numpy(np.concatenate(drawn)).float()
 
     def split(self, parameters: Tensor) -> tuple[Parts, Parts]:
-        """The parameters of the decoder and of the encoder, as views."""
+        """Return the parameters of the decoder and of the encoder, as views."""
         pieces = torch.split(parameters, self.sizes)
         shaped = tuple(piece.view(part.shape) for piece, part in zip(pieces, self.parts, strict=True))
         decoder = len(self.halves[0])
         return shaped[:decoder], shaped[decoder:]
 
     def hidden_of_classes(self, classes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """What a linear layer makes of one-hot classes (batch, N), (outputs, batch): it adds up columns of weights."""
+        """Apply a linear layer to one-hot classes (batch, N): the sum of columns of weights, (outputs, batch)."""
         places = classes + torch.arange(0, self.latents * self.classes, self.classes)
         return F.embedding_bag(places, weight.t().contiguous(), mode="sum").add_(bias).t()
 
@@ -315,14 +314,14 @@ class Encoder(NamedTuple):
 
 
 class Convolutional(Network):
-    """The network of the main VAE: three convolutions, a hidden layer, and back.
+    """The network of the main VAE: three convolutions and a hidden layer, mirrored in the decoder.
 
-    Its state has the means and variances of the decoder's first normalization, of its second, of the encoder's.
+    Its state has means and variances of the decoder's first normalization, of its second, and of the encoder's.
     """
 
     @property
     def halves(self) -> tuple[list[Part], list[Part]]:
-        """Decoder and encoder."""
+        """The parts of decoder and encoder."""
         decoder = [
             *_linear(self.latents * self.classes, HIDDEN),
             *_linear(HIDDEN, FEATURES),
@@ -340,11 +339,11 @@ class Convolutional(Network):
         return decoder, encoder
 
     def start_state(self) -> Tensor:
-        """Means of 0 and variances of 1."""
+        """Return means of 0 and variances of 1."""
         return torch.cat([torch.full((channels,), value) for channels in (16, 8, 16) for value in (0.0, 1.0)])
 
     def encode(self, parts: Parts, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
-        """Images (784, batch) to scores (batch, N, scores)."""
+        """Map images to scores."""
         part = Encoder(*parts)
         hidden = convolution(images.view(1, 28, 28, -1), part.first, part.first_bias)
         hidden = convolution(hidden, part.second)
@@ -354,13 +353,13 @@ class Convolutional(Network):
         return torch.addmm(part.last_bias, hidden.t(), part.last.t()).view(-1, self.latents, self.scores)
 
     def decode(self, parts: Parts, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
-        """One-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
+        """Map one-hot classes to log-odds."""
         part = Decoder(*parts)
         hidden = torch.addmm(part.first_bias.unsqueeze(1), part.first, one_hot.flatten(1).t())
         return self._decode_hidden(part, state, hidden, training)
 
     def decode_classes(self, parts: Parts, state: Tensor, classes: Tensor) -> Tensor:
-        """The same in evaluation mode for classes (batch, N)."""
+        """Do the same for classes."""
         part = Decoder(*parts)
         return self._decode_hidden(part, state, self.hidden_of_classes(classes, part.first, part.first_bias), False)
 
@@ -374,32 +373,32 @@ class Convolutional(Network):
 
 
 class Perceptrons(Network):
-    """The network of the second VAE: two hidden layers, and back. It has no state."""
+    """The network of the second VAE: two hidden layers, mirrored in the decoder. It has no state."""
 
     @property
     def halves(self) -> tuple[list[Part], list[Part]]:
-        """Decoder and encoder."""
+        """The parts of decoder and encoder."""
         inner, outer = WIDTHS
         decoder = [*_linear(self.latents * self.classes, inner), *_linear(inner, outer), *_linear(outer, 28 * 28)]
         encoder = [*_linear(28 * 28, outer), *_linear(outer, inner), *_linear(inner, self.latents * self.scores)]
         return decoder, encoder
 
     def start_state(self) -> Tensor:
-        """Nothing."""
+        """Return an empty tensor."""
         return torch.empty(0)
 
     def encode(self, parts: Parts, state: Tensor, images: Tensor, *, training: bool) -> Tensor:
-        """Images (784, batch) to scores (batch, N, scores)."""
+        """Map images to scores."""
         hidden = torch.addmm(parts[1].unsqueeze(1), parts[0], images).relu()
         return self._two_layers(parts[2:], hidden).t().reshape(-1, self.latents, self.scores)
 
     def decode(self, parts: Parts, state: Tensor, one_hot: Tensor, *, training: bool) -> Tensor:
-        """One-hot classes (batch, N, K) to the log-odds of pixels (784, batch)."""
+        """Map one-hot classes to log-odds."""
         hidden = torch.addmm(parts[1].unsqueeze(1), parts[0], one_hot.flatten(1).t()).relu()
         return self._two_layers(parts[2:], hidden)
 
     def decode_classes(self, parts: Parts, state: Tensor, classes: Tensor) -> Tensor:
-        """The same for classes (batch, N)."""
+        """Do the same for classes."""
         return self._two_layers(parts[2:], self.hidden_of_classes(classes, parts[0], parts[1]).relu())
 
     def _two_layers(self, parts: Parts, hidden: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The main VAE as the engine knows it: presets and tables."""
+"""The experiment on the main VAE: presets and tables."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from catnat_experiments.tasks.vae.variants import (
 
 COARSE_RATES = (0.0003, 0.001, 0.003, 0.01, 0.03)
 REFINED_RATES = (0.0045, 0.0056, 0.0069, 0.0085, 0.013, 0.016, 0.02)
-"""The paper's, without the one that is in the coarse grid too."""
+"""The paper's learning rates, without the one in the coarse grid."""
 STEPS = 50_000
-"""The public code's, as the batch: the paper has neither number."""
+"""The public code's steps; the paper gives neither these nor the batch."""
 _CELLS = tuple(Cell("adam", *cell) for cell in itertools.product(("binary", "grey"), LATENTS, CLASSES))
 _BINARY = tuple(cell for cell in _CELLS if cell.data == "binary")
 _ONE = Cell("adam", "binary", 20, 32)
@@ -49,7 +49,7 @@ _ADAM = Preset(
 _SHORT = dataclasses.replace(_ADAM, steps=10_000)
 
 PRESETS = {
-    # A look in minutes: few steps, small latents, a rough NLL.
+    # A result in minutes: few steps, small latents, a rough NLL.
     "quick": Preset(
         cells=(Cell("adam", "binary", 10, 8),),
         parameterizations=FITTED,
@@ -61,17 +61,17 @@ PRESETS = {
         test_images=500,
         test_samples=128,
     ),
-    # The paper's table with Adam, without sparsemax, at one rate: one seed, the tests are over the cells.
+    # The paper's table with Adam, without sparsemax, at one learning rate: one seed, the tests are over the settings.
     "adam": _ADAM,
     # Its binary half with sparsemax and a second seed.
     "adam-binary": dataclasses.replace(_ADAM, cells=_BINARY, parameterizations=FITTED, seeds=2),
-    # One cell of it with three seeds.
+    # One setting of it with three seeds.
     "one-cell": dataclasses.replace(_ADAM, cells=(_ONE,), seeds=3),
     # The table with Adam after a fifth of the steps.
     "short": _SHORT,
-    # The binary half of the paper's table with SGD after a fifth of the steps, at one rate.
+    # The binary half of the paper's table with SGD after a fifth of the steps, at one learning rate.
     "sgd": dataclasses.replace(_SHORT, cells=tuple(cell._replace(optimizer="sgd") for cell in _BINARY), coarse=(0.01,)),
-    # How the recipe was found: the public code's and one factor changed at a time, a fifth of the steps.
+    # The search for the recipe: the public code's with one factor changed at a time, a fifth of the steps.
     "recipe": Preset(
         cells=(_ONE,),
         parameterizations=FACTORS,
@@ -79,7 +79,7 @@ PRESETS = {
         steps=10_000,
         seeds=1,
     ),
-    # Where the gain comes from, normalization or coordinates: five variants at the best of three rates, three seeds.
+    # The source of the gain, normalization or coordinates: five variants, best of three learning rates, three seeds.
     "ablation": Preset(
         cells=(_ONE,),
         parameterizations=ABLATED,
@@ -89,7 +89,7 @@ PRESETS = {
         seeds=3,
         test_images=2500,
     ),
-    # Both tables of the paper in full: its grids, its seeds.
+    # Both tables of the paper in full, with its grids and seeds.
     "paper": Preset(
         cells=tuple(Cell(*cell) for cell in itertools.product(("adam", "sgd"), ("grey", "binary"), LATENTS, CLASSES)),
         parameterizations=FITTED,
@@ -114,7 +114,7 @@ _DATA = {"grey": "MNIST", "binary": "binary MNIST"}
 
 
 def _tables(optimizer: str, data: str, latents: int) -> tuple[Table, ...]:
-    """The NLL of the paper's rows with one N, its bound, and what becomes of the latents."""
+    """Return tables for one N: the NLL, its bound, and metrics of the latents."""
     where = f"{_DATA[data]}, N = {latents}, {OPTIMIZERS[optimizer]}"
     targets = PAPER[optimizer, data, latents]
     papers = {k: {name + FITTING: target for name, target in row.items()} for k, row in targets.items()}
@@ -190,7 +190,7 @@ TABLES = tuple(
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """All cells of a table, or curves of one, drawn from records."""
+    """Draw all settings of a table, or curves of one, from records."""
     from catnat_experiments.tasks.vae import figures as vae_figures  # matplotlib takes a second to import
 
     return vae_figures.figures(frame, directory, ALL)

@@ -1,4 +1,4 @@
-"""What the trainings of the two VAEs have in common: batches, steps, points of history, checkpoints, evaluation."""
+"""The common training of the two VAEs: batches, steps, points of history, checkpoints, evaluation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Loss(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """The loss itself."""
+        """The sum of both parts."""
         return self.reconstruction + self.kl
 
 
 class Training(OneRun):
-    """One run. Its seed gives a stream of random numbers: start, order of images, draws."""
+    """One run. Its seed determines the initial parameters, the order of images and the samples."""
 
     changing = ("step", "parameters", "running", "order", "sums", "optimizer", "stream", "history")
 
@@ -50,7 +50,7 @@ class Training(OneRun):
         self.parameters = network.start(self.stream)
         self.model = Model.of(network, kind, self.parameters)
         self.running = self.model.state
-        # Views that autograd takes for parameters of their own: cheaper than a backward pass through the views.
+        # Views that are separate parameters for autograd, which is faster than a backward pass through the views.
         self._parts = [part.requires_grad_() for part in (*self.model.decoder, *self.model.encoder)]
         self.optimizer = _optimizer(str(run["optimizer"]), self.parameters, float(run["rate"]))
         self.order = torch.zeros(len(images.train), dtype=torch.int64)
@@ -61,10 +61,10 @@ class Training(OneRun):
 
     @abc.abstractmethod
     def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
-        """What this step minimizes on images (batch, 784) of bytes, and the loss that it stands for."""
+        """Return the objective of this step on images (batch, 784) of bytes, and their loss."""
 
     def advance(self) -> None:
-        """One step."""
+        """Do one step."""
         batches = len(self.order) // self.batch
         first = self.step % batches * self.batch
         if first == 0:
@@ -79,7 +79,7 @@ class Training(OneRun):
         self.sums += torch.stack((found.reconstruction.detach(), found.kl.detach()))
 
     def log(self, since: int) -> list[dict[str, float]]:
-        """Add a point to the history: means of the loss since step ``since``, and the latents of some images."""
+        """Add a point to the history: the mean loss since step ``since``, the validation loss, metrics of latents."""
         reconstruction, kl = (self.sums / (self.step - since)).tolist()
         self.sums.zero_()
         point = {"train_loss": reconstruction + kl, "train_reconstruction": reconstruction, "train_kl": kl}
@@ -90,7 +90,7 @@ class Training(OneRun):
         return [point]
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics; those of the test set only if the run has samples for them."""
+        """Return the final metrics; those of the test set only if the run has samples for them."""
         images, run = self.images, self.run
         names = [name for name in METRICS if int(run["test_samples"]) or not name.startswith("test")]
         if not self.model.finite:

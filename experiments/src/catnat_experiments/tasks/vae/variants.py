@@ -1,4 +1,4 @@
-"""What the main VAE compares, and the paper's numbers: parameterizations, and how they are trained."""
+"""The variants of the main VAE, parameterizations with recipes of training, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from catnat_experiments.report.targets import Target, read_targets
 
 IN_THE_PAPER = ("sparsemax", "softmax", "sigmoid", "natural")
 FITTING = "+relaxed+constant-rate"
-"""The recipe whose numbers are near the paper's: relaxed draws in the decoder, a rate that does not fall."""
+"""The recipe whose numbers are near the paper's: relaxed samples in the decoder, a constant learning rate."""
 FITTED = tuple(name + FITTING for name in IN_THE_PAPER)
 FACTORS = (
     "softmax",
@@ -24,15 +24,15 @@ FACTORS = (
     "softmax+half-kl",
     "softmax+cold",
 )
-"""How that recipe was found: the public code's, and one factor of it changed at a time."""
+"""The search for that recipe: the public code's, and one factor of it changed at a time."""
 ABLATED = tuple(
     f"{kind}+constant-rate" for kind in ("softmax", "softmax-anchored", "softmax-haar", "sigmoid", "natural")
 )
-"""For the ablation alone, which has softmax of K - 1 scores without the tree. Draws are one-hot."""
+"""The variants of the ablation, with softmax of K - 1 scores without the tree. Samples are one-hot."""
 ALL = tuple(dict.fromkeys((*IN_THE_PAPER, *FACTORS, *ABLATED, *FITTED)))
 LATENTS, CLASSES = (10, 20, 30), (8, 16, 32)
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
-"""Their names on tables and figures."""
+"""The names of optimizers in tables and figures."""
 
 _PAPERS = {  # N, parameterization, then grey MNIST with K = 8, 16, 32, then binary MNIST
     "adam": """
@@ -79,13 +79,13 @@ PAPER: dict[tuple[str, str, int], dict[int, dict[str, Target]]] = {
 
 
 class Recipe(NamedTuple):
-    """How a run is trained, whatever the parameterization. The defaults are the public code's.
+    """A recipe of training for all parameterizations. The defaults are the public code's.
 
     Attributes:
-        coolest: No relaxed draw has a lower temperature.
-        relaxed: Whether the decoder is trained on relaxed draws, not on one-hot ones.
-        clip: The largest norm of a gradient; longer ones are scaled down to it.
-        rate_factor: What the rate is multiplied with every fiftieth of the steps.
+        coolest: The lowest temperature of relaxed samples.
+        relaxed: Whether the decoder is trained on relaxed samples, not on one-hot ones.
+        clip: The largest norm of a gradient; larger ones are scaled down to it.
+        rate_factor: The factor of the learning rate at every fiftieth of the steps.
         divergence: The weight of the KL divergence.
     """
 
@@ -107,14 +107,14 @@ RECIPES = {
 
 
 class Variant(NamedTuple):
-    """A parameterization, and how it is trained."""
+    """A parameterization and its recipe."""
 
     kind: Parameterization
     recipe: Recipe
 
 
 def variant_of(name: str) -> Variant:
-    """A parameterization's name, and after a plus each the names of recipes if it is not trained plainly.
+    """Return the variant of a name: a parameterization, and after a plus each the names of recipes.
 
     >>> variant_of("natural+relaxed+cold").recipe == Recipe(relaxed=True, coolest=0.1)
     True

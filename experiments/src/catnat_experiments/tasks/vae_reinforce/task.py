@@ -1,4 +1,4 @@
-"""The VAE that learns by REINFORCE as the engine knows it: presets and tables."""
+"""The experiment on the VAE trained by REINFORCE: presets and tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from catnat_experiments.tasks.vae_reinforce.training import BATCH, Training, ima
 # ---- presets ---------------------------------------------------------------------------------------------------------
 
 EPOCH = 60_000 // BATCH
-"""Steps in an epoch."""
+"""The number of steps in an epoch."""
 COARSE_RATES = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002)
 REFINED_RATES = (0.00012, 0.00015, 0.00018, 0.00022, 0.00027, 0.00033, 0.0004)
-"""The paper's, without the one that is in the coarse grid too."""
+"""The paper's learning rates, without the one in the coarse grid."""
 RATES = (*COARSE_RATES, *REFINED_RATES)
 ALL = ("softmax", "sigmoid", "natural")
 LATENTS, CLASSES = (10, 20, 30), (8, 16, 32)
@@ -46,7 +46,7 @@ PAPER = {
 _SMALL = Cell("adam", "binarized", 10, 8)
 
 PRESETS = {
-    # A look in minutes.
+    # A result in minutes.
     "quick": Preset(
         cells=(_SMALL,),
         parameterizations=ALL,
@@ -58,7 +58,7 @@ PRESETS = {
         test_images=500,
         test_samples=64,
     ),
-    # The cell in which the paper's natural has a large spread, at the paper's length and one rate, two seeds.
+    # The setting in which the paper's natural has a large spread, at its length and one learning rate, two seeds.
     "one-cell": Preset(
         cells=(_SMALL,),
         parameterizations=ALL,
@@ -87,7 +87,7 @@ EXPERIMENT = Autoencoder("vae_reinforce", BATCH, PRESETS, lambda run: Training(i
 
 
 def _tables(latents: int, classes: int) -> tuple[Table, ...]:
-    """What became of one cell, by rate."""
+    """Return the tables of one setting, by learning rate."""
     targets = PAPER[latents, classes]
 
     def table(title: str, metric: str, *, better: Direction = "lower", digits: int = 1, **options: Any) -> Table:
@@ -133,7 +133,7 @@ TABLES = tuple(table for cell in PAPER for table in _tables(*cell))
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """All cells of a table, or curves of one, drawn from records."""
+    """Draw all settings of a table, or curves of one, from records."""
     from catnat_experiments.tasks.vae import figures as vae_figures  # matplotlib takes a second to import
 
     return vae_figures.figures(frame, directory, ALL, (*Cell._fields, "rate"))

@@ -1,4 +1,4 @@
-"""The training of the VAE that learns by REINFORCE, and its data."""
+"""The training of the VAE by REINFORCE, and its data."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from catnat_experiments.tasks.vae.training import Loss
 
 
 def binarized(levels: Tensor, stream: np.random.Generator) -> Tensor:
-    """Pixels that are 1 with the probability of their grey level, which is a byte, over 255."""
+    """Draw pixels that are 1 with the probability of their grey level, a byte, over 255."""
     drawn = stream.integers(0, 255, levels.shape, dtype=np.uint8)
     return torch.from_numpy(drawn) < levels
 
 
 @functools.cache
 def images() -> mnist.Images:
-    """All 60,000 grey images for training; the test file's first half, binarized, for validation, the other for tests.
+    """Return all 60,000 grey images for training, and the binarized halves of the test file for validation and test.
 
-    These two are drawn once, so that all models are compared on the same pixels.
+    The halves are sampled once, so that all models are compared on the same pixels.
     """
     grey = mnist.load("grey")
     fixed = binarized(grey.test, stream_of("evaluation", 0)).to(torch.uint8)
@@ -46,15 +46,15 @@ CONSTANT = 125.0
 
 
 def surrogate(log_probs: Tensor, classes: Tensor, loss: Tensor, baseline: float = CONSTANT) -> Tensor:
-    r"""Whose gradient is the score-function estimate of the gradient of the expected loss.
+    r"""Return a value whose gradient is the score-function estimate of the gradient of the expected loss.
 
     .. math:: \frac1B \sum_b (\ell_b - \text{baseline}) \log q(c_b \mid x_b)
 
     Args:
-        log_probs: (batch, N, K).
-        classes: Drawn from them, (batch, N).
-        loss: Of the draws, (batch,).
-        baseline: What the loss is compared with.
+        log_probs: The log-probabilities, (batch, N, K).
+        classes: Classes sampled from them, (batch, N).
+        loss: The loss of the samples, (batch,).
+        baseline: The number subtracted from the loss.
     """
     log_q = log_probs.gather(-1, classes.unsqueeze(-1)).squeeze(-1).sum(-1)
     return ((loss.detach() - baseline) * log_q).mean()
@@ -68,7 +68,7 @@ class Training(training.Training):
         super().__init__(data, run, Perceptrons(int(run["latents"]), classes, kind.num_scores(classes)), kind)
 
     def objective(self, picked: Tensor) -> tuple[Tensor, Loss]:
-        """The loss of one draw, with what stands for the gradient of drawing it."""
+        """Return the loss of one sample plus its surrogate, and the loss."""
         model, network = self.model, self.model.network
         pixels = binarized(picked, self.stream).t().float()
         scores = network.encode(model.encoder, model.state, pixels, training=True)
@@ -83,6 +83,6 @@ class Training(training.Training):
         return found.total + surrogate(log_probs, classes, reconstruction), found
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics, with the paper's."""
+        """Return the final metrics, with the paper's ELBO."""
         found = super().metrics()
         return found | ({"papers_elbo": self.model.constant - found["test_loss"]} if "test_loss" in found else {})
