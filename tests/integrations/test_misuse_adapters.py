@@ -322,7 +322,7 @@ ROWS = {
 )
 def test_mistake_is_an_error_that_names_the_fix(adapter, call, error, text, monkeypatch):
     pytest.importorskip(LIBRARIES.get(adapter, adapter))
-    # To import TorchRL turns torch's validation off: so it is for its users, whatever other rows have imported.
+    # Importing torchrl.modules turns torch's validation off: so it is for its users, whatever other rows have imported.
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", adapter != "torchrl")
     used = module(f"catnat.integrations.{adapter}")
     with pytest.raises(error, match=text):
