@@ -172,6 +172,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("gsl", "paper"),
     ("world", "decay"),
     ("identifiers", "evidence"),
+    ("identifiers", "purchases"),
     ("vae", "one-cell"),
     ("vae", "recipe"),
     ("vae", "ablation"),

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from catnat_experiments.report.cells import p_text
-from values import corrected, line, report, row
+from values import corrected, line, p, report, row
 
 CONSTANTS = ""
 OURS = "clustered sigmoid"
 SHOWN = (OURS, "adaptive", "huffman sigmoid", "sampled", "random sigmoid", "linear_cross_entropy")
 SOFTMAXES = ("sampled", "adaptive", "linear_cross_entropy")
+CATALOGUE = ("adaptive", "learned sigmoid", "random sigmoid", "sampled", "linear_cross_entropy")
 TREES = (OURS, "huffman sigmoid", "random sigmoid")
 
 
-def means(title: str) -> dict[str, float]:
+def means(title: str, preset: str = "evidence") -> dict[str, float]:
     """Of every head."""
-    return {head: sample.mean for head, sample in row(report("identifiers", "evidence")[title]).items()}
+    return {head: sample.mean for head, sample in row(report("identifiers", preset)[title]).items()}
 
 
-def p_values(title: str, one: str) -> dict[str, float]:
+def p_values(title: str, one: str, preset: str = "evidence") -> dict[str, float]:
     """The p-values of one head against all others, corrected for these, by head."""
-    samples = row(report("identifiers", "evidence")[title])
+    samples = row(report("identifiers", preset)[title])
     others = [head for head in samples if head != one]
     return dict(zip(others, corrected(samples, [(one, other) for other in others]), strict=True))
 
@@ -45,3 +46,22 @@ def page() -> Iterator[str]:
     ours, adaptive = (f"{100 * accuracy[head]:.0f}%" for head in (OURS, "adaptive"))
     yield f"The five most probable tokens come from about {100 * share:.1f}% of them, exactly."
     yield f"They contain the next token in {ours} of cases, with *adaptive* in {adaptive}."
+    yield from _catalogue()
+
+
+def _catalogue() -> Iterator[str]:
+    title = "Validation NLL at equal processor time"
+    best, *others = (f"{means(title, 'purchases')[head]:.2f}" for head in CATALOGUE)
+    yield line("validation NLL, nats a token", f"**{best}**", *others)
+    tests = p_values(title, "adaptive", "purchases")
+    yield line("p against *adaptive*, corrected", "", *(p_text(tests[head]) for head in CATALOGUE[1:]))
+    among = means("Accuracy of the five most probable tokens", "purchases")
+    speed = means("Steps a second of processor time", "purchases")
+    shares = [f"{among[head]:.1%}" for head in CATALOGUE]
+    yield line("the next product is among the five most probable", *shares)
+    yield line("steps a second", *(f"{speed[head]:.1f}" for head in CATALOGUE))
+    exact, learned = means(title, "purchases"), p_values(title, "learned sigmoid", "purchases")
+    yield (
+        f"{exact['learned sigmoid']:.3f} nats, the random one {exact['random sigmoid']:.3f}. The learned tree is ahead "
+        f"of the full softmax ({p(learned['linear_cross_entropy'])})."
+    )
