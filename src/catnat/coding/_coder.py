@@ -159,7 +159,7 @@ class Decoder(_Coder):
         most = self._bits_left / _COSTS[65535] if self.tree.num_nodes else _MOST_WITHOUT_WORDS
         if self.contents.size > most:
             raise CodingError(
-                f"The header of the data gives {self.contents.size} classes, but {len(self.contents.words)} words hold "
+                f"The data claim to hold {self.contents.size} classes, but {len(self.contents.words)} words hold "
                 f"{most:.3g} at most: the data are damaged or forged."
             )
 

@@ -59,7 +59,7 @@ def unpack(data: bytes, num_classes: int, fingerprint: bytes) -> Contents:
     if version != _VERSION:
         raise CodingError(f"The data have version {version} of the format, but this release reads version {_VERSION}.")
     if (len(body) - _HEADER.size) % 4:
-        raise CodingError("The data are damaged: the size of the words is not a multiple of 4 bytes.")
+        raise CodingError("The data are damaged: their size is not a whole number of words of 4 bytes.")
     found = Contents(classes, size, made_with, checksum, np.frombuffer(body[_HEADER.size :], "<u4").astype(np.uint32))
     if (found.num_classes, found.fingerprint) != (num_classes, fingerprint):
         raise CodingError(

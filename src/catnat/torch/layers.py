@@ -263,6 +263,8 @@ def _bytes(mark: Any) -> NDArray[np.uint8] | None:
 @torch.no_grad()
 def draw_rows(weight: Tensor, bias: Tensor | None, generator: torch.Generator | None = None) -> None:
     """Draw initial rows of nodes; scores of inputs of unit variance have standard deviation 0.5."""
+    if weight.is_meta:  # nothing to draw, and torch would import its compiler for it
+        return
     weight.normal_(std=INITIAL_SCORE / max(1, weight.shape[1]) ** 0.5, generator=generator)
     if bias is not None:
         bias.zero_()
