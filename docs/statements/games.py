@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from catnat_experiments.report import statistics
-from catnat_experiments.report.tables import Numbers, Value
+from catnat_experiments.report.robust import mann_whitney_tests
 from values import p, report
 
 CONSTANTS = "0.01"  # the damping of natural gradients
 BREAKOUT, INVADERS = "Breakout", "SpaceInvaders"
-
-
-def against_softmax(numbers: Numbers) -> dict[tuple[Value, str], float]:
-    """The p-values of the report's Mann-Whitney tests, corrected by Holm's method for all of a table."""
-    rows = {game: numbers.row(game) for game in numbers.rows}
-    return statistics.holm(
-        {
-            (game, name): statistics.mann_whitney(sample, samples["softmax"])
-            for game, samples in rows.items()
-            for name, sample in samples.items()
-            if name != "softmax"
-        }
-    )
 
 
 def page() -> Iterator[str]:
@@ -33,11 +20,13 @@ def page() -> Iterator[str]:
 
 def _minatar() -> Iterator[str]:
     tables = report("minatar", "evidence")
-    final, whole = (against_softmax(tables[title]) for title in ("Return", "Return over the whole training"))
-    least = min(final[game, name] for game in (BREAKOUT, INVADERS) for name in ("sigmoid", "natural"))
+    final, whole = (
+        mann_whitney_tests(tables[title], "softmax") for title in ("Return", "Return over the whole training")
+    )
+    least = min(final[name, game] for game in (BREAKOUT, INVADERS) for name in ("sigmoid", "natural"))
     yield f"(Mann-Whitney, corrected: {p(least)} or more)"
-    yield f"averaged over the training it is ahead ({p(whole[BREAKOUT, 'natural'])})"
-    damped = whole[BREAKOUT, "softmax-damped-gradient"]
+    yield f"averaged over the training it is ahead ({p(whole['natural', BREAKOUT])})"
+    damped = whole["softmax-damped-gradient", BREAKOUT]
     yield f"Averaged over the training, softmax is better with them in Breakout ({p(damped)})."
 
     returns, entropy, dead = (

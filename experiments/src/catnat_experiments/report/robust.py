@@ -41,7 +41,7 @@ def robust(numbers: Numbers) -> list[str]:
         markdown_table([numbers.heading, *table.columns], [[n, *(mean(n, of) for of in table.columns)] for n in lines]),
         f"The probability that a run is better than one of {base}, with the same intervals; 0.5 is no difference.",
         markdown_table([numbers.heading, *others], [[n, *(probability(n, of) for of in others)] for n in lines]),
-        *_differences(numbers, base, rows, others),
+        *_differences(numbers, base, others),
     ]
 
 
@@ -51,15 +51,21 @@ def _interval_text(interval: statistics.Interval, digits: int) -> str:
     return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-def _differences(numbers: Numbers, base: str, rows: Sequence[Value], others: Sequence[str]) -> list[str]:
+def mann_whitney_tests(numbers: Numbers, base: str) -> dict[tuple[str, Value], float]:
+    """Return the p-values of all columns against one, by column and row, corrected by Holm's method for the table."""
+    return statistics.holm(
+        {
+            (column, row): statistics.mann_whitney(numbers.samples[row, column], numbers.samples[row, base])
+            for column in numbers.table.columns
+            for row in numbers.rows
+            if column != base and {(row, column), (row, base)} <= set(numbers.samples)
+        }
+    )
+
+
+def _differences(numbers: Numbers, base: str, others: Sequence[str]) -> list[str]:
     """In words, one line a column: where it differs from the column compared with, and where that is not shown."""
-    p_values = {
-        (column, row): statistics.mann_whitney(numbers.samples[row, column], numbers.samples[row, base])
-        for column in others
-        for row in rows
-        if (row, column) in numbers.samples
-    }
-    corrected = statistics.holm(p_values)
+    corrected = mann_whitney_tests(numbers, base)
     lines = ["Which differences are real, by the Mann-Whitney test with Holm's correction for all of the table:"]
     for column in others:
         told = []
