@@ -32,7 +32,9 @@ class Preset:
         seeds: The number of final runs of every head.
         equal_steps: A power of two that every head reaches.
         validation_windows: The number of windows for the final NLL.
-        rates: The learning rates of the search.
+        rates: The learning rates of the search; a single one needs none.
+        pass_seconds: Added to a search's run of a learned order: its pass over the data is no shorter than in a final
+            run.
         data: "purchases", or the source code of this machine if not given.
     """
 
@@ -43,6 +45,7 @@ class Preset:
     equal_steps: int
     validation_windows: int = 256
     rates: tuple[float, ...] = RATES
+    pass_seconds: float = 0.0
     data: str = ""
 
 
@@ -58,6 +61,7 @@ _ORDER = Preset(
     equal_steps=128,
     validation_windows=512,  # differences of hundredths matter
     rates=(0.0005, 0.002),
+    pass_seconds=30.0,
 )
 PRESETS = {
     # A result in minutes: few classes, for which a softmax is not slow.
@@ -81,8 +85,11 @@ PRESETS = {
 }
 
 
-def config(head: str, rate: float, seed: int, plan: Preset, *, fraction: float = 1.0) -> Config:
-    """Return all that affects a run except the machine's speed; ``fraction`` is that of the preset's seconds."""
+def config(head: str, rate: float, seed: int, plan: Preset, *, is_search: bool = False) -> Config:
+    """Return all that affects a run except the machine's speed."""
+    seconds = plan.seconds
+    if is_search:
+        seconds = SEARCH_FRACTION * seconds + plan.pass_seconds * head.startswith("learned")
     return {
         **({"data": plan.data} if plan.data else {}),
         "experiment": Identifiers.name,
@@ -90,7 +97,7 @@ def config(head: str, rate: float, seed: int, plan: Preset, *, fraction: float =
         "rate": rate,
         "seed": seed,
         "classes": plan.classes,
-        "seconds": fraction * plan.seconds,
+        "seconds": seconds,
         "equal_steps": plan.equal_steps,
         "validation_windows": plan.validation_windows,
         "size": SIZE,
@@ -109,10 +116,11 @@ class Identifiers(EveryRunAlone):
         plan = plan_of(preset, PRESETS, self.name)
         return rate_stages(
             plan.heads,
-            {"search": plan.rates},
+            {"search": plan.rates} if len(plan.rates) > 1 else {},
             plan.seeds,
-            searched=lambda head, rate: config(head, rate, SEARCH_SEED, plan, fraction=SEARCH_FRACTION),
+            searched=lambda head, rate: config(head, rate, SEARCH_SEED, plan, is_search=True),
             final=lambda head, rate, seed: config(head, rate, seed, plan),
+            fixed=plan.rates,
         )
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
