@@ -1,11 +1,11 @@
 """The numbers in the text of the README and of the pages on experiments, from the committed records.
 
-Each file beside this one repeats pieces of one page, with the numbers that the records give::
+The other files in this folder repeat pieces of the pages, with numbers that are computed from the records::
 
-    python docs/statements            # fails where a page has other numbers, or a result that no statement gives
-    python docs/statements --write    # puts the records' numbers into the pages
+    python docs/statements            # fails if a page has other numbers, or a result that is in no statement
+    python docs/statements --write    # writes the records' numbers into the pages
 
-Tables of many rows are not here: the documentation includes those that ``catnat-experiments report`` writes.
+Long tables are not here. The documentation includes those that ``catnat-experiments report`` writes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ PAGES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
     "docs/binned.md": (binned.page, binned.CONSTANTS),
     "docs/taxonomies.md": (taxonomies.page, taxonomies.CONSTANTS),
 }
-"""By page: what makes its statements, and the decimals on it that are no results, such as learning rates."""
+"""By page: the function that yields its statements, and decimals that are not results, such as learning rates."""
 
 
 def complaints(name: str, *, write: bool) -> list[str]:
-    """What is wrong with a page, with its fix."""
+    """Return the errors of a page with their fixes, after writing its numbers if ``write``."""
     makes, constants = PAGES[name]
     path, statements = ROOT / name, list(makes())
     page = path.read_text()
@@ -58,15 +58,15 @@ def complaints(name: str, *, write: bool) -> list[str]:
         path.write_text(right)
     if right != page and not write:
         changed = [new for old, new in zip(page.splitlines(), right.splitlines(), strict=False) if old != new]
-        return [f"{name}: the records say otherwise: `python docs/statements --write` writes", *changed]
+        return [f"{name}: its numbers are not those of the records: `python docs/statements --write` writes", *changed]
     typed = [each for each in typed_decimals(right, statements) if each.partition(":")[0] not in constants.split()]
-    return [f"{name}: no statement in docs/statements gives {each}" for each in typed]
+    return [f"{name}: no statement in docs/statements contains {each}" for each in typed]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Check all pages, or write them."""
     found = [each for name in PAGES for each in complaints(name, write="--write" in arguments)]
-    print("\n".join(found) or f"{len(PAGES)} pages say what the records say")
+    print("\n".join(found) or f"{len(PAGES)} pages have the numbers of the records")
     return bool(found)
 
 

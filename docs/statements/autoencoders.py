@@ -1,4 +1,4 @@
-"""The page of the autoencoders."""
+"""The statements of the page on autoencoders."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ELBO = "The paper's ELBO, without the prior, N = 10, K = 8"
 
 
 class Setting(NamedTuple):
-    """One setting: the mean NLL of every parameterization, and the paper's."""
+    """One setting: the mean NLL of every parameterization, ours and the paper's."""
 
     ours: dict[str, float]
     papers: dict[str, float]
 
 
 def settings(preset: str) -> list[Setting]:
-    """The settings of a preset that have runs of softmax, sigmoid and natural."""
+    """Return the settings of a preset that have runs of softmax, sigmoid and natural."""
     tables = [numbers for title, numbers in report("vae", preset).items() if title.startswith("Test NLL, ")]
     rows = [(numbers.row(value), numbers.table.paper[value]) for numbers in tables for value in numbers.rows]
     columns = [name + FITTING for name in NAMES]
@@ -40,29 +40,29 @@ def settings(preset: str) -> list[Setting]:
 
 
 def over(found: list[Setting], one: str, other: str) -> Paired:
-    """Two parameterizations compared over settings."""
+    """Compare two parameterizations over settings."""
     return statistics.paired([each.ours[one] for each in found], [each.ours[other] for each in found], "lower")
 
 
 def trees_over(found: list[Setting]) -> dict[str, float]:
-    """The p-values of both trees against softmax over settings, Wilcoxon's, corrected for the two."""
+    """Return Wilcoxon's p-values of both trees against softmax over settings, corrected for the two."""
     return statistics.holm({name: over(found, name, "softmax").wilcoxon for name in NAMES[1:]})
 
 
 def one_cell(title: str) -> dict[str, Sample]:
-    """The three seeds of one setting."""
+    """Return the runs of the setting with three seeds."""
     samples = row(report("vae", "one-cell")[f"{title}, {ONE}"])
     return {name: samples[name + FITTING] for name in NAMES}
 
 
 def gap(name: str) -> float:
-    """How far softmax is behind in that setting."""
+    """Return how much higher the NLL of softmax is in that setting."""
     nll = one_cell("Test NLL")
     return nll["softmax"].mean - nll[name].mean
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     yield from _all_settings()
     yield from _one_setting()
     yield from _short()
@@ -99,7 +99,7 @@ def _all_settings() -> Iterator[str]:
 
 def _papers_means() -> list[dict[str, float]]:
     rows = [row for (optimizer, *_), rows in PAPER.items() if optimizer == "adam" for row in rows.values()]
-    return [{name: round(10 * row[name].mean) for name in NAMES} for row in rows]  # exact, so that ties are ties
+    return [{name: round(10 * row[name].mean) for name in NAMES} for row in rows]  # integers, so that ties are exact
 
 
 def _one_setting() -> Iterator[str]:
@@ -174,7 +174,7 @@ def _sgd() -> Iterator[str]:
 
 
 def reinforced() -> str:
-    """How far sigmoid is ahead of softmax in the second model."""
+    """Return the gain of sigmoid over softmax in the second model, in words."""
     numbers = report("vae_reinforce", "one-cell")[ELBO]
     elbo, targets = row(numbers), numbers.table.paper[numbers.rows[0]]
     ours = elbo["sigmoid"].mean - elbo["softmax"].mean

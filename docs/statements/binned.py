@@ -1,4 +1,4 @@
-"""The page on distributional regression."""
+"""The statements of the page on distributional regression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from values import line, report
 CONSTANTS = "0.02 0.5"
 SIGN, SOFTMAX = " (sign test {sign})", " (median in favour of softmax)"
 TESTS = (
-    # the page's words, the score, the report's words, what the page adds to Wilcoxon's p
+    # the page's words, the score, the report's words, the page's addition to Wilcoxon's p
     ("HL-Gauss: sigmoid tree against softmax", "NLL", "sigmoid, HL-Gauss against softmax, HL-Gauss", SIGN),
     ("HL-Gauss: sigmoid tree against softmax", "CRPS", "sigmoid, HL-Gauss against softmax, HL-Gauss", ""),
     ("HL-Gauss: natural tree against softmax", "NLL", "natural, HL-Gauss against softmax, HL-Gauss", ""),
@@ -25,14 +25,14 @@ LARGER = ("bimodal-4000", "heteroscedastic-4000", "pixels-4000")
 
 
 def tests(score: str) -> dict[str, list[str]]:
-    """The report's table of all cells, by comparison: better in, median difference, p of Wilcoxon and of the signs."""
+    """Return the report's table over all cells, by comparison: better in, median difference, p-values of both tests."""
     *_, table = paired_runs(report("binned", "evidence")[score])
     lines = (each.strip("| ").split(" | ") for each in table.splitlines()[2:])
     return {comparison: cells for comparison, *cells in lines}
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     found = {score: tests(score) for score in ("NLL", "CRPS")}
     nats = {comparison: median.removeprefix("-") for comparison, (_, median, *_) in found["NLL"].items()}
     trees, targets = (f"{name} against softmax" for name in ("sigmoid, HL-Gauss", "softmax, HL-Gauss"))

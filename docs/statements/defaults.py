@@ -1,4 +1,4 @@
-"""The page on defaults: which activation, which tree."""
+"""The statements of the page on defaults, an activation and a tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONSTANTS = ""
 
 
 def cells(title: str, digits: int, mask: str = "") -> Iterator[str]:
-    """A line of the table: means, and the p-values against softmax that the report has."""
+    """Yield the cells of a line: means, and the report's p-values against softmax."""
     numbers = report("defaults", "evidence")[title]
     [task], samples, tests = numbers.rows, row(numbers), statistics.holm(numbers.tests())
     for column in ("softmax", f"sigmoid{mask}", f"sigmoid{mask}, embeddings", f"natural{mask}, embeddings"):
@@ -22,7 +22,7 @@ def cells(title: str, digits: int, mask: str = "") -> Iterator[str]:
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     yield line("test log loss, lower is better", *cells("Classifier: log loss", 3))
     yield line("reward, higher is better", *cells("Bandit with masks: reward", 3, ", renormalize"))
     yield line("divergence, lower is better", *cells("Table of probabilities: divergence", 4))

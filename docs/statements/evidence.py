@@ -1,4 +1,4 @@
-"""The pages that collect what others say: evidence, the README, the page for readers of the paper, limits."""
+"""The statements of pages that collect results: evidence, README, the page for readers of the paper, limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONSTANTS = {
 
 
 def verdicts() -> Iterator[str]:
-    """The page of evidence."""
+    """Yield all statements of the page of evidence."""
     for name in graphs.COLUMNS:
         words = f"({name})" if name == "MAE on θ" else name
         yield f"{words} | reproduced in {_graphs(name)} settings"
@@ -66,7 +66,7 @@ def _graphs(name: str) -> str:
 
 
 def readme() -> Iterator[str]:
-    """The table of the README: one number of ours and one of softmax for each use."""
+    """Yield the rows of the README's table: one number of ours and one of softmax for each use."""
     full, nll = settings("adam"), autoencoders.one_cell("Test NLL")
     ahead = over(full, "sigmoid", "softmax")
     yield (
@@ -93,7 +93,7 @@ def readme() -> Iterator[str]:
 
 
 def paper() -> Iterator[str]:
-    """The page for readers of the paper."""
+    """Yield all statements of the page for readers of the paper."""
     full, short = settings("adam"), settings("short")
     yield f"error on θ in {_graphs('MAE on θ')} settings, scores in fewer"
     yield (
@@ -103,7 +103,7 @@ def paper() -> Iterator[str]:
 
 
 def limits() -> Iterator[str]:
-    """The table of the page on limits."""
+    """Yield the pieces of the table on the page on limits."""
     digits = row(report("defaults", "evidence")["Classifier: log loss"])
     yield f"log loss {digits['sigmoid, embeddings'].mean:.3f}, softmax [{digits['softmax'].mean:.3f}](which"
     boosters = row(report("classifiers", "evidence")["Log loss"], "digits")

@@ -1,4 +1,4 @@
-"""The page of policies on games."""
+"""The statements of the page on policies for games."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BREAKOUT, INVADERS = "Breakout", "SpaceInvaders"
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     yield from _minatar()
     yield from _atari()
 

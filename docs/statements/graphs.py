@@ -1,4 +1,4 @@
-"""The page of graph structure learning."""
+"""The statements of the page on graph structure learning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EDGES, ENTRIES = 102, 576
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     tables = report("gsl", "paper")
     columns = [against_softmax(tables[title]) for title in COLUMNS.values()]
     yield from _verdicts(columns)
@@ -36,7 +36,7 @@ def page() -> Iterator[str]:
 
 
 def _verdicts(columns: Sequence[dict[Value, str]]) -> Iterator[str]:
-    """The table of natural against softmax, with its words, and what the answer says of it."""
+    """Yield the table of natural against softmax, and the page's answer with its numbers."""
     lines = [line("θ\\*", "entropy", *COLUMNS), "|---" * (2 + len(columns)) + "|"]
     for theta in columns[0]:
         entropy = -sum(x * math.log2(x) for x in (float(theta), 1 - float(theta)))
@@ -47,20 +47,20 @@ def _verdicts(columns: Sequence[dict[Value, str]]) -> Iterator[str]:
 
 
 def reproduced(column: dict[Value, str]) -> str:
-    """In how many settings natural is significantly better, of those in which the paper says so."""
+    """Return the number of settings with natural significantly better, of those in which the paper claims it."""
     claimed = [text for text in column.values() if not text.startswith("no claim")]
     return f"{sum(text.startswith('yes') for text in claimed)} of {len(claimed)}"
 
 
 def against_softmax(numbers: Numbers) -> dict[Value, str]:
-    """The verdict on the claim that natural is better than softmax, by theta*."""
+    """Return the verdict on the claim that natural is better than softmax, by theta*."""
     found = [each for each in verdicts(numbers) if (each.claim.better, each.claim.worse) == ("natural", "softmax")]
     tested = {each.row: "" if math.isnan(each.p_value) else f" ({p_text(each.p_value)})" for each in found}
     return {each.row: WORDS[each.kind] + tested[each.row] for each in found}
 
 
 def _gains(tables: dict[str, Numbers], better_at: Sequence[Value]) -> Iterator[str]:
-    """How much better natural is where it is significantly better than softmax on theta."""
+    """Yield the gains of natural in the settings in which its theta is significantly better than softmax's."""
     ratios, gains, scores, zeros = [], [], [], []
     for theta in better_at:
         energy, error, of_zeros = (

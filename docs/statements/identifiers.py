@@ -1,4 +1,4 @@
-"""The page on 100,000 classes."""
+"""The statements of the page on 100,000 classes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TREES = (OURS, "huffman sigmoid", "random sigmoid")
 
 
 def means(title: str, preset: str = "evidence") -> dict[str, float]:
-    """Of every head."""
+    """Return the mean of every head."""
     return {head: sample.mean for head, sample in row(report("identifiers", preset)[title]).items()}
 
 
 def p_values(title: str, one: str, preset: str = "evidence") -> dict[str, float]:
-    """The p-values of one head against all others, corrected for these, by head."""
+    """Return the p-values of one head against all others, by head, corrected for these tests."""
     samples = row(report("identifiers", preset)[title])
     others = [head for head in samples if head != one]
     return dict(zip(others, corrected(samples, [(one, other) for other in others]), strict=True))
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     title = "Validation NLL at equal processor time"
     best, second, *others = (f"{means(title)[head]:.2f}" for head in SHOWN)
     yield line("validation NLL, nats a token", f"**{best}**", f"**{second}**", *others)

@@ -1,4 +1,4 @@
-"""The page on the order of classes."""
+"""The statements of the page on the order of classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CONSTANTS = "0.05"
 
 
 def rewards() -> list[str]:
-    """Of the bandit: softmax, a tree in an arbitrary order, in the order that the policy learns, of true features."""
+    """Return the rewards of softmax, and of trees in an arbitrary order, a learned one, and that of true features."""
     samples = row(report("defaults", "order")["Bandit with masks: reward"])
     tree = "sigmoid, renormalize"
     columns = "softmax", tree, f"{tree}, learned", f"{tree}, embeddings"
@@ -19,7 +19,7 @@ def rewards() -> list[str]:
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     title = "Validation NLL at equal processor time"
     nll, p_values = identifiers.means(title), identifiers.p_values(title, identifiers.OURS)
     yield (

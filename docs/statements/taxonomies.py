@@ -1,4 +1,4 @@
-"""The results on the page on taxonomies: experiments, and the benchmark's times."""
+"""The statements of the page on taxonomies: results of experiments, and times of the benchmark."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ METHODS = {
 
 
 def both(title: str, method: str, digits: int) -> str:
-    """The means on both data sets."""
+    """Return the means on both data sets."""
     means = (row(report("classifiers", data)[title])[method].mean for data in DATA)
     return ", ".join(f"{mean:,.{digits}f}" for mean in means)
 
 
 def p_value(title: str, data: str, flat: str = FLAT, tree: str = TREE) -> float:
-    """The p-value of a tree against a flat model, as the report has it."""
+    """Return the report's p-value of a tree against a flat model."""
     return statistics.holm(report("classifiers", data)[title].tests())[flat, data, tree]
 
 
 def means(start: str) -> list[float]:
-    """All means in the tables whose titles start so, on both data sets."""
+    """Return all means in the tables whose titles start with ``start``, on both data sets."""
     tables = (item for data in DATA for item in report("classifiers", data).items())
     return [sample.mean for title, numbers in tables if title.startswith(start) for sample in row(numbers).values()]
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     for name, method in METHODS.items():
         scores = [both(title, method, 2) for title in (TOP, CLASSES, BACK_OFF)]
         more = f" (HiClass {both(SECONDS, 'logistic, HiClass', 0)})" if method == TREE else ""

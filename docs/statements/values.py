@@ -1,4 +1,4 @@
-"""What statements are made of: the tables of reports, tests, and how a page writes a number."""
+"""The parts of statements: tables of reports, tests, and the format of numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from catnat_experiments.report.tables import Numbers, Value, fill
 
 RECORDS = Path(__file__).parents[2] / "experiments/results"
 
-# ---- what the records say --------------------------------------------------------------------------------------------
+# ---- numbers from records --------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def report(experiment: str, preset: str) -> dict[str, Numbers]:
-    """All tables of a report with their numbers, by title."""
+    """Return all tables of a report with their numbers, by title."""
     loaded = load(experiment)
     statuses = stages.survey(loaded.experiment, preset, _records(experiment))
     return {table.title: fill(table, statuses) for table in loaded.tables}
@@ -33,36 +33,36 @@ def _records(experiment: str) -> list[Record]:
 
 
 def row(numbers: Numbers, value: Value | None = None) -> dict[str, Sample]:
-    """The runs of one row of a table, or of its only row, by column."""
+    """Return the runs of one row of a table, or of its only row, by column."""
     [found] = [each for each in numbers.rows if value in (None, each)]
     return numbers.row(found)
 
 
 def corrected(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """The p-values of Welch's test for some pairs of columns, corrected by Holm's method for these pairs."""
+    """Return the p-values of Welch's test for some pairs of columns, corrected by Holm's method for these pairs."""
     found = statistics.holm({pair: statistics.welch(samples[pair[0]], samples[pair[1]]) for pair in pairs})
     return [found[pair] for pair in pairs]
 
 
-# ---- how a page writes it --------------------------------------------------------------------------------------------
+# ---- the format of numbers -------------------------------------------------------------------------------------------
 
 
 def p(value: float) -> str:
-    """A p-value with its relation, such as "p = 0.031" or "p < 0.0001"."""
+    """Return a p-value with its relation, such as "p = 0.031" or "p < 0.0001"."""
     text = p_text(value)
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """A difference with its sign."""
+    """Return a difference with its sign."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def spread(sample: Sample, digits: int = 1) -> str:
-    """A mean with its standard deviation."""
+    """Return a mean with its standard deviation."""
     return f"{sample.mean:.{digits}f} ± {sample.std:.{digits}f}"
 
 
 def line(*cells: str) -> str:
-    """A line of a table."""
+    """Return a line of a table."""
     return f"| {' | '.join(cells)} |"

@@ -1,4 +1,4 @@
-"""The page of the world model."""
+"""The statements of the page on the world model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ K = 24
 
 
 def page() -> Iterator[str]:
-    """All of them."""
+    """Yield all statements of the page."""
     decay, constant = report("world", "decay"), report("world", "evidence")
     loss = decay[LOSS]
     yield _line("the learning rate decays in the second half", loss)
@@ -39,12 +39,12 @@ def page() -> Iterator[str]:
     )
     dead = row(decay["Saturated scores, fraction"])["natural"].mean
     yield f"**Of natural's scores {dead:.0%} are saturated** for a frame."
-    [rate] = set(loss.frame["config.rate"]) - {0.0}  # that of the exact distribution
+    [rate] = set(loss.frame["config.rate"]) - {0.0}  # 0 is that of the exact distribution
     yield f"all three chose {rate}."
 
 
 def _line(title: str, loss: Numbers) -> str:
-    """A line of the table: the log-losses, and the p-values of both trees."""
+    """Return a line of the table: the log-losses, and the p-values of both trees."""
     best = bold_columns(loss, K)
     cells = (cell_text(loss, K, name, bold=name in best) for name in NAMES)
     return line(title, *cells, *map(p_text, corrected(row(loss), TREES)))

@@ -9,13 +9,6 @@ from catnat_experiments.report.colours import PALETTE, colour
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STYLE = re.compile(r'"([a-z, -]+)": \("(#[0-9A-F]{6})"')
-GALLERY_NAMES = {
-    "natural, paper": "natural",
-    "natural, clamp": "natural",
-    "natural, reflect": "natural-reflect",
-    "natural, isotropic": "natural-isotropic",
-    "reflect": "natural-reflect",
-}
 
 
 def test_no_two_parameterizations_have_one_colour():
@@ -38,5 +31,5 @@ def test_others_go_by_their_place():
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("plot_*.py")), ids=lambda path: path.name)
 def test_gallery_has_the_same_colours(script):
     for name, shade in STYLE.findall(script.read_text(encoding="utf-8")):
-        known = PALETTE.get(GALLERY_NAMES.get(name, name))
+        known = PALETTE.get(name)
         assert known in (None, shade), f"{name} is {shade} in {script.name}, and {known} elsewhere"

@@ -1,1 +1,1 @@
-"""From records to tables, tests, plots and the page that has them all."""
+"""Reports: tables, tests and plots of records, and the page with all of them."""

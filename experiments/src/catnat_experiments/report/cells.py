@@ -1,4 +1,4 @@
-"""The texts in the cells of a table."""
+"""The text of table cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from catnat_experiments.report.tables import Numbers, Value
 
 
 def cell_text(numbers: Numbers, row: Value, column: str, *, bold: bool) -> str:
-    """Mean ± standard deviation, and the paper's numbers in brackets."""
+    """Return the mean ± standard deviation, with the paper's numbers in brackets."""
     table, sample = numbers.table, numbers.samples.get((row, column))
     if sample is None:
         return "-"
@@ -26,7 +26,7 @@ def cell_text(numbers: Numbers, row: Value, column: str, *, bold: bool) -> str:
 
 
 def body_cells(numbers: Numbers) -> list[list[str]]:
-    """The body of the main table."""
+    """Return the body of the main table."""
     body = []
     for row in numbers.rows:
         strong = bold_columns(numbers, row)
@@ -36,13 +36,13 @@ def body_cells(numbers: Numbers) -> list[list[str]]:
 
 
 def bold_columns(numbers: Numbers, row: Value) -> set[str]:
-    """The columns of a row that are printed in bold."""
+    """Return the columns of a row that are printed in bold."""
     better = numbers.table.better
     return statistics.bold(numbers.row(row), better) if better is not None else set()
 
 
 def p_text(p_value: float) -> str:
-    """A p-value to two digits.
+    """Return a p-value with two digits.
 
     >>> p_text(0.0312), p_text(1e-9), p_text(float("nan"))
     ('0.031', '< 0.0001', 'no test')
@@ -53,7 +53,7 @@ def p_text(p_value: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """A hyperparameter: three digits of a fraction, all of an integer.
+    """Return a hyperparameter as text: an integer with all digits, other numbers with three.
 
     >>> number_text(0.0073410782), number_text(0.05), number_text(131072)
     ('0.00734', '0.05', '131072')

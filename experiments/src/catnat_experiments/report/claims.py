@@ -1,4 +1,4 @@
-"""What the numbers say about the paper: how close they are, and which of its claims hold."""
+"""The paper's numbers and claims, compared with the records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catnat_experiments.report.tables import Claim, Numbers, Value
 
 
 def closeness(numbers: Numbers) -> str:
-    """How far our means are from the paper's numbers, in a sentence; empty if the paper has none."""
+    """Return a sentence on the differences from the paper's numbers, by column; empty if the paper has none."""
     apart: dict[str, list[float]] = {}
     for (row, column), sample in numbers.samples.items():
         paper = numbers.paper(row, column)
@@ -35,15 +35,15 @@ _NO_RUNS, _NO_CLAIM = "no runs for it", "the paper makes no such claim"
 
 
 class Verdict(NamedTuple):
-    """What the records say about a claim in one row of a table.
+    """The result of the records for a claim in one row of a table.
 
     Attributes:
-        claim: Which column is said to be better than which.
-        row: Of the table.
-        kind: In words: reproduced, not significant ...
-        p_value: Of Welch's test, corrected by Holm's method for all the claims of the table; NaN without a test.
-        effect: The mean of the column that is said to be better, minus that of the other.
-        runs: Of each of the two columns.
+        claim: The claim that one column is better than another.
+        row: The row of the table.
+        kind: The result in words, such as "reproduced" or "not significant".
+        p_value: The p-value of Welch's test, corrected by Holm's method for the table's claims; NaN without a test.
+        effect: The mean of the column that the claim calls better, minus that of the other.
+        runs: The number of runs of each column.
     """
 
     claim: Claim
@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(numbers: Numbers) -> list[Verdict]:
-    """Of every claim in every row; a claim about two columns that the table does not have is left out."""
+    """Return the verdict on every claim in every row; a claim is left out if the table has neither of its columns."""
     table = numbers.table
     about = [claim for claim in table.claims if {claim.better, claim.worse} & set(table.columns)]
     pairs = {
@@ -78,9 +78,9 @@ def verdicts(numbers: Numbers) -> list[Verdict]:
 
 
 def claims(numbers: Numbers) -> list[str]:
-    """One paragraph per claim of the paper: where it reproduced, where it did not, where nothing is significant.
+    """Return one paragraph per claim of the paper, with its verdict in every row, after a sentence on the test.
 
-    And for what is not tested why: a run of either column is missing, or the paper does not claim it for that row.
+    A row without a test has the reason: missing runs, or no claim of the paper for that row.
     """
     found: dict[Claim, dict[str, list[str]]] = {}
     for verdict in verdicts(numbers):
@@ -101,7 +101,7 @@ def claims(numbers: Numbers) -> list[str]:
 
 
 def verdict_rows(where: str, filled: Sequence[Numbers]) -> list[list[str]]:
-    """The verdicts of all tables of a report, but for what has no runs, as rows of a Markdown table."""
+    """Return the verdicts of a report as rows of a Markdown table, without those that lack runs or a claim."""
     return [
         [
             numbers.table.title,

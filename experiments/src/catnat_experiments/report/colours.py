@@ -1,7 +1,7 @@
 """One colour for each parameterization, in all plots.
 
-The first six are Okabe and Ito's, which colour-blind readers can tell apart. Scripts of the gallery are downloaded
-without this package and repeat those that they need; a test of this package compares them.
+The first three are from Okabe and Ito's palette, which colour-blind readers can distinguish. Scripts of the gallery are
+downloaded without this package, so they repeat the colours that they need. A test of this package compares them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PALETTE = {
     "sigmoid": "#CC79A7",
     "natural": "#0072B2",
     "sparsemax": "#999999",
-    # controls, and what changes the update: darker than what they start from
+    # variants with another update: darker than the parameterization that they change
     "softmax-damped-gradient": "#7A3600",
     "sigmoid-trust-region": "#A34D7C",
     "natural-damped-gradient": "#003A5C",
@@ -26,14 +26,14 @@ PALETTE = {
     "optimal": "#000000",
     "untrained": "#666666",
 }
-"""Of parameterizations by the names that configs and records have for them."""
+"""The colours of parameterizations, by their names in configs and records."""
 
 
 def colour(name: str, names: Sequence[str]) -> str:
-    """Of one column among others.
+    """Return the colour of one column among others.
 
-    A parameterization has its own; "natural+warm-up" and "natural, warm-up" have lighter shades of natural's, one each.
-    What is no parameterization gets one by its place among the names.
+    A parameterization has its own colour. Its variants, such as "natural+warm-up" and "natural, warm-up", have lighter
+    shades of it, one each. Other columns get a colour by their place among the names.
     """
     base = _base(name)
     if base in PALETTE:
@@ -47,7 +47,7 @@ def _base(name: str) -> str:
 
 
 def _lighter(shade: str, place: int, count: int) -> str:
-    """One of ``count`` shades between a colour and white."""
-    white = 0.8 * (place + 1) / (count + 1)  # no shade is too pale for a white page
+    """Return one of ``count`` shades between a colour and white."""
+    white = 0.8 * (place + 1) / (count + 1)  # below 0.8, so that every shade is visible on a white page
     red, green, blue = (white + (1 - white) * part for part in to_rgb(shade))
     return to_hex((red, green, blue))

@@ -1,4 +1,4 @@
-"""The tables of a page in Markdown: means, p-values, what was chosen, and the sentences that explain them."""
+"""The Markdown tables of a page: means, p-values and selected hyperparameters, with explanations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from catnat_experiments.report.tables import Numbers, Value
 
 
 def markdown_table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A header and a body as Markdown."""
+    """Return a header and a body as Markdown."""
     lines = [header, ["---"] * len(header), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main_table(numbers: Numbers) -> str:
-    """Means, standard deviations and the paper's numbers."""
+    """Return the table of means, standard deviations and the paper's numbers."""
     return markdown_table([numbers.heading, *numbers.table.all_columns], body_cells(numbers))
 
 
@@ -28,7 +28,7 @@ _BOLD = (
 
 
 def legend(numbers: Numbers) -> str:
-    """What the numbers of the main table are, and what bold means."""
+    """Return the sentences that explain the main table: its numbers, and those in bold."""
     samples = [sample for row in numbers.rows for sample in numbers.row(row).values()]
     sizes = sorted({len(sample.values) + sample.diverged for sample in samples})
     repeats = " to ".join(str(size) for size in dict.fromkeys([*sizes[:1], *sizes[-1:]])) or "no"
@@ -47,7 +47,7 @@ def legend(numbers: Numbers) -> str:
 
 
 class _Tests:
-    """The p-values of a table as text: corrected, and in brackets as they are."""
+    """The p-values of a table as text: corrected, and in brackets without the correction."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._plain = numbers.tests()
@@ -57,7 +57,7 @@ class _Tests:
         self._of = f" of paired t-tests, by {numbers.table.pair}," if numbers.table.pair else ""
 
     def text(self, one: str | None, row: Value, column: str) -> str:
-        """Of a cell against a baseline, or against the best of its row (None)."""
+        """Return the p-value of a cell against a baseline, or against the best of its row (None)."""
         keys = [(one, row, column), (column, row, one)]
         if one is None:
             keys = [key for key in self._plain if key[1:] == (row, column)]
@@ -67,7 +67,7 @@ class _Tests:
         return (one or "best") if one in (None, column) and (row, column) in self._samples else "-"
 
     def legend(self, one: str | None) -> str:
-        """What the numbers are."""
+        """Return the sentence that explains the p-values."""
         return (
             f"p-values{self._of} against {one or 'the best of the row'}, corrected by Holm's method for all the "
             "comparisons of the table; in brackets without the correction."
@@ -75,12 +75,12 @@ class _Tests:
 
 
 def p_tables(numbers: Numbers) -> list[str]:
-    """A table of p-values for each baseline."""
+    """Return a table of p-values for each baseline."""
     table, tests = numbers.table, _Tests(numbers)
     if table.better is None and not table.baselines:
         return []
     if not tests.possible:
-        return ["No test is possible: that takes two runs a cell."]
+        return ["No test is possible: a test needs two runs in each cell."]
     parts = []
     for one in table.baselines or (None,):
         body = [[str(row), *(tests.text(one, row, column) for column in table.columns)] for row in numbers.rows]
@@ -89,7 +89,7 @@ def p_tables(numbers: Numbers) -> list[str]:
 
 
 def row_tables(numbers: Numbers) -> list[str]:
-    """Every row as a table of its own: the columns with their p-values and what was chosen for them."""
+    """Return a table for every row: the columns with their p-values and selected hyperparameters."""
     table, tests = numbers.table, _Tests(numbers)
     tested = table.baselines if tests.possible else ()
     header = [table.column, "mean", *(f"p against {one}" for one in tested), *table.chosen]
@@ -107,18 +107,18 @@ def row_tables(numbers: Numbers) -> list[str]:
 
 
 def _chosen(numbers: Numbers, row: Value, column: str) -> list[str]:
-    """The values that the runs of a cell have of each key to be listed."""
+    """Return the values in the configs of a cell's runs, for each key to list."""
     frame, table = numbers.frame, numbers.table
     runs = frame[(frame[f"config.{table.row}"] == row) & (frame[f"config.{table.column}"] == column)]
     return [
         " / ".join(number_text(value) for value in sorted(set(runs[f"config.{key}"].dropna().tolist()))) or "-"
         for key in table.chosen
-        if f"config.{key}" in runs  # some are in the configs of few presets
+        if f"config.{key}" in runs  # some keys are in the configs of a few presets only
     ]
 
 
 def chosen_table(numbers: Numbers) -> str:
-    """The hyperparameters that were selected for each cell; empty if none are to be listed."""
+    """Return the hyperparameters selected for each cell; empty if none are to be listed."""
     table = numbers.table
     if not table.chosen:
         return ""

@@ -1,7 +1,6 @@
-"""From records to a page: tables as in the paper, the paper's numbers beside ours, tests, plots, and what they say.
+"""A page from records: tables as in the paper, the paper's numbers beside ours, tests and plots.
 
-An experiment describes its tables with ``Table`` objects (``tables.py``); everything here is made from those and the
-records.
+An experiment describes its tables with ``Table`` objects (``tables.py``). The page is made from these and the records.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from catnat_experiments.report.tables import Numbers, Table, done_records, fill
 from catnat_experiments.report.together import paired_claims, paired_runs
 
 PRELIMINARY = "**Preliminary: "
-"""How a table's first sentence begins while runs of it are missing."""
+"""The start of the sentence on missing runs, on a page or in a table's section."""
 
 
 def write(
@@ -31,9 +30,9 @@ def write(
     *,
     summary: bool = False,
 ) -> Path:
-    """Write ``README.md`` and its plots into a directory; returns the page's path.
+    """Write ``README.md`` and its plots into a directory, and return the path of the page.
 
-    A summary has what tables say together, without a section for each table.
+    A summary contains only the comparisons over all cells, without a section for each table.
     """
     directory.mkdir(parents=True, exist_ok=True)
     parts = [f"# {name}, preset {preset}", _origin(name, preset, statuses)]

@@ -1,4 +1,4 @@
-"""The plots of a report: tables with error bars, learning curves."""
+"""The plots of a report: tables with error bars, and learning curves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from catnat_experiments.report.statistics import Sample
 from catnat_experiments.report.tables import Curve, Numbers
 
 WIDTH = 7.6
-"""Inches: what a page's column shows at its true size, so that a label of 9 points has 9 points there."""
+"""The width of a figure in inches: that of a page's column, so that labels keep their size."""
 COLUMNS = 3
-"""Panels side by side, at most."""
+"""The largest number of panels side by side."""
 
 
 def grid(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as a page, with some panels in rows of at most :data:`COLUMNS`, each row of a given height."""
+    """Return a figure as wide as a page and its panels, in rows of at most :data:`COLUMNS` and of a given height."""
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH, 0.6 + height * rows), layout="constrained")
@@ -35,7 +35,7 @@ def grid(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]
 
 
 def slug(title: str) -> str:
-    """A file name for a title.
+    """Return a file name for a title.
 
     >>> slug("Energy score, test")
     'energy-score-test'
@@ -44,7 +44,7 @@ def slug(title: str) -> str:
 
 
 def plot_table(numbers: Numbers, directory: Path) -> Path:
-    """One panel per row, each with its own scale: means with one standard deviation, the paper's numbers as crosses."""
+    """Draw a panel per row with its own scale: means with one standard deviation, the paper's numbers as crosses."""
     table = numbers.table
     figure, panels = grid(len(numbers.rows), 0.8 + 0.22 * len(table.columns), sharey=True)
     for axes, row in zip(panels, numbers.rows, strict=True):
@@ -61,16 +61,16 @@ def plot_table(numbers: Numbers, directory: Path) -> Path:
         axes.locator_params(axis="x", nbins=3)
         axes.margins(x=0.1, y=0.1)
     panels[0].set_yticks(range(len(table.columns)), table.columns)
-    panels[0].invert_yaxis()  # of all panels: the first column is at the top
+    panels[0].invert_yaxis()  # of all panels, so that the first column is at the top
     if numbers.has_paper:
         panels[0].plot([], [], "x", color="gray", label="the paper")
-    legend_outside(figure, "outside upper center")  # below there is the label, which matplotlib would draw over
+    legend_outside(figure, "outside upper center")  # below it would overlap the label
     figure.supxlabel(table.title, fontsize="medium")
     return save(figure, directory / f"{slug(table.title)}.png")
 
 
 def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
-    """Learning curves, mean with a band of one standard deviation; None if no record has that history."""
+    """Draw learning curves, means with a band of one standard deviation; return None if no record has that history."""
     table, frame = numbers.table, numbers.frame
     if f"history.{curve.name}" not in frame:
         return None
@@ -85,7 +85,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
         if curve.log_x:
             axes.set_xscale("log")
         else:
-            axes.locator_params(axis="x", nbins=5)  # numbers of steps are long
+            axes.locator_params(axis="x", nbins=5)  # the numbers of steps are long
         axes.set_yscale("log" if curve.log else "linear")
     panels[0].set_ylabel(curve.title or curve.name)
     legend_outside(figure)
@@ -93,7 +93,7 @@ def plot_curve(numbers: Numbers, curve: Curve, directory: Path) -> Path | None:
 
 
 def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, label: str) -> None:
-    """One line for some runs: the mean of a metric over time, with a band of one standard deviation."""
+    """Draw one line for some runs: the mean of a metric over time, with a band of one standard deviation."""
     lines = [line for line in runs.get(f"history.{name}", []) if isinstance(line, list)]
     if not lines:
         return
@@ -107,14 +107,14 @@ def draw_history(axes: Axes, runs: pd.DataFrame, name: str, x: str, color: str, 
 
 
 def style_of_gallery(_: object, __: str) -> None:
-    """Make figures of the gallery transparent too: sphinx-gallery calls this before every script."""
+    """Make figures of the gallery transparent; sphinx-gallery calls this before every script."""
     mpl.rcParams["savefig.transparent"] = True
 
 
 def legend_outside(
     figure: Figure, place: Literal["outside upper center", "outside lower center"] = "outside lower center"
 ) -> None:
-    """One legend for all panels, that of the first, above or below them, in as many columns as there is room for."""
+    """Draw one legend for all panels, that of the first, above or below them, in as many columns as fit."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     if not handles:  # matplotlib would draw an empty box
         return
@@ -126,6 +126,6 @@ def legend_outside(
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure to a file; its ground is the page's, light or dark."""
+    """Write a figure to a file, with a transparent background for light and dark pages."""
     figure.savefig(path, dpi=150, transparent=True)
     return path

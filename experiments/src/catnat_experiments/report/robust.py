@@ -1,4 +1,4 @@
-"""Comparisons of many runs, whatever their distribution: interquartile means, probabilities of improvement."""
+"""Comparisons of many runs with any distribution: interquartile means and probabilities of improvement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from catnat_experiments.report.tables import Numbers, Value
 
 
 def robust(numbers: Numbers) -> list[str]:
-    """Interquartile means, and all columns against one: probabilities of improvement, and which differences are real.
+    """Return interquartile means, and probabilities of improvement and tests of all columns against one.
 
-    The last row is all rows together, on a common scale: in units of the mean of the column compared with.
+    The last row of the tables is for all rows together. Its interquartile means are in units of the compared column's
+    mean in each row.
     """
     table, base = numbers.table, numbers.table.against
     rows = [row for row in numbers.rows if base in numbers.row(row)]
@@ -64,9 +65,9 @@ def mann_whitney_tests(numbers: Numbers, base: str) -> dict[tuple[str, Value], f
 
 
 def _differences(numbers: Numbers, base: str, others: Sequence[str]) -> list[str]:
-    """In words, one line a column: where it differs from the column compared with, and where that is not shown."""
+    """Return a line for each column: the rows in which it is significantly better or worse than the compared column."""
     corrected = mann_whitney_tests(numbers, base)
-    lines = ["Which differences are real, by the Mann-Whitney test with Holm's correction for all of the table:"]
+    lines = ["Results of the Mann-Whitney test, corrected by Holm's method for all comparisons of the table:"]
     for column in others:
         told = []
         for row in (row for of, row in corrected if of == column):

@@ -1,7 +1,7 @@
-"""Numbers in the text of a page, held against records: a statement is a piece of the page, as the records give it.
+"""Numbers in the text of a page, compared with records.
 
-A page is written by hand. A statement repeats some words of it with computed numbers. :func:`place` finds these words,
-whatever numbers stand there now, so that the numbers can be checked, or replaced.
+A page is written by hand. A statement repeats some words of it, with numbers that are computed from records.
+:func:`place` finds these words with any numbers, so that the numbers can be checked or replaced.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _NOT_TEXT = re.compile(r"^(`{3,}|:{3,}).*?^\1$|`[^`\n]*`|\]\([^)\n]*\)", re.DOTA
 
 
 class NotInPageError(ValueError):
-    """A statement's words stand nowhere in the page, or at several places."""
+    """The words of a statement are not in the page, or at several places."""
 
 
 def place(page: str, statement: str) -> slice:
-    """Where the words of a statement stand in a page, with these numbers or with others.
+    """Return the place of a statement's words in a page, with the same or with other numbers.
 
     >>> place("Sigmoid has 77.1 nats.", "has 76.9 nats")
     slice(8, 21, None)
     """
-    for number in ("(?!)", _DECIMAL, _NUMBER):  # as it is; with other decimals; with other numbers
+    for number in ("(?!)", _DECIMAL, _NUMBER):  # the same numbers; other decimals; other numbers
         found = list(re.finditer(_pattern(statement, number), page))
         if len(found) == 1:
             return slice(*found[0].span())
@@ -40,7 +40,7 @@ def _pattern(statement: str, number: str) -> str:
 
 
 def written(page: str, statements: Iterable[str]) -> str:
-    """The page with the numbers of its statements; a statement that is there already keeps its line breaks.
+    """Return the page with the numbers of its statements; a statement with the right numbers keeps its line breaks.
 
     >>> written("Sigmoid has 77.1 nats, softmax 79.5.", ["has 76.9 nats"])
     'Sigmoid has 76.9 nats, softmax 79.5.'
@@ -53,7 +53,7 @@ def written(page: str, statements: Iterable[str]) -> str:
 
 
 def typed_decimals(page: str, statements: Sequence[str]) -> list[str]:
-    """The decimals of a page that no statement gives, each with its line; code and links are left out.
+    """Return the decimals of a page that are in no statement, each with its line; code and links are left out.
 
     >>> typed_decimals("Sigmoid has 76.9 nats, softmax 79.5.", ["has 76.9 nats"])
     ['79.5: Sigmoid has 76.9 nats, softmax 79.5.']

@@ -1,7 +1,7 @@
-"""The statistics of the tables: mean, standard deviation, Welch's t-test, Holm's correction, the bold rule, words.
+"""The statistics of tables: mean, standard deviation, Welch's t-test, Holm's correction, the rule for bold numbers.
 
-For many runs that are far from normally distributed, such as returns: interquartile means and probabilities of
-improvement with stratified bootstrap intervals, and the Mann-Whitney test.
+Many runs that are far from normally distributed, such as returns, have other statistics: interquartile means and
+probabilities of improvement with stratified bootstrap intervals, and the Mann-Whitney test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Values = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Repetitions of one measurement. Runs that diverged (NaN) are counted, and left out of the mean.
+    """Repetitions of one measurement. Runs that diverged (NaN or infinite) are counted, and left out of the mean.
 
     >>> Sample.of([1.0, 2.0, 3.0])
     Sample(values=(1.0, 2.0, 3.0), diverged=0)
@@ -35,45 +35,45 @@ class Sample:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Sample:
-        """The finite values, and how many were not."""
+        """Return the sample of the finite values, with the number of the others."""
         finite = tuple(float(value) for value in values if math.isfinite(value))
         return cls(finite, len(values) - len(finite))
 
     @property
     def mean(self) -> float:
-        """The mean, NaN if there is nothing to average."""
+        """The mean; NaN without values."""
         return float(np.mean(self.values)) if self.values else math.nan
 
     @property
     def std(self) -> float:
-        """The standard deviation of a sample (divided by n - 1), NaN for fewer than two values."""
+        """The standard deviation of a sample (divided by n - 1); NaN for fewer than two values."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else math.nan
 
 
 def welch(first: Sample, second: Sample) -> float:
-    r"""The two-sided p-value of Welch's t-test, which does not assume equal variances; NaN if either has one value.
+    r"""Return the two-sided p-value of Welch's t-test, which does not assume equal variances.
 
     .. math:: t = \frac{\bar x_1 - \bar x_2}{\sqrt{s_1^2 / n_1 + s_2^2 / n_2}}
 
-    Two samples without any spread are told apart exactly: p is 1 if they are equal and 0 if not.
+    It is NaN if a sample has fewer than two values. If neither has any spread, it is 1 for equal samples, else 0.
 
     >>> round(welch(Sample.of([1.0, 2.0, 3.0]), Sample.of([2.0, 3.0, 4.0])), 4)
     0.2879
     """
     if len(first.values) < 2 or len(second.values) < 2:
         return math.nan
-    if len(set(first.values)) == 1 and len(set(second.values)) == 1:  # 0 / 0, or a difference with no error at all
+    if len(set(first.values)) == 1 and len(set(second.values)) == 1:  # t is 0 / 0 or infinite
         return float(first.values[0] == second.values[0])
-    from scipy import stats  # takes a second to import: only who tests something waits for it
+    from scipy import stats  # here, because the import takes a second
 
     numbers = (first.mean, first.std, len(first.values), second.mean, second.std, len(second.values))
     return float(stats.ttest_ind_from_stats(*numbers, equal_var=False).pvalue)
 
 
 def paired_t(first: Sequence[float], second: Sequence[float]) -> float:
-    """The two-sided p-value of Student's t-test of the differences of pairs; NaN for fewer than two pairs.
+    """Return the two-sided p-value of Student's t-test of paired differences; NaN for fewer than two pairs.
 
-    Differences without any spread are told apart exactly, as in :func:`welch`.
+    If all differences are equal, it is 1 for differences of 0, else 0.
 
     >>> round(paired_t([1.0, 2.0, 3.0], [2.0, 3.0, 5.0]), 4)
     0.0572
@@ -89,10 +89,10 @@ def paired_t(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
-    r"""Holm's step-down correction: the probability of a false alarm in the whole family stays below the level.
+    r"""Return p-values with Holm's step-down correction, which bounds the family-wise error rate by the level.
 
-    The i-th smallest of m p-values becomes :math:`\max_{j \le i} \min(1, (m - j + 1) p_{(j)})`. A NaN (no test was
-    possible) stays NaN and does not count.
+    The i-th smallest of m p-values becomes :math:`\max_{j \le i} \min(1, (m - j + 1) p_{(j)})`. A NaN (no test)
+    stays NaN and is not counted.
 
     >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
     {'a': 0.03, 'b': 0.06, 'c': 0.06}
@@ -106,7 +106,7 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def best(samples: Mapping[Key, Sample], direction: Direction) -> Key | None:
-    """The key with the best mean, None if there is no mean at all.
+    """Return the key with the best mean; None if no sample has a mean.
 
     >>> best({"a": Sample.of([1.0]), "b": Sample.of([2.0])}, "lower")
     'a'
@@ -118,10 +118,10 @@ def best(samples: Mapping[Key, Sample], direction: Direction) -> Key | None:
 
 
 def bold(samples: Mapping[Key, Sample], direction: Direction) -> set[Key]:
-    """The paper's rule: the best mean, and all that are not significantly worse (Welch, 5%, not corrected).
+    """Return the paper's bold keys: the best mean, and all not significantly worse (Welch, 5%, not corrected).
 
-    Nothing where the best cannot be tested against any other: single runs do not tell it from a lucky one. Two runs on
-    each side can: Welch's test has at least one degree of freedom then, so its p-value has no lower bound but zero.
+    The set is empty if the best cannot be tested against any other, because one run shows no significant difference.
+    Two runs on each side are enough: Welch's test then has at least one degree of freedom, so p can be close to 0.
 
     >>> sorted(bold({"a": Sample.of([1.0, 1.1]), "b": Sample.of([1.0, 1.2]), "c": Sample.of([5.0, 5.1])}, "lower"))
     ['a', 'b']
@@ -136,7 +136,7 @@ def bold(samples: Mapping[Key, Sample], direction: Direction) -> set[Key]:
 
 
 def verdict(better: Sample, worse: Sample, direction: Direction, p_value: float) -> str:
-    """In words, what the test says about the claim that ``better`` is better.
+    """Return in words the result of a test of the claim that ``better`` is better.
 
     >>> verdict(Sample.of([1.0, 1.1]), Sample.of([5.0, 5.1]), "lower", p_value=0.001)
     'significantly better than'
@@ -153,7 +153,7 @@ def verdict(better: Sample, worse: Sample, direction: Direction, p_value: float)
 
 
 class Interval(NamedTuple):
-    """A number, and the 95% bootstrap interval around it."""
+    """A number with its 95% bootstrap interval."""
 
     value: float
     low: float
@@ -161,7 +161,7 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(strata: Sequence[Sample]) -> Interval:
-    """The mean of the middle half of all runs. Strata (games) must be on one scale; they are resampled one by one.
+    """Return the mean of the middle half of all runs. Strata (games) need one scale; each is resampled separately.
 
     >>> interquartile_mean([Sample.of([1.0, 2.0, 3.0, 90.0])]).value
     2.5
@@ -176,7 +176,7 @@ def interquartile_mean(strata: Sequence[Sample]) -> Interval:
 
 
 def probability_of_improvement(pairs: Sequence[tuple[Sample, Sample]], direction: Direction) -> Interval:
-    r"""The probability that a run of the first sample is better than one of the second, averaged over strata.
+    r"""Return the probability that a run of the first sample is better than one of the second, a mean over strata.
 
     .. math:: \frac1{n m} \sum_{i, j} [x_i > y_j] + \tfrac12 [x_i = y_j]
 
@@ -196,7 +196,7 @@ def probability_of_improvement(pairs: Sequence[tuple[Sample, Sample]], direction
 def _interval(
     strata: Sequence[Sequence[Sample]], statistic: Callable[[Sequence[Sequence[Values]]], Values]
 ) -> Interval:
-    """A statistic of samples, with the percentile interval of resampling each of them with replacement."""
+    """Return a statistic of samples, with the percentile interval from resampling each of them with replacement."""
     values = [[np.array(sample.values) for sample in samples] for samples in strata]
     if not all(len(each) for part in values for each in part):
         return Interval(math.nan, math.nan, math.nan)
@@ -207,11 +207,11 @@ def _interval(
 
 
 def mann_whitney(first: Sample, second: Sample) -> float:
-    """The two-sided p-value of the Mann-Whitney test, whose statistic is the probability of improvement.
+    """Return the two-sided p-value of the Mann-Whitney test, whose statistic is the probability of improvement.
 
-    By the normal approximation, with the corrections for ties and continuity, whatever the sizes: SciPy's exact
-    distribution does not know ties, and one table must not mix the two. With four or five values on a side, some of
-    them equal, it can be 0.07 below the exact p-value. NaN if either has no value.
+    It uses the normal approximation for all sizes, with corrections for ties and continuity. SciPy's exact distribution
+    does not support ties, and one table must not mix both. With four or five values on a side, some of them equal, the
+    result can be 0.07 below the exact p-value. It is NaN if a sample has no values.
 
     >>> round(mann_whitney(Sample.of([1.0, 2.0, 3.0, 4.0]), Sample.of([5.0, 6.0, 7.0, 8.0])), 4)
     0.0304
@@ -223,18 +223,18 @@ def mann_whitney(first: Sample, second: Sample) -> float:
     return float(stats.mannwhitneyu(first.values, second.values, method="asymptotic").pvalue)
 
 
-# ---- one run in each of many cells -----------------------------------------------------------------------------------
+# ---- one pair of numbers in each of many cells -----------------------------------------------------------------------
 
 
 class Paired(NamedTuple):
     """Two columns compared cell by cell.
 
     Attributes:
-        cells: Pairs of numbers.
-        ahead: How many of them have the first column ahead; ties count for neither.
-        median: Of the differences, first minus second.
-        wilcoxon: Two-sided p-value of the signed-rank test: are the differences symmetric about 0?
-        sign: Two-sided p-value of the sign test: is each column ahead equally often?
+        cells: The number of pairs.
+        ahead: The number of pairs in which the first column is better; ties are not counted.
+        median: The median of the differences, first minus second.
+        wilcoxon: The two-sided p-value of the signed-rank test that the differences are symmetric about 0.
+        sign: The two-sided p-value of the sign test that each column is better equally often.
     """
 
     cells: int
@@ -245,7 +245,7 @@ class Paired(NamedTuple):
 
 
 def paired(first: Sequence[float], second: Sequence[float], direction: Direction) -> Paired:
-    """The tests of many cells with one pair of numbers each; NaN where all pairs are equal, or there is none.
+    """Return the tests of pairs of numbers; p-values are NaN if all pairs are equal, or if there are none.
 
     >>> paired([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 4.0, 6.0, 8.0, 10.0, 12.0], "lower")
     Paired(cells=6, ahead=6, median=-3.5, wilcoxon=0.03125, sign=0.03125)

@@ -1,4 +1,4 @@
-"""How an experiment describes its tables, and the tables filled with records."""
+"""The description of an experiment's tables, and tables filled with records."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Value = str | int | float
 Cell = tuple[Value, str]
 
 
-# ---- how an experiment describes its tables --------------------------------------------------------------------------
+# ---- the description of tables ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """The paper claims that one column is better than another.
+    """A claim of the paper that one column is better than another.
 
     Attributes:
-        better: The column that is said to be better.
+        better: The column that the claim calls better.
         worse: The column that it is compared with.
-        rows: The rows that the claim is about; None for all.
+        rows: The rows of the claim; None for all.
     """
 
     better: str
@@ -39,7 +39,7 @@ class Claim:
     rows: tuple[Value, ...] | None = None
 
     def is_about(self, row: Value) -> bool:
-        """Whether the paper claims it for a row."""
+        """Return whether the paper claims it for a row."""
         return self.rows is None or row in self.rows
 
 
@@ -49,10 +49,10 @@ class Curve:
 
     Attributes:
         name: The key in the records' history.
-        title: For the vertical axis; the name if empty.
+        title: The title of the vertical axis; the name if empty.
         x: The key of the horizontal values in the history.
         log: Whether the vertical axis is logarithmic.
-        x_title: For the horizontal axis.
+        x_title: The title of the horizontal axis.
         log_x: Whether the horizontal axis is logarithmic.
     """
 
@@ -66,35 +66,36 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """One table of the report: a metric, its rows and columns, and what the paper says. Without runs it is left out.
+    """One table of the report: a metric, its rows and columns, and the paper's numbers. It is left out without runs.
 
     Attributes:
-        title: Of the section.
-        metric: The name in ``Outcome.metrics``.
-        better: Whether ``"lower"`` or ``"higher"`` values are better; None for a metric that describes, such as an
-            entropy: nothing is bold then.
+        title: The title of the section.
+        metric: The name of the metric in ``Outcome.metrics``.
+        better: The better values, ``"lower"`` or ``"higher"``; None for a descriptive metric, such as an entropy, which
+            has no bold numbers.
         row: The config key whose values are the rows, in ascending order.
         column: The config key whose values are the columns.
-        columns: Those values, in the order of the table. Runs with any other value are left out, and so are columns
-            without any run.
+        columns: These values, in the order of the table. Runs with other values and columns without runs are left
+            out.
         row_title: The heading of the rows; the key if empty.
         stages: The stages whose runs are shown.
-        where: Config keys and the values that they must have: other runs are left out.
-        digits: Decimals in the table.
-        paper: The paper's numbers: row -> column -> target, for as many as it has.
-        reference: Another value of the column key: a last column that takes no part in the comparison, such as what the
-            true model reaches.
+        where: Config keys with the values that they must have; other runs are left out.
+        digits: The number of decimals.
+        paper: The paper's numbers, by row and column, for the cells that it has.
+        reference: Another value of the column key, for a last column that is not compared, such as the result of the
+            true model.
         baselines: The columns that the others are tested against; if there are none, the best of each row.
-        pair: A config key such as the seed: runs of a row with the same value of it, which saw the same data, are
-            compared in pairs, and with the baselines over all rows together as well.
-        chosen: Config keys to list for each cell, such as the learning rate that was selected.
-        claims: What the paper claims about the columns.
-        against: A column to compare all others with, by interquartile means and probabilities of improvement: for
-            tables of many runs that are far from normally distributed.
-        curves: Learning curves to draw.
-        note: A sentence to print under the table.
-        listed: Print each row as a table of its own, with the columns one below the other: for many columns.
-        group: Tables with one group and one metric are summarized together: their claims, paired over all cells.
+        pair: A config key such as the seed. Runs of a row with the same value of it have the same data and are
+            compared in pairs. They are also compared with the baselines over all rows together.
+        chosen: Config keys to list for each cell, such as the selected learning rate.
+        claims: The paper's claims about the columns.
+        against: A column to compare all others with, by interquartile means and probabilities of improvement. Use it
+            for many runs that are far from normally distributed.
+        curves: The learning curves to draw.
+        note: A note to print under the table.
+        listed: Whether to print a table for each row, with the columns one below the other. Use it for many columns.
+        group: A name of tables to summarize together, with their claims paired over all cells. They must have the same
+            metric, which is not checked.
     """
 
     title: str
@@ -121,7 +122,7 @@ class Table:
 
     @property
     def direction(self) -> Direction:
-        """Which values are better, in a table where columns are judged."""
+        """The better values, of a table that compares columns."""
         if self.better is None:
             raise ValueError(
                 f"The table {self.title!r} has claims, or a column to compare with, but `better` is None: set it to "
@@ -148,7 +149,7 @@ class Numbers:
     samples: dict[Cell, Sample]
 
     def paper(self, row: Value, column: str) -> Target | None:
-        """The paper's number, if it has one."""
+        """Return the paper's number, if it has one."""
         return self.table.paper.get(row, {}).get(column)
 
     @property
@@ -158,15 +159,15 @@ class Numbers:
 
     @property
     def heading(self) -> str:
-        """What the rows are."""
+        """The heading of the rows."""
         return self.table.row_title or self.table.row
 
     def row(self, row: Value) -> dict[str, Sample]:
-        """The columns of a row that have runs."""
+        """Return the columns of a row that have runs."""
         return {column: self.samples[row, column] for column in self.table.columns if (row, column) in self.samples}
 
     def tests(self) -> dict[tuple[str, Value, str], float]:
-        """The p-values of all comparisons, by baseline, row and column; of two baselines once."""
+        """Return the p-values of all comparisons, by baseline, row and column; two baselines are compared once."""
         p_values: dict[tuple[str, Value, str], float] = {}
         for row in self.rows:
             samples = self.row(row)
@@ -185,7 +186,7 @@ class Numbers:
         return statistics.paired_t(*self.pairs([row], one, other))
 
     def pairs(self, rows: Sequence[Value], one: str, other: str) -> tuple[list[float], list[float]]:
-        """The runs of two columns that are pairs, in these rows; those without a partner are left out."""
+        """Return the paired runs of two columns in these rows; runs without a partner are left out."""
         at = [f"config.{self.table.row}", f"config.{self.table.pair}"]
         numbers = self.frame.set_index(at)[[f"config.{self.table.column}", f"metrics.{self.table.metric}"]]
         by_column = [numbers[numbers.iloc[:, 0] == column].iloc[:, 1] for column in (one, other)]
@@ -195,13 +196,13 @@ class Numbers:
 
 
 def done_records(statuses: Iterable[StageStatus], stages: Sequence[str] | None = None) -> list[Record]:
-    """The records of these stages, or of all, each once."""
+    """Return the records of these stages, or of all, each once."""
     chosen = [status for status in statuses if stages is None or status.stage.name in stages]
     return list({record.id: record for status in chosen for record in status.done}.values())
 
 
 def fill(table: Table, statuses: Iterable[StageStatus]) -> Numbers:
-    """Collect the records that a table is about: its stages, its columns, its metric."""
+    """Fill a table with its records: those of its stages and columns that have its metric and its config values."""
     done = (record for record in done_records(statuses, table.stages) if table.metric in record.metrics)
     shown = (record for record in done if table.where.items() <= record.config.items())
     frame = records.frame(record for record in shown if record.config.get(table.column) in table.all_columns)

@@ -1,4 +1,4 @@
-"""The paper's numbers, to stand beside ours, and which differences it claims."""
+"""The paper's numbers, and the differences that it claims."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Target(NamedTuple):
     """One number of the paper.
 
     Attributes:
-        mean: Over its runs.
-        std: What follows ± there, which the paper does not define; NaN where there is none.
-        best: Whether it is printed in bold: the best of its setting, or tied with the best by the paper's test.
+        mean: The mean over its runs.
+        std: The number after ±, which the paper does not define; NaN if it has none.
+        best: Whether it is bold: the best of its setting, or tied with the best by the paper's test.
     """
 
     mean: float
@@ -26,7 +26,7 @@ class Target(NamedTuple):
 
 
 def read_targets(text: str, names: int) -> dict[tuple[str, ...], tuple[Target, ...]]:
-    """A table as text: in each line some names, then numbers like ``97.5±0.5*``, where the star means bold.
+    """Read a table from text: each line has some names, then numbers like ``97.5±0.5*``, where the star means bold.
 
     >>> read_targets("10 softmax 100.9±0.5 98.1±0.7*", names=2)[("10", "softmax")][1]
     Target(mean=98.1, std=0.7, best=True)
@@ -43,7 +43,7 @@ def _target(word: str) -> Target:
 def claimed_rows(
     targets: Mapping[Row, Mapping[str, Target]], better: str, worse: str, direction: Direction
 ) -> tuple[Row, ...]:
-    """The rows for which the paper claims a difference: one column is ahead there, and the other is not tied for best.
+    """Return the rows with a claimed difference: one column is ahead there, and the other is not tied for best.
 
     >>> read = {8: {"natural": Target(97.7, 0.2, best=True), "softmax": Target(97.8, 0.2, best=True)}}
     >>> claimed_rows(read, "natural", "softmax", "lower")

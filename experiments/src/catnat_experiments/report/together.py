@@ -1,4 +1,4 @@
-"""All cells together: tables of one group side by side, how far they are from the paper, and tests over the cells."""
+"""Comparisons over all cells: the tables of a group in one, differences from the paper, and tests over the cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catnat_experiments.report.tables import Numbers
 
 
 def paired_claims(filled: Sequence[Numbers]) -> list[str]:
-    """For each group of tables a section: its cells, the paper's, and the claims over all cells with both columns."""
+    """Return a section for each group of tables: its cells, the paper's, and its claims over all cells."""
     groups: dict[str, list[Numbers]] = {}
     for numbers in filled:
         if numbers.table.group and numbers.rows:
@@ -22,7 +22,7 @@ def paired_claims(filled: Sequence[Numbers]) -> list[str]:
 
 
 def _group_section(group: str, members: Sequence[Numbers]) -> list[str]:
-    """All cells take part, also those for which the paper claims nothing: a choice of cells would favour the claim."""
+    """Return a section over all cells, also those without a claim, because a selection would favour the claims."""
     direction, digits = members[0].table.direction, members[0].table.digits
     columns = [name for name in members[0].table.columns if any(name in each.table.columns for each in members)]
     short = _short(columns)
@@ -33,18 +33,18 @@ def _group_section(group: str, members: Sequence[Numbers]) -> list[str]:
         if len(means) > 1:
             ours, theirs = zip(*means, strict=True)
             found[f"{short[better]} against {short[worse]}"] = statistics.paired(ours, theirs, direction)
-    tests = _paired_table("Means of a cell are one pair each.", found, digits)
+    tests = _paired_table("The two means of a cell are one pair.", found, digits)
     return [f"## {group}: all cells together", *_cells(group, members, short), *tests] if tests else []
 
 
 def _short(columns: Sequence[str]) -> dict[str, str]:
-    """The names of columns without what all of them end with: how every run was trained."""
+    """Return the names of columns without the ending that all have, such as the kind of training."""
     ends = {name.partition("+")[2] for name in columns}
     return {name: name.partition("+")[0] if len(ends) == 1 else name for name in columns}
 
 
 def _cells(group: str, members: Sequence[Numbers], short: Mapping[str, str]) -> list[str]:
-    """A row for every cell, and how far the columns are from the paper's numbers."""
+    """Return a row for every cell, and the differences of the columns from the paper's numbers."""
     body: list[list[str]] = []
     apart: dict[str, list[float]] = {}
     for numbers in members:
@@ -60,8 +60,8 @@ def _cells(group: str, members: Sequence[Numbers], short: Mapping[str, str]) -> 
     digits = members[0].table.digits
     parts = [
         markdown_table(["cell", *short.values()], body),
-        "Means; in brackets the paper's, with a star where it is bold there. Bold here is the best mean of a row, "
-        "which is no test.",
+        "Means; in brackets the paper's, with a star where it is bold there. Here the best mean of a row is bold, "
+        "without a test.",
     ]
     if apart:
         differences = [
@@ -74,7 +74,7 @@ def _cells(group: str, members: Sequence[Numbers], short: Mapping[str, str]) -> 
 
 
 def paired_runs(numbers: Numbers) -> list[str]:
-    """For a table whose runs are pairs, with several rows: the baselines against all other columns, over all rows."""
+    """Return tests of all columns against the baselines over all rows, for a table of paired runs in several rows."""
     table = numbers.table
     if not table.pair or len(numbers.rows) < 2:
         return []
@@ -106,7 +106,7 @@ def _paired_table(pairs: str, found: Mapping[str, statistics.Paired], digits: in
         for name, result in found.items()
     ]
     return [
-        f"{pairs} p-values of Wilcoxon's signed-rank test and of the sign test, two-sided, "
+        f"{pairs} The p-values are those of Wilcoxon's signed-rank test and of the sign test, two-sided, "
         "each corrected by Holm's method for the comparisons of this table.",
         markdown_table(["", "better in", "median difference", "Wilcoxon", "sign test"], body),
     ]

@@ -1,4 +1,4 @@
-"""The agent: its network, its advantages, its losses."""
+"""The network, the advantages and the losses of the agent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from catnat_experiments.tasks.atari.games import STACK
 
 
 class Network(nn.Module):
-    """Frames to scores and value.
+    """A network from frames to scores and values.
 
     Args:
-        scores: How many.
-        generator: Of the start: orthogonal weights, those of the scores small, so that the policy starts near uniform.
+        scores: The number of scores.
+        generator: The generator of the initial weights, which are orthogonal. Those of the scores are small, so that
+            the policy starts near uniform.
     """
 
     def __init__(self, scores: int, generator: torch.Generator) -> None:
@@ -32,24 +33,24 @@ class Network(nn.Module):
                 nn.init.orthogonal_(parameter, gains.get(name, math.sqrt(2)), generator)
             else:
                 nn.init.zeros_(parameter)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a quarter faster
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster by a quarter
 
     def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and values, from bytes (batch, 4, 84, 84)."""
+        """Return scores and values of frames (batch, 4, 84, 84), which are bytes."""
         hidden = self.body(frames.to(torch.float32, memory_format=torch.channels_last).div_(255))
         return self.actor(hidden), self.critic(hidden).squeeze(-1)
 
 
 class Rollout(NamedTuple):
-    """What one policy did, every part (steps, games); or some rows of that.
+    """The steps of one policy, every part (steps, games), or some rows of them.
 
     Attributes:
-        frames: That were seen, (..., 4, 84, 84).
-        actions: That were taken.
-        log_probs: Of these actions, when they were taken.
-        values: Of the states, as estimated then.
-        advantages: Of these actions over the policy's average.
-        own: Whether the step was the player's.
+        frames: The frames before the actions, (..., 4, 84, 84).
+        actions: The actions.
+        log_probs: The log-probabilities of the actions under this policy.
+        values: The values of the states, as the network estimated them then.
+        advantages: The estimated advantages of the actions.
+        own: Whether the player chose the action.
     """
 
     frames: Tensor
@@ -60,25 +61,25 @@ class Rollout(NamedTuple):
     own: Tensor
 
     def pick(self, which: Tensor) -> Rollout:
-        """Some of them: indices, or a mask."""
+        """Return some of the steps, by indices or a mask."""
         return Rollout(*(part[which] for part in self))
 
 
 def advantages(rewards: Tensor, values: Tensor, terminal: Tensor, ended: Tensor, gamma: float, decay: float) -> Tensor:
-    r"""Generalized advantage estimates.
+    r"""Return generalized advantage estimates.
 
     .. math::
 
         A_t = \sum_{l \ge 0} (\gamma\lambda)^l \delta_{t+l}, \qquad
         \delta_t = r_t + \gamma V_{t+1} - V_t
 
-    The sum goes to the first step that ended, and there is no :math:`V_{t+1}` after a terminal one.
+    The sum stops after the first step with ``ended``. A terminal step has no :math:`V_{t+1}`.
 
     Args:
-        rewards: (steps, games), as all but the values.
-        values: (steps + 1, games): also of the states after the last step.
-        terminal: No value follows.
-        ended: The next step belongs to another life or game.
+        rewards: The rewards, (steps, games).
+        values: The values of the states, also after the last step, (steps + 1, games).
+        terminal: Whether no value follows, (steps, games).
+        ended: Whether the next step belongs to another life or game, (steps, games).
         gamma: The discount.
         decay: The lambda.
     """
@@ -91,11 +92,11 @@ def advantages(rewards: Tensor, values: Tensor, terminal: Tensor, ended: Tensor,
 
 
 def policy_loss(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    r"""PPO's clipped loss, the mean of :math:`-\min(r A, \mathrm{clip}(r, 1 - \epsilon, 1 + \epsilon) A)`."""
+    r"""Return PPO's clipped loss, the mean of :math:`-\min(r A, \mathrm{clip}(r, 1 - \epsilon, 1 + \epsilon) A)`."""
     return -torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
 
 
 def value_loss(values: Tensor, before: Tensor, targets: Tensor, clip: float) -> Tensor:
-    """Half the mean squared error, or if that is larger, the one with values clipped around those of before."""
+    """Return half the mean of the larger squared error: of a value, or of the value clipped around the one before."""
     clipped = before + (values - before).clamp(-clip, clip)
     return torch.maximum((values - targets).square(), (clipped - targets).square()).mean() / 2

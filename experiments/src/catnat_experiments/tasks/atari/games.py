@@ -1,4 +1,4 @@
-"""Atari games side by side, as the agent sees them."""
+"""Parallel Atari games, with the observations and rewards of the agent."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ with extra("atari"):
 
 SIDE, STACK = 84, 4
 TIME_LIMIT = 108_000
-"""Frames of a game, half an hour."""
+"""The largest number of frames of a game, half an hour."""
 
 
 class Step(NamedTuple):
-    """What a step of all games led to, one entry per game.
+    """The results of a step of all games, one entry per game.
 
     Attributes:
-        rewards: Signs of the game's own rewards.
-        terminal: A life or the game was lost: no value follows.
-        ended: That, or the time limit was reached: nothing that follows belongs to this step.
+        rewards: The signs of the game's own rewards.
+        terminal: Whether a life or the game was lost, so that no value follows.
+        ended: Whether the step was terminal or reached the time limit, so that later steps do not belong to it.
     """
 
     rewards: NDArray[np.float32]
@@ -35,29 +35,29 @@ class Step(NamedTuple):
 
 
 class Games:
-    """Games side by side, as the learner sees them: four frames of 84 x 84, signs of rewards, one life at a time.
+    """Parallel games with observations of four frames of 84 x 84, signs of rewards, and one life at a time.
 
-    An action lasts four frames, of the last two the brighter pixels are seen. A game begins with up to 29 frames of
-    doing nothing, and with FIRE if it has that action.
+    An action lasts four frames, and the observation has the brighter pixels of the last two. A game begins with up to
+    29 frames without an action, and with FIRE if it has that action.
 
-    After a step that ended a life or a game, the next step is not the player's (:attr:`between`): it begins the next
-    game, or it presses FIRE to begin the next life. CleanRL hides these steps in a reset, where it also lets the first
-    frames of a life pass; here they count as steps, and learning leaves them out. At the time limit CleanRL sees the
-    end of a life, we a state whose value is known.
+    After a step that ended a life or a game, the player does not choose the next step (:attr:`between`). This step
+    starts the next game, or presses FIRE to start the next life. In CleanRL these steps are in a reset, which also
+    skips the first frames of a life. Here they are steps that training leaves out. The time limit is the end of a life
+    in CleanRL; here the value of its state is used.
 
     Attributes:
-        frames: What the players see now, (games, 4, 84, 84).
-        between: Whose next step is not theirs.
-        points: The returns of the games under way: their own rewards, over all lives.
-        returns: Of all games that ended.
+        frames: The current observations, (games, 4, 84, 84).
+        between: Whether the player does not choose the next step.
+        points: The returns so far of the games in progress: their own rewards, over all lives.
+        returns: The returns of the games that ended.
     """
 
     def __init__(self, game: str, count: int, seed: int, time_limit: int = TIME_LIMIT) -> None:
         if game not in roms.get_all_rom_ids():
             raise ValueError(
-                f"`game` is {game!r}, but ale-py has no such game: give a name in the manner of breakout or ms_pacman."
+                f"`game` is {game!r}, but ale-py has no such game: use a name such as breakout or ms_pacman."
             )
-        # Not episodic_life=True: that begins a new game after every life.
+        # Not episodic_life=True, which starts a new game after every life.
         self._env = AtariVectorEnv(
             game, count, num_threads=1, reward_clipping=False, max_num_frames_per_episode=time_limit
         )
@@ -72,8 +72,8 @@ class Games:
         self.returns: list[float] = []
 
     def step(self, actions: NDArray[np.int64]) -> Step:
-        """One action in every game."""
-        # Where a game is over, the environment begins a new one, whatever the action.
+        """Do one action in every game."""
+        # If a game is over, the environment starts a new one for any action.
         pressed = np.where(self.between, self._fire, actions)
         self.frames, rewards, over, timed_out, about = self._env.step(pressed)
         lives = about["lives"]
@@ -88,7 +88,7 @@ class Games:
 
 @functools.cache
 def actions_of(game: str) -> int:
-    """K, the number of a game's actions.
+    """Return K, the number of a game's actions.
 
     >>> actions_of("breakout"), actions_of("seaquest")
     (4, 18)
@@ -97,5 +97,5 @@ def actions_of(game: str) -> int:
 
 
 def seed_of(*numbers: int) -> int:
-    """A seed for games; ALE wants it above 0, and gives the next numbers to the games beside the first."""
+    """Return a seed for games; ALE needs a positive one, and gives the next numbers to the other games."""
     return 1 + int(np.random.SeedSequence(numbers).generate_state(1)[0]) % 2**30

@@ -1,4 +1,4 @@
-"""PPO on Atari as the engine knows it: presets, stages, tables."""
+"""The experiment on PPO for Atari: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PAPER = {
     "breakout": {"softmax": Target(398, 25, best=True), "natural": Target(406, 34, best=True)},
     "seaquest": {"softmax": Target(1875, 312, best=True), "natural": Target(2164, 533, best=True)},
 }
-"""Returns (Table 4): game -> parameterization. The paper's text calls natural better; its test ties it with softmax."""
+"""Returns (Table 4), by game and parameterization. The paper's text calls natural better, but its test has a tie."""
 
 
-# ---- what the engine asks --------------------------------------------------------------------------------------------
+# ---- presets and stages ----------------------------------------------------------------------------------------------
 
 PAPER_STEPS = 8_000_000
 SPACE: dict[str, BaseDistribution] = {
@@ -43,21 +43,21 @@ SPACE: dict[str, BaseDistribution] = {
     "num_minibatches": IntDistribution(2, 14, step=4),
     "max_grad_norm": FloatDistribution(0.1, 10.0, step=0.1),
 }
-"""The paper's."""
+"""The paper's search space."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much of the table to compute.
+    """The part of the table to compute.
 
     Attributes:
-        games: Which.
-        parameterizations: Of each.
-        steps: Of a run, over all its games.
-        seeds: Final runs of each game and parameterization, or of each config that the search selects.
-        untrained: Steps of the run without training that each game has beside.
-        trials: Of the search, for each game and parameterization; 0 takes CleanRL's hyperparameters without a search.
-        selected: How many of them go on to the final runs.
+        games: The names of the games.
+        parameterizations: The parameterizations of each game.
+        steps: The number of steps of a run, over all its games.
+        seeds: The number of final runs of each game and parameterization, or of each config that the search selects.
+        untrained: The number of steps of each game's run without training.
+        trials: The number of trials for each game and parameterization; 0 for CleanRL's hyperparameters.
+        selected: The number of trials that are repeated in final runs.
     """
 
     games: tuple[str, ...]
@@ -70,7 +70,7 @@ class Preset:
 
 
 PRESETS = {
-    # Does it run? Nothing is learned yet.
+    # A test run, too short to learn.
     "quick": Preset(("breakout",), ALL, steps=8192, seeds=1, untrained=8192),
     # Both games of the paper's table at a sixteenth of its length, without its search.
     "games": Preset(("breakout", "seaquest"), IN_THE_PAPER, steps=500_000, seeds=3, untrained=51_200),
@@ -82,19 +82,19 @@ PRESETS = {
 
 
 def config(game: str, name: str, seed: int, steps: int, **changes: float) -> Config:
-    """All that decides a run's numbers, with CleanRL's hyperparameters but for the changes."""
+    """Return all that affects a run: CleanRL's hyperparameters, except for the changes."""
     what: Config = {"experiment": "atari", "game": game, "parameterization": name, "seed": seed, "steps": steps}
     return {**what, **DEFAULTS, **changes}
 
 
 @dataclasses.dataclass(frozen=True)
 class Atari(EveryRunAlone):
-    """An experiment: a search where the preset has one, then final seeds; every run is a group."""
+    """The experiment: a search if the preset has one, then final seeds; every run is a group."""
 
     name = "atari"
 
     def stages(self, preset: str) -> list[Stage | Search]:
-        """The search, and the final runs."""
+        """Return the search, if there is one, and the final runs."""
         plan = plan_of(preset, PRESETS, self.name)
         places = tuple(itertools.product(plan.games, plan.parameterizations))
         bases = [config(*place, SEARCH_SEED, plan.steps) for place in places]
@@ -112,12 +112,12 @@ class Atari(EveryRunAlone):
         return [search, Stage("final", final, about + f"the best {plan.selected} of each", expected)]
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
-        """Train a run, resuming from the last checkpoint if there is one, and let it play."""
+        """Train a run, resuming from the last checkpoint if there is one."""
         return finished(Training(run), checkpointer)
 
 
 def _repeated(runs: Sequence[Config], plan: Preset) -> list[Config]:
-    """Untrained play, then seed after seed, so that what is finished when the work is cut off compares all."""
+    """Return untrained runs, then runs seed by seed, so that finished runs compare all settings."""
     first = SEARCH_SEED + 1
     untrained = [config(game, UNTRAINED, first, plan.untrained, update_epochs=0) for game in plan.games]
     return [*untrained, *({**run, "seed": seed} for seed in range(first, first + plan.seeds) for run in runs)]

@@ -1,4 +1,4 @@
-"""The training of an agent, and a game to look at."""
+"""The training of an agent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from catnat_experiments.tasks.atari.agent import Network, Rollout, advantages, p
 from catnat_experiments.tasks.atari.games import SIDE, STACK, Games, actions_of, seed_of
 
 UNTRAINED = "untrained"
-"""The network as it starts, never updated: nearly uniform actions, which a trained one must beat."""
+"""The name in configs of the initial network without updates: a baseline with nearly uniform actions."""
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 GAMMA, DECAY, VALUE_WEIGHT, ADAM_EPSILON = 0.99, 0.95, 0.5, 1e-5
 DEFAULTS: Config = {
-    "learning_rate": 2.5e-4,  # falls to 0
+    "learning_rate": 2.5e-4,  # decays to 0
     "num_envs": 8,
     "num_steps": 128,
     "update_epochs": 4,
@@ -32,23 +32,23 @@ DEFAULTS: Config = {
     "ent_coef": 0.01,
     "max_grad_norm": 0.5,
 }
-"""CleanRL's, under its names."""
+"""CleanRL's hyperparameters, with its names."""
 LAST = 50
-"""Games whose mean return is reported."""
+"""The number of games in the mean return."""
 METRICS = {
     "return": f"mean return of the last {LAST} games: their own rewards, over all lives",
-    "games": "that ended in training",
-    "entropy": "of the policy, mean over the steps, in nats",
+    "games": "number of games that ended in training",
+    "entropy": "entropy of the policy, mean over the steps, in nats",
     "dead": "fraction of scores that are saturated in a state: certain, and without a gradient",
-    "clipped": "fraction of the rows of updates whose probability ratio was clipped",
-    "kl": "how far updates moved the policy: the mean of r - 1 - log r",
+    "clipped": "fraction of the rows of updates whose probability ratio is outside the clip range",
+    "kl": "estimated KL divergence of updates: the mean of r - 1 - log r",
     "value_loss": "half the squared error of the values, clipped",
 }
 _ACTING, _UPDATING = ("entropy", "dead"), ("clipped", "kl", "value_loss")
 
 
 class Training(OneRun):
-    """One run. A step of the loop is a rollout and its updates; steps of the games are counted beside."""
+    """One run. A step of the loop is a rollout and its updates; the history counts steps of the games."""
 
     changing = ("step", "returns", "finished_games", "sums", "history", "generator", "network", "optimizer")
 
@@ -72,11 +72,11 @@ class Training(OneRun):
 
     @property
     def finite(self) -> bool:
-        """Whether training has not diverged."""
+        """Whether all parameters are finite."""
         return all(bool(parameter.isfinite().all()) for parameter in self.network.parameters())
 
     def advance(self) -> None:
-        """A rollout and the updates that it is good for; nothing more once training has diverged."""
+        """Do a rollout and its updates, or nothing after training has diverged."""
         if self.finite:
             rollout = self.collect()
             rows = rollout.pick(rollout.own)
@@ -86,13 +86,13 @@ class Training(OneRun):
         self.step += 1
 
     def _policy(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, log-probabilities of all actions, values."""
+        """Return scores, log-probabilities of all actions, and values."""
         scores, values = self.network(frames)
         return scores, self.kind.log_probs(scores), values
 
     @torch.no_grad()
     def act(self, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Drawn actions, their log-probabilities, and the values of the states."""
+        """Sample actions, and return them with their log-probabilities and the values of the states."""
         scores, log_probs, values = self._policy(frames)
         probs = log_probs.exp()
         actions = torch.multinomial(probs, 1, generator=self.generator)
@@ -101,7 +101,7 @@ class Training(OneRun):
         return actions.squeeze(-1), log_probs.gather(-1, actions).squeeze(-1), values
 
     def collect(self) -> Rollout:
-        """Play all games for some steps."""
+        """Play all games for the steps of a rollout."""
         shape = (self.num_steps, self.num_envs)
         frames = torch.empty(*shape, STACK, SIDE, SIDE, dtype=torch.uint8)
         actions, own = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.bool)
@@ -119,7 +119,7 @@ class Training(OneRun):
         return Rollout(frames, actions, log_probs, values[:-1], found, own)
 
     def update(self, rows: Rollout) -> None:
-        """One pass over the rows, in minibatches of a random order."""
+        """Do one pass over the rows, in minibatches of a random order."""
         parts = int(self.run["num_minibatches"])
         for group in self.optimizer.param_groups:
             group["lr"] = float(self.run["learning_rate"]) * (1 - self.step / self.steps)
@@ -130,7 +130,7 @@ class Training(OneRun):
             self.optimizer.step()
 
     def loss(self, rows: Rollout) -> Tensor:
-        """Of one minibatch: policy, values, and a little reward for entropy."""
+        """Return the loss of a minibatch: policy loss and weighted value loss, minus an entropy bonus."""
         clip = float(self.run["clip_coef"])
         _, log_probs, values = self._policy(rows.frames)
         log_ratios = log_probs.gather(-1, rows.actions.unsqueeze(-1)).squeeze(-1) - rows.log_probs
@@ -160,15 +160,15 @@ class Training(OneRun):
 
     @property
     def mean_return(self) -> float:
-        """Of the last games; NaN before the first, and for a run that diverged."""
+        """The mean return of the last games; NaN before the first has ended, and for a run that diverged."""
         return float(np.mean(self.returns)) if self.returns and self.finite else math.nan
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics: the last point of the history."""
+        """Return the final metrics: the last point of the history."""
         return {name: self.history[name][-1] for name in METRICS}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, with new games: theirs cannot be kept."""
+        """Restore a checkpoint, with new games, because it does not contain those in progress."""
         super().restore(state)
         self.games = self._new_games()
 

@@ -1,4 +1,4 @@
-"""The data sets, split into rows to train on, to validate and to test; targets are standardized."""
+"""The data sets, split into rows for training, validation and test; targets are standardized."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ with extra("binned"):
 Floats = NDArray[np.float64]
 TENTHS = (6, 2)
 MODES = 4.0
-"""How far the two modes of the bimodal noise are from their middle; their standard deviation is 1."""
+"""The distance of both modes of the bimodal noise from their middle; their standard deviation is 1."""
 
 
 class Truth(NamedTuple):
-    """The distribution that targets were drawn from: Gaussians, (rows, components)."""
+    """The true distribution of the targets: Gaussians, (rows, components)."""
 
     log_weights: Floats
     means: Floats
@@ -30,7 +30,7 @@ class Truth(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Rows and targets by split; targets are in units of the training rows' standard deviation, about their mean."""
+    """Rows and targets by split; targets are standardized by the mean and standard deviation of the training rows."""
 
     X: dict[str, Floats]
     y: dict[str, Floats]
@@ -39,7 +39,7 @@ class Data(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def load(name: str, seed: int) -> Data:
-    """A data set; the rows are always the same, the seed decides the split."""
+    """Return a data set; the rows are always the same, and the seed determines the split."""
     kind, *sizes = name.split("-")
     if kind not in _KINDS or len(sizes) != (kind != "diabetes"):
         raise ValueError(
@@ -57,7 +57,7 @@ def load(name: str, seed: int) -> Data:
 
 
 def is_synthetic(name: str) -> bool:
-    """Whether the distribution of the targets is known."""
+    """Return whether the distribution of the targets is known."""
     return name.split("-")[0] in ("heteroscedastic", "bimodal")
 
 
@@ -65,13 +65,13 @@ Rows = tuple[Floats, Floats, Truth | None]
 
 
 def _diabetes() -> Rows:
-    """442 patients; the progression of the disease is an integer, spread over the unit interval around it."""
+    """Return 442 patients and the progression of their disease, an integer with uniform noise of width 1."""
     X, y = load_diabetes(return_X_y=True)  # noqa: N806
     return X, _dequantized(y, 1.0), None
 
 
 def _pixels(rows: int) -> Rows:
-    """The brightness of a pixel from the 12 nearest ones above it and to its left, as an image model predicts it."""
+    """Return pixels' brightness, with the 12 nearest pixels above and to the left as features, as in image models."""
     grey = load_sample_image("china.jpg").astype(np.float64).mean(2)
     neighbours = [(down, right) for down in (-2, -1, 0) for right in range(-2, 3) if (down, right) < (0, 0)]
     rng = np.random.default_rng(0)
@@ -83,19 +83,19 @@ def _pixels(rows: int) -> Rows:
 
 
 def _dequantized(values: Floats, step: float) -> Floats:
-    """Numbers on a grid, spread evenly around its points: a density of the grid itself could be as high as it likes."""
+    """Add uniform noise of one step's width to numbers on a grid, because a density of the grid is unbounded."""
     spread: Floats = values + np.random.default_rng(1).uniform(-step / 2, step / 2, len(values))
     return spread
 
 
 def _heteroscedastic(rows: int) -> Rows:
-    """Friedman's function of five features; a sixth decides the spread of Gaussian noise, from 0.6 to 4.5."""
+    """Return Friedman's function of five features with Gaussian noise; a sixth sets its scale, from 0.6 to 4.5."""
     X, mean = make_friedman1(rows, noise=0.0, random_state=0)  # noqa: N806
     return _drawn(X, Truth(np.zeros((rows, 1)), mean[:, None], np.exp(2 * X[:, 5:6] - 0.5)))
 
 
 def _bimodal(rows: int) -> Rows:
-    """Friedman's function, above or below which a target lies; a sixth feature is the probability of above."""
+    """Return targets above or below Friedman's function; a sixth feature is the probability of above."""
     X, mean = make_friedman1(rows, noise=0.0, random_state=0)  # noqa: N806
     weights = np.stack([1 - X[:, 5], X[:, 5]], 1)
     return _drawn(X, Truth(np.log(weights), mean[:, None] + np.array([-MODES, MODES]), np.ones((rows, 2))))

@@ -1,4 +1,4 @@
-"""One run: fit a method, and what its distributions are worth."""
+"""The evaluation of a run: metrics of a method's predicted distributions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from catnat_experiments.tasks.binned.methods import METHODS
 from catnat_experiments.tasks.binned.predictions import Gaussians, Prediction
 
 INTERVALS = (50, 80, 90)
-"""Central intervals, in per cent."""
+"""The central intervals, in percent."""
 TRUTH = "true distribution"
-"""What made the targets, where it is known: a reference, which is not fitted."""
+"""The true distribution of synthetic targets: a reference, which is not fitted."""
 
 
 def evaluate(run: Config) -> Outcome:
-    """Fit and judge, by the validation rows and by the test rows."""
+    """Fit a method, and return metrics of its distributions for the validation and the test rows."""
     torch.set_num_threads(1)
     data = load(str(run["data"]), int(run["seed"]))
     if run["parameterization"] == TRUTH:
@@ -31,7 +31,7 @@ def evaluate(run: Config) -> Outcome:
     make = METHODS[str(run["parameterization"])]
     model = make(float(run["first"]), float(run["second"]), int(run["seed"]), data)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of NGBoost
+        warnings.simplefilter("ignore")  # from NGBoost
         began = time.process_time()
         model.fit(data)
         metrics = {"fit_seconds": time.process_time() - began}
@@ -48,7 +48,7 @@ def _judged(prediction: Prediction, value: Tensor, split: str) -> dict[str, floa
 
 @torch.no_grad()
 def judge(prediction: Prediction, value: Tensor) -> dict[str, float]:
-    """Means over rows: the log-loss if there is a density, the CRPS, and coverage and width of central intervals."""
+    """Return means over rows: CRPS, coverage and width of central intervals, and with a density the log-loss."""
     metrics = {"crps": float(prediction.crps(value).double().mean())}
     log_prob = prediction.log_prob(value)
     if log_prob is not None:

@@ -1,4 +1,4 @@
-"""The methods, each with two dials from 0 to 1 that a search turns."""
+"""The methods, each with two dials from 0 to 1 for a search."""
 
 from __future__ import annotations
 
@@ -26,70 +26,70 @@ with extra("binned"):
     from sklearn.tree import DecisionTreeRegressor
 
 STEPS = 800
-"""Of every network."""
+"""The number of steps of every network."""
 BATCH = 128
 WIDTH = 64
 LOOKS = 10
-"""How often a network is judged by the validation rows; the best of these is kept."""
+"""The number of evaluations of a network on the validation rows; the weights with the best result are kept."""
 BINS = 128
-"""Of HL-Gauss, whose dial is the width of its Gaussian."""
+"""The number of bins of HL-Gauss, whose dial is the width of its Gaussian."""
 LEVELS = 50
-"""Of the quantile head."""
+"""The number of levels of the quantile head."""
 ROUNDS = 200
-"""Of NGBoost at most; it stops as soon as the validation rows no longer gain."""
+"""The largest number of rounds of NGBoost, which stops after 20 rounds without a gain on the validation rows."""
 DECAY = 0.01
 RATES = (3e-4, 3e-2)
 
 
 class Model(Protocol):
-    """What is fitted to the training rows, may look at the validation rows, and predicts."""
+    """A model that is fitted to the training rows, may use the validation rows, and predicts."""
 
     history: dict[str, list[float]]
 
     def fit(self, data: Data) -> None:
-        """Learn."""
+        """Fit the model."""
 
     def predict(self, X: Floats) -> Prediction:  # noqa: N803
-        """A distribution for every row."""
+        """Return a distribution for every row."""
 
 
 Make = Callable[[float, float, int, Data], Model]
-"""A model from two dials, a seed and the data, of whose training targets it may take the edges of bins."""
+"""A function from two dials, a seed and the data to a model; edges of bins may be those of training targets."""
 
 
-# ---- heads: what the numbers of a network's last layer mean ----
+# ---- heads: losses and predictions from the outputs of a network ----
 
 
 class Head(abc.ABC):
     """A loss and a prediction from the outputs of a network.
 
     Attributes:
-        start: The bias of the last layer when training begins, one number an output.
+        start: The initial bias of the last layer, one number per output.
     """
 
     start: Tensor
 
     def targets(self, value: Tensor) -> Tensor:
-        """What the loss compares the outputs with: computed once, for all rows."""
+        """Return the targets of the loss, computed once for all rows."""
         return value
 
     @abc.abstractmethod
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Of a batch."""
+        """Return the loss of a batch."""
 
     @abc.abstractmethod
     def predict(self, outputs: Tensor) -> Prediction:
-        """A distribution for every row."""
+        """Return a distribution for every row."""
 
 
 class BinnedHead(Head):
     """Scores of bins that hold equally many training targets, with exponential tails.
 
     Args:
-        name: Of the parameterization: softmax, sigmoid or natural.
+        name: The parameterization: softmax, sigmoid or natural.
         y: The training targets.
         num_bins: The number of bins.
-        sigma: Of the targets' Gaussian; None for the bin alone.
+        sigma: The standard deviation of the targets' Gaussian; None for the bin alone.
     """
 
     def __init__(self, name: str, y: Floats, num_bins: int, sigma: float | None) -> None:
@@ -98,18 +98,18 @@ class BinnedHead(Head):
         self.start = torch.zeros(self.map.num_scores(num_bins))  # the same probability for all bins
 
     def targets(self, value: Tensor) -> Tensor:
-        """The bin, or a Gaussian's mass in every bin."""
+        """Return the bin, or a Gaussian's mass in every bin."""
         if self.sigma is None:
             return ct.targets.hard(value, self.bins)
         return ct.targets.hl_gauss(value, self.bins, self.sigma)
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The cross-entropy."""
+        """Return the cross-entropy."""
         log_probs = self.map.log_probs(outputs)
         return F.nll_loss(log_probs, target) if self.sigma is None else -(target * log_probs).sum(-1).mean()
 
     def predict(self, outputs: Tensor) -> Histogram:
-        """On the tree itself, or on one with softmax's probabilities."""
+        """Return a histogram on the tree of the head, or on one with softmax's probabilities."""
         if isinstance(self.map, Catnat):
             return Histogram(ct.BinnedCatnat(outputs, self.bins, self.map.tree, self.map.activation))
         scores = ct.scores_from_logits(outputs, activation="sigmoid")
@@ -117,7 +117,7 @@ class BinnedHead(Head):
 
 
 def equally_full(y: Floats, num_bins: int) -> catnat.Bins:
-    """Bins with equally many targets; the mean of a tail is the mean of those that lie in it."""
+    """Return bins with equally many targets; the mean of a tail is that of the targets in it."""
     edges = catnat.Bins.from_quantiles(y, num_bins).edges.copy()
     edges[0] = y[y <= edges[1]].mean()
     edges[-1] = y[y >= edges[-2]].mean()
@@ -125,34 +125,34 @@ def equally_full(y: Floats, num_bins: int) -> catnat.Bins:
 
 
 class GaussianHead(Head):
-    """Logits, means and logarithms of the standard deviations of some Gaussians."""
+    """A Gaussian or a mixture: logits, means and logarithms of standard deviations."""
 
     def __init__(self, components: int) -> None:
         means = torch.linspace(-1, 1, components) if components > 1 else torch.zeros(1)
         self.start = torch.cat([torch.zeros(components), means, torch.zeros(components)])
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The negative log-likelihood."""
+        """Return the negative log-likelihood."""
         return -self.predict(outputs).log_prob(target).mean()
 
     def predict(self, outputs: Tensor) -> Gaussians:
-        """The mixture."""
+        """Return the mixture."""
         logits, means, logs = outputs.chunk(3, -1)
         return Gaussians(logits.log_softmax(-1), means, logs.clamp(-6, 6).exp())
 
 
 class QuantileHead(Head):
-    """A quantile an output; training begins at those of all training targets."""
+    """One quantile per output; training starts at the quantiles of all training targets."""
 
     def __init__(self, y: Floats) -> None:
         self.start = torch.from_numpy(np.quantile(y, (np.arange(LEVELS) + 0.5) / LEVELS)).float()
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The mean pinball loss."""
+        """Return the mean pinball loss."""
         return pinball(outputs, target).mean()
 
     def predict(self, outputs: Tensor) -> Quantiles:
-        """Put in order."""
+        """Return the quantiles."""
         return Quantiles(outputs)
 
 
@@ -160,7 +160,7 @@ class QuantileHead(Head):
 
 
 class Network:
-    """Two hidden layers and a head; AdamW with a cosine schedule. The body, the batches and all else are the same."""
+    """Two hidden layers and a head, with AdamW and a cosine schedule. All heads have the same body and batches."""
 
     def __init__(self, head: Head, rate: float, seed: int, decay: float = DECAY) -> None:
         self.head, self.rate, self.seed, self.decay = head, rate, seed, decay
@@ -196,7 +196,7 @@ class Network:
 
     @torch.no_grad()
     def predict(self, X: Floats) -> Prediction:  # noqa: N803
-        """In float32, as it was trained."""
+        """Return predictions in float32, as in training."""
         return self.head.predict(self.layers((torch.from_numpy(X).float() - self.mean) / self.std))
 
     @torch.no_grad()
@@ -218,12 +218,12 @@ class NGBoost:
         self.history: dict[str, list[float]] = {}
 
     def fit(self, data: Data) -> None:
-        """With the number of rounds that is best for the validation rows."""
+        """Fit, with early stopping by the validation rows."""
         validation = {"X_val": data.X["validation"], "Y_val": data.y["validation"], "early_stopping_rounds": 20}
         self.booster.fit(data.X["train"], data.y["train"], **validation)
 
     def predict(self, X: Floats) -> Gaussians:  # noqa: N803
-        """One Gaussian a row."""
+        """Return one Gaussian per row, from the rounds that are best for the validation rows."""
         found = self.booster.pred_dist(X, max_iter=self.booster.best_val_loss_itr)
         mean, std = (torch.from_numpy(np.asarray(each)).unsqueeze(-1) for each in (found.loc, found.scale))
         return Gaussians(torch.zeros_like(mean), mean, std)

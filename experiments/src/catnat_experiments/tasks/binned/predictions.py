@@ -1,4 +1,4 @@
-"""What methods predict: a distribution for every row, which is asked for densities, scores and quantiles."""
+"""Predictions: a distribution for every row, with densities, scores and quantiles."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ _HALVINGS = 60
 
 
 class Prediction(abc.ABC):
-    """One distribution a row, (rows,)."""
+    """One distribution per row, (rows,)."""
 
     def log_prob(self, value: Tensor) -> Tensor | None:
-        """The log-density of one number a row; None for a prediction that has no density."""
+        """Return the log-density of one number per row; None for a prediction without a density."""
         return None
 
     def impossible(self, value: Tensor) -> float:
-        """The fraction of rows whose density is exactly 0, which a finite log-density does not show."""
+        """Return the fraction of rows whose density is exactly 0, which a finite log-density does not show."""
         return 0.0
 
     @abc.abstractmethod
     def crps(self, value: Tensor) -> Tensor:
-        """The continuous ranked probability score of one number a row."""
+        """Return the continuous ranked probability score of one number per row."""
 
     @abc.abstractmethod
     def icdf(self, level: float) -> Tensor:
-        """The quantile of every row."""
+        """Return the quantile of every row at a level."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Histogram(Prediction):
-    """Probabilities of bins: softmax's are those of a tree as well, so every histogram is the library's."""
+    """Probabilities of bins. Those of softmax are also those of a tree, so every histogram is a ``BinnedCatnat``."""
 
     distribution: ct.BinnedCatnat
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Along the path to the bin."""
+        """Use the path to the bin."""
         return self.distribution.log_prob(value)
 
     def impossible(self, value: Tensor) -> float:
-        """That of the bins."""
+        """Use the probabilities of the bins."""
         return impossible_fraction(self.distribution.categorical.probs, ct.targets.hard(value, self.distribution.bins))
 
     def crps(self, value: Tensor) -> Tensor:
-        """In closed form."""
+        """Use the closed form."""
         return self.distribution.crps(value)
 
     def icdf(self, level: float) -> Tensor:
-        """Along a path."""
+        """Use a path."""
         return self.distribution.icdf(torch.full(self.distribution.batch_shape, level))
 
 
 @dataclasses.dataclass(frozen=True)
 class Gaussians(Prediction):
-    """A mixture of Gaussians, or one: each (rows, components)."""
+    """A mixture of Gaussians, or one Gaussian; all tensors are (rows, components)."""
 
     log_weights: Tensor
     means: Tensor
     stds: Tensor
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Of the mixture."""
+        """Return that of the mixture."""
         scaled = (value.unsqueeze(-1) - self.means) / self.stds
         logs = self.log_weights - self.stds.log() - scaled.square() / 2
         return logs.logsumexp(-1) - math.log(2 * math.pi) / 2
 
     def crps(self, value: Tensor) -> Tensor:
-        r"""In closed form (Grimit et al., 2006): :math:`E|X - y| - E|X - X'| / 2`, both of Gaussian differences."""
+        r"""Use the closed form (Grimit et al., 2006) of :math:`E|X - y| - E|X - X'| / 2`, from Gaussian differences."""
         weights = self.log_weights.exp()
         to_value = _mean_distance(value.unsqueeze(-1) - self.means, self.stds)
         apart = self.means.unsqueeze(-1) - self.means.unsqueeze(-2)
@@ -82,7 +82,7 @@ class Gaussians(Prediction):
         return (weights * to_value).sum(-1) - pairs.sum((-1, -2)) / 2
 
     def icdf(self, level: float) -> Tensor:
-        """By bisection between the smallest and the largest quantile of a component."""
+        """Use bisection between the smallest and the largest quantile of a component."""
         scaled: Tensor = torch.special.ndtri(torch.tensor(level, dtype=self.means.dtype))
         of_components = self.means + self.stds * scaled
         low, high = of_components.amin(-1), of_components.amax(-1)
@@ -98,7 +98,7 @@ class Gaussians(Prediction):
 
 
 def _mean_distance(mean: Tensor, std: Tensor) -> Tensor:
-    """The mean of a Gaussian's absolute value."""
+    """Return the mean of a Gaussian's absolute value."""
     scaled = mean / std
     density = torch.exp(-scaled.square() / 2) / math.sqrt(2 * math.pi)
     return 2 * std * density + mean * torch.erf(scaled / math.sqrt(2))
@@ -106,16 +106,16 @@ def _mean_distance(mean: Tensor, std: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Quantiles(Prediction):
-    """Quantiles at the levels (i + 1/2) / m, (rows, m), put in order: m equal point masses, without a density."""
+    """Quantiles at the levels (i + 1/2) / m, (rows, m), in any order: m equal point masses, without a density."""
 
     values: Tensor
 
     def crps(self, value: Tensor) -> Tensor:
-        """Exactly that of the point masses: twice the mean pinball loss over these levels."""
+        """Return the exact score of the point masses: twice the mean pinball loss over these levels."""
         return 2 * pinball(self.values.sort(-1).values, value).mean(-1)
 
     def icdf(self, level: float) -> Tensor:
-        """On a straight line between the nearest two levels."""
+        """Interpolate linearly between the nearest two levels."""
         values = self.values.sort(-1).values
         count = values.shape[-1]
         place = min(max(level * count - 0.5, 0.0), count - 1.0)
@@ -124,7 +124,7 @@ class Quantiles(Prediction):
 
 
 def pinball(quantiles: Tensor, value: Tensor) -> Tensor:
-    """The pinball loss of every quantile, at the levels (i + 1/2) / m, (rows, m)."""
+    """Return the pinball loss of every quantile, at the levels (i + 1/2) / m, (rows, m)."""
     count = quantiles.shape[-1]
     levels = (torch.arange(count, dtype=quantiles.dtype) + 0.5) / count
     above = value.unsqueeze(-1) - quantiles

@@ -1,4 +1,4 @@
-"""Distributional regression as the engine knows it: presets, stages, tables."""
+"""The experiment on distributional regression: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from catnat_experiments.tasks.binned.methods import METHODS
 
 _EVIDENCE = ("diabetes", "pixels-4000", "heteroscedastic-4000", "bimodal-4000")
 PRESETS = {
-    # Does it run? Seconds.
+    # A test run in seconds.
     "smoke": Preset({"bimodal-300": ("softmax, hard", "sigmoid, HL-Gauss", "quantiles", "NGBoost")}, trials=1, seeds=2),
     # The page in the documentation.
     "evidence": Preset({data: tuple(METHODS) for data in _EVIDENCE}, trials=8, seeds=5),
@@ -29,13 +29,13 @@ PRESETS = {
 
 
 class Binned(EveryRunAlone):
-    """The experiment as the engine knows it: a search of every method, final seeds, and the truth where it is known."""
+    """The experiment: a search for every method, final seeds, and the true distribution if it is known."""
 
     name = "binned"
     packages = ("scikit-learn", "ngboost")
 
     def stages(self, preset: str) -> list[Stage | Search]:
-        """Search, final and truth."""
+        """Return the stages search, final and truth."""
         plan = plan_of(preset, PRESETS, self.name)
         known = [data for data in plan.methods if is_synthetic(data)]
         seeds = range(SEARCH_SEED + 1, SEARCH_SEED + 1 + plan.seeds)
@@ -48,11 +48,11 @@ class Binned(EveryRunAlone):
 
         return [
             *search_and_final(self.name, plan, "validation_crps", about="CRPS"),
-            Stage("truth", truth, "what made the synthetic targets, on the same test rows", plan.seeds * len(known)),
+            Stage("truth", truth, "the targets' distribution, on the same test rows", plan.seeds * len(known)),
         ]
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
-        """See :func:`evaluate`; a run that is interrupted starts again."""
+        """Evaluate a run; see :func:`evaluate`. An interrupted run starts again."""
         return evaluate(run)
 
 
@@ -76,7 +76,7 @@ def _table(title: str, metric: str, **options: Any) -> Table:
 
 
 def _scores(title: str, metric: str, **options: Any) -> Table:
-    """Lower is better; every method is compared with softmax on the same rows."""
+    """Return a table of a score, lower is better, that compares every method with softmax on the same rows."""
     return _table(
         title,
         metric,
@@ -97,7 +97,7 @@ def _intervals(percent: int) -> tuple[Table, ...]:
     )
 
 
-_UNITS = "In units of the training targets' standard deviation."
+_UNITS = "Targets are in units of the training targets' standard deviation."
 TABLES = (
     _scores(
         "CRPS",
@@ -105,9 +105,13 @@ TABLES = (
         digits=4,
         chosen=("first", "second"),
         curves=(Curve("validation_crps", "validation CRPS"),),
-        note=f"{_UNITS} Of the quantiles: that of as many equal point masses.",
+        note=f"{_UNITS} The CRPS of quantiles is that of as many equal point masses.",
     ),
-    _scores("NLL", "test_nll", note=f"Nats, natural's with float32's floor. {_UNITS} Quantiles have no density."),
+    _scores(
+        "NLL",
+        "test_nll",
+        note=f"Nats. Natural's log-probabilities have float32's floor. {_UNITS} Quantiles have no density.",
+    ),
     *(table for percent in INTERVALS for table in _intervals(percent)),
     _table("Processor seconds to fit", "fit_seconds", better="lower", digits=2),
     _table("Processor seconds to predict and judge the test rows", "test_seconds", better="lower"),

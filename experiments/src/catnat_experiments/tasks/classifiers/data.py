@@ -1,4 +1,4 @@
-"""The data sets, split into rows to train on, to validate and to test."""
+"""The data sets, split into rows for training, validation and test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from catnat_experiments.engine.extras import extra
 
 with extra("classifiers"):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of how it opens its files
+        warnings.simplefilter("ignore", DeprecationWarning)  # about how it opens its files
         import simple_icd_10_cm as icd
     from sklearn.datasets import load_digits, make_classification
     from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
@@ -26,24 +26,24 @@ with extra("classifiers"):
 
 
 class Data(NamedTuple):
-    """Rows and labels by split; with a taxonomy of the labels, the taxonomy and where to look for C."""
+    """Rows and labels by split, with the taxonomy of the labels if there is one."""
 
     X: dict[str, Any]
     y: dict[str, NDArray[Any]]
     taxonomy: catnat.Taxonomy | None = None
     strengths: tuple[float, float] = (10, 1000)
-    """Of logistic regression: the range of scikit-learn's C, which depends on the scale of the features."""
+    """The range of scikit-learn's C for logistic regression, which depends on the scale of the features."""
 
     def groups(self) -> catnat.Taxonomy:
-        """The taxonomy, which must be there."""
+        """Return the taxonomy; without one, raise an error."""
         if self.taxonomy is None:
-            raise ValueError("This method needs labels in a taxonomy: take it for icd10 or baskets.")
+            raise ValueError("This method needs a taxonomy of the labels: use it with icd10 or baskets.")
         return self.taxonomy
 
 
 @functools.lru_cache(maxsize=2)
 def load(name: str, seed: int) -> Data:
-    """A data set; the seed decides the split."""
+    """Return a data set; the seed determines the split."""
     rng = np.random.default_rng(seed)
     if name == "digits":
         X, y = load_digits(return_X_y=True)  # noqa: N806
@@ -62,9 +62,9 @@ def load(name: str, seed: int) -> Data:
 
 
 def generated(classes: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The generator of xgboost#2926: 20 features, of which 10 say something; the same rows for all seeds.
+    """Return data of xgboost#2926's generator: 20 features, 10 of them informative; the same rows for all seeds.
 
-    Every class has two corners of a cube, so more than 512 classes need more dimensions.
+    Every class has two corners of a cube, so more than 512 classes need more informative features.
     """
     informative = max(10, int(np.ceil(np.log2(2 * classes))))
     found = make_classification(rows, n_informative=informative, n_redundant=0, n_classes=classes, random_state=0)
@@ -72,7 +72,7 @@ def generated(classes: int, rows: int) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def _split(X: Any, y: NDArray[Any], rng: np.random.Generator) -> Data:  # noqa: N803
-    """Eight tenths, one tenth, one tenth."""
+    """Split rows: eight tenths for training, one tenth each for validation and test."""
     parts = split(len(y), rng, (8, 1))
     return Data({name: X[at] for name, at in parts.items()}, {name: y[at] for name, at in parts.items()})
 
@@ -81,9 +81,10 @@ def _split(X: Any, y: NDArray[Any], rng: np.random.Generator) -> Data:  # noqa: 
 
 
 def _categories(texts: int, rng: np.random.Generator) -> Data:
-    """Train on descriptions and half of the inclusion terms, which are how physicians say it; judge by the others.
+    """Return texts as rows: for training, descriptions and half of the inclusion terms, which are physicians' words.
 
-    At most so many descriptions of a category: injuries have thousands that differ in a word.
+    The other inclusion terms are for validation and test. A category has at most ``texts`` descriptions, because some
+    injuries have thousands that differ in a word.
     """
     described, included = _texts(texts)
     order = rng.permutation(len(included))
@@ -102,7 +103,7 @@ def _categories(texts: int, rng: np.random.Generator) -> Data:
 
 @functools.cache
 def _texts(most: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Texts and their categories: descriptions of codes, some of each category, and inclusion terms."""
+    """Return texts with their categories: descriptions, at most ``most`` of each category, and inclusion terms."""
     described: dict[str, list[str]] = {}
     included = []
     for code in icd.get_all_codes(True):
@@ -118,7 +119,7 @@ def _texts(most: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
 
 @functools.cache
 def _path(category: str) -> str:
-    """Chapter, block and category."""
+    """Return the path of a category: chapter, block, category."""
     above = icd.get_ancestors(category)
     return "/".join([above[-1], above[0], category])
 
@@ -126,11 +127,11 @@ def _path(category: str) -> str:
 # ---- Ta Feng's supermarket: the subclass of a product, from the others in its basket ----
 
 PURCHASES, ITEMS = 200, 4
-"""What a subclass needs to be a class, and the classes that a basket needs."""
+"""The smallest numbers of purchases of a class, and of classes in a basket."""
 
 
 PRICES = 50
-"""Quantiles of the price of a piece, each a feature."""
+"""The number of quantiles of the price of a piece, each a feature."""
 _COLUMNS = {
     "TRANSACTION_DT": "day",
     "CUSTOMER_ID": "customer",
@@ -142,16 +143,17 @@ _COLUMNS = {
 
 @functools.cache
 def _baskets() -> tuple[Any, NDArray[Any], catnat.Taxonomy]:
-    """One basket of every customer, without a product: its price, which others there are, the age group and the area.
+    """Return one basket of every customer, with the subclass of one product as the label.
 
-    A subclass has six digits; the first two and the first four are its groups.
+    The features are the price of this product, the other subclasses, the age group and the area. A subclass has six
+    digits; the first two and the first four are its groups.
     """
     bought = purchases([*_COLUMNS, "AMOUNT", "SALES_PRICE"]).rename(columns=_COLUMNS)
     bought["price"] = pd.qcut(bought["SALES_PRICE"] / bought["AMOUNT"], PRICES, duplicates="drop").cat.codes
     bought = bought[bought.groupby("label")["label"].transform("size") >= PURCHASES]
     bought = bought.drop_duplicates(["day", "customer", "label"])
     bought = bought[bought.groupby(["day", "customer"])["label"].transform("size") >= ITEMS]
-    bought = bought.sample(frac=1, random_state=0)  # the first row of a customer is one at random
+    bought = bought.sample(frac=1, random_state=0)  # so that the first row of a customer is random
     target = bought.drop_duplicates("customer")
     pairs = bought.merge(target, on=["customer", "day"], suffixes=("", "_of_target"))
     pairs = pairs[pairs["label"] != pairs["label_of_target"]]
@@ -167,6 +169,6 @@ def _baskets() -> tuple[Any, NDArray[Any], catnat.Taxonomy]:
 
 
 def _indicators(values: pd.Series[str], rows: NDArray[np.int64], number: int) -> Any:
-    """A column of zeros and ones for every value."""
+    """Return a column of zeros and ones for every value."""
     codes, names = pd.factorize(values, sort=True)
     return sparse.csr_matrix((np.ones(len(codes)), (rows, codes)), shape=(number, len(names)))

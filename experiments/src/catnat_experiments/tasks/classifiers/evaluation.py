@@ -1,4 +1,4 @@
-"""One run: fit a method, and what its probabilities are worth; with a taxonomy, what its tools make of them."""
+"""The evaluation of a run: metrics of a method's probabilities, and of the tools for taxonomies."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
 
 Floats = NDArray[np.float64]
 LEAST = np.finfo(np.float64).eps
-"""The least probability that a log loss takes, as in scikit-learn."""
+"""The smallest probability in a log loss, as in scikit-learn."""
 ACCURACY = 0.95
-"""Of answers that back off."""
+"""The wanted accuracy of answers with back-off."""
 COVERAGE = 0.9
-"""Of conformal sets."""
+"""The coverage of conformal sets."""
 SPLITS = 200
-"""Of the rows that were held out, at random: half to calibrate, half to judge."""
+"""The number of random splits of the held-out rows: half for calibration, half for test."""
 KINDS: dict[str, int | None] = {"classes": None, "one": 1, "three": 3}
-"""Conformal sets of classes, of one label, of at most three labels."""
+"""The largest number of labels in each kind of conformal set; None for sets of classes."""
 INFORMATION = np.linspace(0.05, 1, 20)
-"""Where the curves of back-off are compared."""
+"""The values of information at which the curves of back-off are compared."""
 
 
 def evaluate(run: Config) -> Outcome:
-    """Fit and judge; probabilities of the validation rows, and of the test rows."""
+    """Fit a method, and return metrics of its probabilities for the validation and the test rows."""
     data = load(str(run["data"]), int(run["seed"]))
     make = {**METHODS, **TEXT_METHODS}[str(run["parameterization"])]
     model = make(float(run["first"]), float(run["second"]), int(run["seed"]), data)
     probs: dict[str, Floats] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of solvers that stop at their limit, and LightGBM's of names
+        warnings.simplefilter("ignore")  # from solvers that stop at their limit, and from LightGBM about names
         began = time.process_time()
         model.fit(data.X["train"], data.y["train"])
         metrics = {"fit_seconds": time.process_time() - began}
@@ -66,7 +66,7 @@ def _scores(probs: Floats, truth: NDArray[np.int64]) -> dict[str, float]:
 
 
 def of_levels(taxonomy: Taxonomy, probs: Floats, y: NDArray[np.generic]) -> dict[str, float]:
-    """Log loss, accuracy and calibration error of every level; those of the classes without a number too."""
+    """Return log loss, accuracy and calibration error of every level; those of classes also without a number."""
     metrics = {}
     for each in level_metrics(taxonomy, y, probs):
         for name in ("log_loss", "accuracy", "calibration_error"):
@@ -77,17 +77,17 @@ def of_levels(taxonomy: Taxonomy, probs: Floats, y: NDArray[np.generic]) -> dict
 def of_answers(
     taxonomy: Taxonomy, probs: dict[str, Floats], y: dict[str, NDArray[np.generic]]
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Answers of a wanted accuracy, by a threshold from the validation rows, and the accuracy at equal information."""
+    """Return metrics of answers with the validation rows' threshold for :data:`ACCURACY`, and the curve of back-off."""
     curve = back_off_curve(taxonomy, probs["test"], y["test"])
     try:
         threshold = BackOff(taxonomy, ACCURACY).fit(probs["validation"], y["validation"]).threshold_
-    except ValueError:  # an overconfident model is not that accurate at any threshold: the surest answers are left
+    except ValueError:  # no threshold gives an overconfident model this accuracy: keep the most probable answers
         threshold = 1.0
     at = min(int(np.searchsorted(curve.threshold, threshold)), len(curve.threshold) - 1)
     judged = np.isfinite(curve.accuracy)
     accuracy = np.interp(INFORMATION, curve.information[judged][::-1], curve.accuracy[judged][::-1])
     metrics = {
-        "back_off_accuracy": float(np.nan_to_num(curve.accuracy[at], nan=1.0)),  # where nothing is answered
+        "back_off_accuracy": float(np.nan_to_num(curve.accuracy[at], nan=1.0)),  # without answers
         "back_off_information": float(curve.information[at]),
         "back_off_answered": float(curve.answered[at]),
         **{f"accuracy_at_{INFORMATION[i]:.1f}": float(accuracy[i]) for i in (9, 13, 17)},
@@ -98,7 +98,7 @@ def of_answers(
 def of_sets(
     taxonomy: Taxonomy, probs: dict[str, Floats], y: dict[str, NDArray[np.generic]], seed: int
 ) -> dict[str, float]:
-    """Coverage over random splits of all rows held out, and sizes of the sets calibrated by the validation rows."""
+    """Return coverage over random splits of held-out rows, and sizes of sets calibrated on the validation rows."""
     rng, metrics = np.random.default_rng(seed), {}
     both, truth = (np.concatenate([each["validation"], each["test"]]) for each in (probs, y))
     orders = [rng.permutation(len(truth)) for _ in range(SPLITS)]

@@ -1,4 +1,4 @@
-"""The figures of the classifiers: what a log loss costs, and what answers in a taxonomy are worth."""
+"""The figures of the classifiers: log loss over time, and accuracy of answers in a taxonomy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = (*METHODS, *TEXT_METHODS)
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """One of all final runs, and one of those with a taxonomy."""
+    """Draw a figure of all final runs, and one of those with a taxonomy."""
     final = frame[frame["stage"] == "final"] if len(frame) else frame
     if not len(final):
         return []
@@ -28,7 +28,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
 
 
 def price(runs: pd.DataFrame, path: Path) -> Path:
-    """A panel for each data set: the log loss over the seconds that it took; the lower left corner is the best."""
+    """Draw a panel for each data set: the log loss over the seconds to fit; the lower left corner is the best."""
     of = dict(iter(runs.groupby("config.data")))
     figure, panels = plots.grid(len(of), 2.8)
     for method in (method for method in ALL if method in set(runs["config.parameterization"])):
@@ -50,7 +50,7 @@ def price(runs: pd.DataFrame, path: Path) -> Path:
 
 
 def back_off(runs: pd.DataFrame, path: Path) -> Path:
-    """A panel for each base learner: the accuracy of answers over the information in them, means over seeds."""
+    """Draw a panel for each base learner: the accuracy of answers over the information in them, means over seeds."""
     of = dict(iter(runs.groupby("config.parameterization")))
     learners = list(dict.fromkeys(method.split(",")[0] for method in TEXT_METHODS if method in of))
     figure, panels = plots.grid(len(learners), 3.0, sharex=True, sharey=True)

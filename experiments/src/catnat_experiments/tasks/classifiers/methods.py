@@ -1,4 +1,4 @@
-"""The methods, each with two dials from 0 to 1 that a search turns."""
+"""The methods, each with two dials from 0 to 1 for a search."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ with extra("classifiers"):
     from catnat.sklearn import TreeClassifier
 
 ROUNDS = 50
-"""Of every booster, as in xgboost#2926."""
+"""The number of rounds of boosters on numbers, as in xgboost#2926."""
 TEXT_ROUNDS = 10
-"""Of boosters on texts: a multiclass one grows 1,900 trees in each."""
+"""The number of rounds of boosters on taxonomies; a multiclass one for ICD-10 grows 1,900 trees in each."""
 WIDE, TEXT_FEATURES = 1000, 64
-"""Of more features than this, such as those of texts, so many are left for boosters."""
+"""Boosters receive 64 components of data with more than 1,000 features, such as texts."""
 Make = Callable[[float, float, int, Any], Any]
-"""A classifier from two dials, a seed and the data, of which it may take the taxonomy and the classes."""
+"""A function from two dials, a seed and the data, with their taxonomy and classes, to a classifier."""
 
 
 def _rate_and_leaves(first: float, second: float) -> tuple[float, int]:
@@ -78,7 +78,7 @@ def _one_vs_rest(first: float, second: float, seed: int, data: Data) -> Any:
 
 
 def _tree(kind: str) -> Make:
-    """LightGBM at every node."""
+    """Return a method with LightGBM at every node of a tree."""
 
     def make(first: float, second: float, seed: int, data: Data) -> Any:
         tree: Any = kind
@@ -90,7 +90,7 @@ def _tree(kind: str) -> Make:
     return make
 
 
-# ---- texts with a taxonomy: the same base learner flat, at the nodes of a tree, and in HiClass ----
+# ---- data with a taxonomy: the same base learner flat, at the nodes of a tree, and in HiClass ----
 
 
 def _logistic(first: float, seed: int, data: Data) -> Any:
@@ -110,7 +110,7 @@ def _logistic_tree(members: str) -> Make:
 
 def _booster_of_texts(first: float, second: float, seed: int, data: Data) -> Any:
     booster = _lightgbm(first, second, seed, data)
-    # Without XGBoost's penalty a multiclass LightGBM diverges: a class has six rows.
+    # Without XGBoost's penalty a multiclass LightGBM diverges, because a class has six rows.
     return booster.set_params(n_estimators=TEXT_ROUNDS, min_child_samples=3, reg_lambda=1.0)
 
 
@@ -133,28 +133,28 @@ def _hiclass(first: float, second: float, seed: int, data: Data) -> Any:
 
 
 _SEPARATOR = "::HiClass::Separator::"
-"""A node of HiClass's is named by the labels on its path."""
+"""The separator in the name of a HiClass node, which consists of the labels on its path."""
 
 
 class HiClass(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """HiClass's local classifier per parent node: a multinomial classifier at every group.
 
-    The product down the hierarchy is ours. HiClass 5.0.8's own follows, for all rows, the group that one of them is in,
-    and with three levels most rows then have no probability at all.
+    The product along the hierarchy is our own. That of HiClass 5.0.8 follows the group of one row for all rows. With
+    three levels, most rows then have no probabilities.
     """
 
     def __init__(self, classifier: Any, taxonomy: catnat.Taxonomy) -> None:
         self.classifier, self.taxonomy = classifier, taxonomy
 
     def fit(self, X: Any, y: NDArray[Any]) -> HiClass:  # noqa: N803
-        """On the levels of the paths."""
+        """Fit the classifiers to the levels of the paths."""
         levels = np.array([self.taxonomy.path(label) for label in y.tolist()])
         self.model = LocalClassifierPerParentNode(self.classifier).fit(X, levels)
         self.classes_ = np.unique(list(map(str, self.taxonomy.classes)))
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Of all classes; 0 for one without a row to train on."""
+        """Return the probabilities of all classes; 0 for a class without training rows."""
         hierarchy, names = self.model.hierarchy_, [self.model.root_]
         reached = {self.model.root_: np.ones(X.shape[0])}
         for group in names:
@@ -181,7 +181,7 @@ METHODS: dict[str, Make] = {
     "tree, balanced": _tree("balanced"),
     "tree, random": _tree("random"),
 }
-"""For numbers."""
+"""The methods for tables of numbers."""
 TEXT_METHODS: dict[str, Make] = {
     "logistic, groups": _logistic_tree("multiclass"),
     "logistic, tree": _logistic_tree("centroids"),
@@ -190,4 +190,4 @@ TEXT_METHODS: dict[str, Make] = {
     "logistic, flat": _flat_logistic,
     "LightGBM, flat": _flat_booster,
 }
-"""For text with a taxonomy."""
+"""The methods for data with a taxonomy."""

@@ -1,4 +1,4 @@
-"""The comparison of classifiers as the engine knows it: presets, stages, tables."""
+"""The experiment on classifiers: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from catnat_experiments.tasks.classifiers.methods import METHODS, TEXT_METHODS
 # ---- presets and stages ----------------------------------------------------------------------------------------------
 
 _FAST = ("LightGBM", "XGBoost", "tree, centroids", "tree, random")
-"""All classes are equally frequent and in no order there: Huffman's tree and the balanced one are random ones."""
+"""The methods for generated data. Its classes are equally frequent and unordered, so other trees are random too."""
 PRESETS = {
-    # A look in a minute.
+    # A result in a minute.
     "quick": Preset({"digits": ("LightGBM", "random forest", "tree, centroids", "tree, random")}, trials=2, seeds=2),
     # The page in the documentation, and its taxonomies.
     "evidence": Preset({"digits": tuple(METHODS), "generated-120-10000": _FAST}, trials=8, seeds=5),
@@ -33,13 +33,13 @@ _MIDDLE = {"first": 0.5, "second": 0.5}
 
 
 class Classifiers(EveryRunAlone):
-    """The experiment as the engine knows it: a search of every method on every data set, then final seeds."""
+    """The experiment: a search for every method and data set if the preset has trials, then final seeds."""
 
     name = "classifiers"
     packages = ("scikit-learn", "lightgbm", "xgboost-cpu", "hiclass", "simple-icd-10-cm")
 
     def stages(self, preset: str) -> list[Stage | Search]:
-        """Search and final; final alone, with both dials in the middle, where there are no trials."""
+        """Return the stages search and final; without trials only final, with both dials in the middle."""
         plan = plan_of(preset, PRESETS, self.name)
         if not plan.trials:
             runs: list[Config] = [
@@ -52,7 +52,7 @@ class Classifiers(EveryRunAlone):
         return search_and_final(self.name, plan, "validation_log_loss", about="log loss")
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
-        """See :func:`evaluate`; a run that is interrupted starts again."""
+        """Evaluate a run; see :func:`evaluate`. An interrupted run starts again."""
         return evaluate(run)
 
 
@@ -77,7 +77,7 @@ def _table(title: str, metric: str, *, better: Direction | None = "lower", **opt
 
 
 def _with_taxonomy(title: str, metric: str, **options: Any) -> Table:
-    """Seeds are splits of the rows, the same for all methods, so runs are compared in pairs, with the flat models."""
+    """Return a table that compares runs with the flat models in pairs, because a seed has the same split for all."""
     return _table(title, metric, columns=tuple(TEXT_METHODS), baselines=_FLAT, pair="seed", **options)
 
 
@@ -122,7 +122,7 @@ TABLES = (
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """How far stated probabilities can be trusted, drawn from records."""
+    """Draw log loss over time and the curves of back-off, from records."""
     from catnat_experiments.tasks.classifiers import figures as own_figures  # matplotlib takes a second to import
 
     return own_figures.figures(frame, directory)

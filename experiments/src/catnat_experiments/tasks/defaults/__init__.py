@@ -1,7 +1,7 @@
-"""Which activation and which order of classes should be the default: three small tasks, one protocol.
+"""A comparison for the choice of a default activation and order of classes: three small tasks with one protocol.
 
-A *panel* of tasks, each for one kind of use: a classifier, a bandit with masks, a table of probabilities. On each of
-them softmax is compared with the tree's activations, and with other orders of classes. Every variant gets a rate of its
-own, from a grid that is the same for all variants of a task and that grows where the best rate is at its edge. Final
-runs have other seeds than the search.
+The tasks of the *panel* are different uses: a classifier, a bandit with masks, a table of probabilities. On each task
+softmax is compared with trees of both activations and several orders of classes. Every variant has its own learning
+rate, from a grid that is the same for all variants of a task. The grid is extended if the best learning rate is at its
+edge. Final runs have other seeds than the search.
 """

@@ -17,14 +17,14 @@ from catnat_experiments.tasks.defaults.training import Training, perceptron, sat
 
 FEATURES, GROUPS = 8, 30
 NOISE = 0.2
-"""Standard deviation of the reward around its mean."""
+"""The standard deviation of the reward around its mean."""
 MEASURED_ROWS = 500
 REORDERED = (0.125, 0.25, 0.5)
-"""After which fractions of the steps a policy that learns its order tries a new one."""
+"""The fractions of the steps after which a policy that learns its order tries a new one."""
 
 
 class Rows(NamedTuple):
-    """Contexts, (rows, features), and the actions that are valid in each, (rows, valid)."""
+    """Contexts, (rows, features), and the valid actions of each, (rows, valid)."""
 
     contexts: Tensor
     valid: Tensor
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
 @functools.cache
 def action_features(actions: int) -> Tensor:
-    """A unit vector for every action, in groups of similar ones; actions are numbered at random."""
+    """Return a unit vector for every action, in groups of similar ones; actions are numbered at random."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(GROUPS, FEATURES, generator=generator)
     group = torch.randint(GROUPS, (actions,), generator=generator)
@@ -40,22 +40,22 @@ def action_features(actions: int) -> Tensor:
 
 
 def draw_rows(rows: int, actions: int, valid: int, generator: torch.Generator) -> Rows:
-    """Normal contexts; in each a random subset of the actions is valid."""
+    """Draw normal contexts, each with a random subset of valid actions."""
     contexts = torch.randn(rows, FEATURES, generator=generator)
     return Rows(contexts, torch.rand(rows, actions, generator=generator).topk(valid).indices)
 
 
 def mean_rewards(rows: Rows, actions: int) -> Tensor:
-    """The mean reward of each valid action, (rows, valid): the product of context and feature vectors."""
+    """Return the mean reward of each valid action, (rows, valid): the product of context and feature vectors."""
     return torch.einsum("rf,rvf->rv", rows.contexts, action_features(actions)[rows.valid])
 
 
 def policy(kind: Parameterization, scores: Tensor, valid: Tensor) -> td.Categorical:
-    """The distribution of actions, with all invalid ones masked.
+    """Return the distribution of actions, with all invalid ones masked.
 
     Args:
         kind: Softmax or a tree.
-        scores: (rows, scores).
+        scores: The scores, (rows, scores).
         valid: The valid actions, (rows, valid).
     """
     if isinstance(kind, Catnat):
@@ -65,10 +65,10 @@ def policy(kind: Parameterization, scores: Tensor, valid: Tensor) -> td.Categori
 
 
 class Bandit(Training):
-    """One action and its noisy reward a context; REINFORCE, with the mean reward of the other rows as the baseline."""
+    """A bandit trained by REINFORCE on one noisy reward per context; the baseline is the mean reward of other rows."""
 
     order: ct.ActionOrder | None = None
-    """Of a policy that starts in the given order and learns another one while it acts."""
+    """The order of a policy that starts in the given order and learns another one while it acts."""
 
     def _start(self) -> None:
         self.actions, self.valid = int(self.run["actions"]), int(self.run["valid"])
@@ -85,11 +85,11 @@ class Bandit(Training):
             self.order = ct.ActionOrder(layer, nn.Sequential(*body), at=at)
 
     def policy(self, rows: Rows) -> td.Categorical:
-        """What the model does in these contexts."""
+        """Return the model's distribution of actions in these contexts."""
         return policy(self.kind, self.model(rows.contexts), rows.valid)
 
     def advance(self) -> None:
-        """One step, and a new order if one is due."""
+        """Do one step, and update the order if the policy learns it."""
         super().advance()
         if self.order is not None:
             self.order.optimizer = self.optimizer
@@ -101,7 +101,7 @@ class Bandit(Training):
             self.kind = dataclasses.replace(self.kind, tree=self.order.layer.tree)
 
     def loss(self) -> Tensor:
-        """Its gradient is the negative policy gradient; its value is the negative mean reward of the batch."""
+        """Return the negative mean reward of a batch, with the negative policy gradient as its gradient."""
         rows = draw_rows(self.batch, self.actions, self.valid, self.generator)
         policy = self.policy(rows)
         log_probs: Tensor = policy.log_prob(rows.valid.t()).t()  # type: ignore[no-untyped-call]
@@ -116,7 +116,7 @@ class Bandit(Training):
 
     @torch.no_grad()
     def measure(self, split: str) -> dict[str, float]:
-        """The expected reward of the policy, exactly, of the best policy, and the fraction of saturated scores."""
+        """Return the exact expected rewards of the policy and of the best one, and the fraction of saturated scores."""
         generator = torch.Generator().manual_seed(("validation", "test").index(split))
         rows = draw_rows(MEASURED_ROWS, self.actions, self.valid, generator)
         probs, rewards = self.policy(rows).probs.gather(1, rows.valid), mean_rewards(rows, self.actions)
@@ -127,12 +127,12 @@ class Bandit(Training):
         }
 
     def state(self) -> dict[str, Any]:
-        """A checkpoint, with the order."""
+        """Return a checkpoint, with the order."""
         order = None if self.order is None else (self.order.layer.tree, self.order.state_dict())
         return {**super().state(), "order": order}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore a checkpoint."""
         super().restore(state)
         if self.order is not None:
             self.order.layer.tree, order = state["order"]

@@ -30,7 +30,7 @@ class Digits(NamedTuple):
 
 @functools.cache
 def digits() -> Digits:
-    """In one random order for all runs: 1,000 train, 297 validate, 500 test."""
+    """Return the digits in one random order for all runs: 1,000 for training, 297 for validation, 500 for test."""
     with extra("defaults"):
         from sklearn.datasets import load_digits  # takes a second to import
 
@@ -42,14 +42,14 @@ def digits() -> Digits:
 
 
 class Classifier(Training):
-    """Digits by a perceptron, from its cross entropy."""
+    """A perceptron that classifies digits, trained by cross entropy."""
 
     def _start(self) -> None:
         self.kind = self._ordered(str(self.run["order"]), digits().means)
         self.model = perceptron(64, int(self.run["hidden"]), self.kind.num_scores(10))
 
     def loss(self) -> Tensor:
-        """The cross entropy of a batch, in nats."""
+        """Return the cross entropy of a batch, in nats."""
         images, classes = digits().images["train"], digits().classes["train"]
         rows = torch.randint(len(images), (self.batch,), generator=self.generator)
         return self._log_loss(self.model(images[rows]), classes[rows])
@@ -59,7 +59,7 @@ class Classifier(Training):
 
     @torch.no_grad()
     def measure(self, split: str) -> dict[str, float]:
-        """Log loss in nats, the fraction of rows whose true loss is infinite, accuracy, and saturated scores."""
+        """Return log loss in nats, accuracy, and fractions of rows with infinite true loss and of saturated scores."""
         scores, classes = self.model(digits().images[split]), digits().classes[split]
         right = self.kind.log_probs(scores).argmax(-1) == classes
         return {

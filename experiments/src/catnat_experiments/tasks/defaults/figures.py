@@ -1,4 +1,4 @@
-"""The figure of the panel: every task side by side, softmax and the activations of the tree."""
+"""The figure of the panel: all variants of every task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = 2
 
 
 def figures(frame: pd.DataFrame, directory: Path, panel: Sequence[Task]) -> list[Path]:
-    """One panel a task, with a dot for each variant: its mean and one standard deviation over the final seeds."""
+    """Draw a panel per task, with a dot for each variant: its mean and one standard deviation over the final seeds."""
     if frame.empty or not (frame["stage"] == "final").any():
         return []
     final = frame[frame["stage"] == "final"]

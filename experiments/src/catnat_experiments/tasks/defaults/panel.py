@@ -1,4 +1,4 @@
-"""The panel: three tasks, and the variants that are compared on each."""
+"""The panel of three tasks, the variants compared on each, and the presets."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from catnat_experiments.tasks.defaults.training import ORDERS
 # ---- variants --------------------------------------------------------------------------------------------------------
 
 NAME = "defaults"
-"""Of the experiment, in configs."""
+"""The name of the experiment in configs."""
 TREES = ("sigmoid", "natural")
 """Activations, by their names in ``parameterizations.py``."""
 MASKED = "renormalize"
-"""How records name what a mask means: the conditional distribution. In their time another meaning was compared."""
+"""The name in records of a mask with the conditional distribution; older versions had another kind of mask."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What is compared.
+    """A parameterization with an order of classes and a kind of mask.
 
     Attributes:
         parameterization: "softmax", or the activation of a tree.
-        order: Of the classes, where that is compared.
-        mask_mode: Where there are masks, :data:`MASKED`.
+        order: The order of the classes, if it is compared.
+        mask_mode: :data:`MASKED` for a task with masks.
     """
 
     parameterization: str
@@ -35,7 +35,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """What differs from the first of its kind, in words.
+        """The name in tables: the parameterization, and for trees the kind of mask and the order if it is not given.
 
         >>> Variant("natural", "random").name, Variant("natural", "given", MASKED).name, Variant("softmax").name
         ('natural, random', 'natural, renormalize', 'softmax')
@@ -45,12 +45,12 @@ class Variant:
 
     @property
     def config(self) -> Config:
-        """Its part of a config; what is not compared is not in it."""
+        """The config entries of the variant, without empty ones."""
         return {key: value for key, value in dataclasses.asdict(self).items() if value} | {"variant": self.name}
 
 
 def _variants(orders: Sequence[str], mask_mode: str = "") -> tuple[Variant, ...]:
-    """Softmax, and every tree in every order."""
+    """Return softmax, and every tree in every order."""
     trees = itertools.product(TREES, orders)
     return (Variant("softmax", orders[0], mask_mode), *(Variant(name, order, mask_mode) for name, order in trees))
 
@@ -58,11 +58,11 @@ def _variants(orders: Sequence[str], mask_mode: str = "") -> tuple[Variant, ...]
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 SEARCH_SEED, FIRST_FINAL_SEED = 0, 1000
-"""The search has the seeds 0, 1, ...: no run is both selected by its luck and reported."""
+"""The first seeds of the search and of final runs. They do not overlap, so no run is both selected and reported."""
 FACTOR = 3.0
-"""From one rate to the next."""
+"""The factor between neighbouring learning rates of a grid."""
 EXTENSIONS = 2
-"""How often a grid is extended where its best rate is at its edge, each time by two rates."""
+"""The largest number of extensions, by two learning rates each, of a grid whose best one is at its edge."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,20 +70,20 @@ class Task:
     """One task of the panel.
 
     Attributes:
-        name: What configs call it.
-        title: Of its table.
-        metric: What variants are judged by.
-        selected_by: What rates are selected by.
-        better: Whether lower or higher values of both are better.
-        variants: That are compared; the first is softmax.
-        first_rate: The lowest rate of the grid.
-        steps: Of a final run.
-        sizes: The task's own part of a config.
-        rates: In the grid.
-        search_seeds: Runs at each rate.
-        seeds: Final runs of each variant.
-        digits: In its table.
-        note: Under its table.
+        name: The name in configs.
+        title: The title of its table.
+        metric: The metric of the comparison.
+        selected_by: The metric that selects learning rates.
+        better: Whether lower or higher values of both metrics are better.
+        variants: The variants; the first is softmax.
+        first_rate: The lowest learning rate of the grid.
+        steps: The number of steps of every run.
+        sizes: The config entries of this task alone.
+        rates: The number of learning rates in the grid.
+        search_seeds: The number of runs at each learning rate.
+        seeds: The number of final runs of each variant.
+        digits: The number of decimals in its table.
+        note: The note under its table.
     """
 
     name: str
@@ -103,27 +103,27 @@ class Task:
 
     @property
     def grid(self) -> tuple[float, ...]:
-        """The rates of the search, before it is extended."""
+        """The learning rates of the search, before it is extended."""
         return tuple(rounded(self.first_rate * FACTOR**place) for place in range(self.rates))
 
     def config(self, variant: Variant, rate: float, seed: int, steps: int) -> Config:
-        """All that decides a run's numbers."""
+        """Return all that affects a run."""
         what: Config = {"experiment": NAME, "task": self.name, "rate": rate, "seed": seed, "steps": steps}
         return {**variant.config, **self.sizes, **what}
 
     def searched(self, variant: Variant, rates: Sequence[float]) -> list[Config]:
-        """The runs of a search."""
+        """Return the runs of a search."""
         seeds = range(SEARCH_SEED, SEARCH_SEED + self.search_seeds)
         return [self.config(variant, rate, seed, self.steps) for rate in rates for seed in seeds]
 
     def repeated(self, variant: Variant, rate: float) -> list[Config]:
-        """The final runs."""
+        """Return the final runs."""
         seeds = range(FIRST_FINAL_SEED, FIRST_FINAL_SEED + self.seeds)
         return [self.config(variant, rate, seed, self.steps) for seed in seeds]
 
 
 def rounded(rate: float) -> float:
-    """A rate to four digits."""
+    """Return a learning rate with four digits."""
     return float(f"{rate:.4g}")
 
 
@@ -139,7 +139,8 @@ PANEL = (
         steps=500,
         sizes={"batch": 64, "hidden": 64},
         search_seeds=2,
-        note="Nats an image, natural's with float32's floor, on 500 test images of scikit-learn's digits.",
+        note="Nats per image, on 500 test images of scikit-learn's digits. Natural's log-probabilities have float32's "
+        "floor.",
     ),
     Task(
         name="bandit",
@@ -167,8 +168,8 @@ PANEL = (
         sizes={"batch": 8, "rows": 32, "classes": 64},
         search_seeds=2,
         digits=4,
-        note="KL divergence from the true probabilities, the mean over 32 rows of 64 classes, after 500 steps of 8 "
-        "draws a row.",
+        note="KL divergence from the true to the learned probabilities, a mean over 32 rows of 64 classes, after 500 "
+        "steps with 8 samples per row.",
     ),
 )
 
@@ -179,7 +180,7 @@ _SIGMOID = (
     *(Variant("sigmoid", order, MASKED) for order in ("given", "learned", "embeddings")),
 )
 ORDER = dataclasses.replace(BANDIT, variants=_SIGMOID, seeds=10)
-"""Whether a policy finds the order of its actions itself."""
+"""The bandit with a policy that learns the order of its actions."""
 MANY_ACTIONS = dataclasses.replace(
     ORDER,
     name="many actions",
@@ -187,17 +188,17 @@ MANY_ACTIONS = dataclasses.replace(
     steps=800,
     sizes={"batch": 128, "hidden": 32, "actions": 10_000, "valid": 20},
     seeds=5,
-    note="The same with 10,000 actions, and twice as many steps of twice as many contexts.",
+    note="The bandit with masks for 10,000 actions, with twice as many steps of twice as many contexts.",
 )
 
 
 def _tiny(task: Task) -> Task:
-    """Seconds instead of minutes: does it run?"""
+    """Return a short version of a task for a test run in seconds."""
     return dataclasses.replace(task, steps=task.steps // 100, rates=2, search_seeds=1, seeds=2)
 
 
 PRESETS: dict[str, tuple[Task, ...]] = {
-    # A look in seconds: nothing is learned.
+    # A test run in seconds, too short to learn.
     "quick": tuple(map(_tiny, PANEL)),
     # The page in the documentation.
     "evidence": PANEL,

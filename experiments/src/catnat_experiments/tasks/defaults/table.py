@@ -1,4 +1,4 @@
-"""A table of probabilities, learned from draws."""
+"""A table of probabilities, learned from samples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ ZIPF = 1.0
 
 @functools.cache
 def truth(rows: int, classes: int) -> Tensor:
-    """A table of probabilities, (rows, classes), float64: Zipf's law, and rows that prefer groups of similar classes.
+    """Return a table of probabilities, (rows, classes), float64.
 
-    Classes are numbered by falling frequency.
+    Class frequencies follow Zipf's law, and each row prefers some groups of similar classes. Classes are numbered from
+    the most to the least frequent by Zipf's law.
     """
     stream = np.random.default_rng(0)
     similar = stream.normal(size=(8, 4))[stream.integers(8, size=classes)] + stream.normal(size=(classes, 4)) / 2
@@ -27,13 +28,13 @@ def truth(rows: int, classes: int) -> Tensor:
 
 
 def divergence(probs: Tensor, log_probs: Tensor) -> Tensor:
-    r"""The mean over rows of :math:`\sum_k p_k (\log p_k - \log q_k)`, from probabilities p and logarithms of q."""
+    r"""Return the mean over rows of :math:`\sum_k p_k (\log p_k - \log q_k)`, from probabilities p and log q."""
     result: Tensor = (torch.special.xlogy(probs, probs) - probs * log_probs).sum(-1).mean()
     return result
 
 
 class Scores(nn.Module):
-    """A table of free scores; they start at 0, which is the uniform distribution."""
+    """A table of free scores, which start at 0, the uniform distribution."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class Scores(nn.Module):
 
 
 class Fit(Training):
-    """Free scores of a table, from a few draws a row and step."""
+    """Free scores of a table, learned from a few samples per row and step."""
 
     model: Scores
 
@@ -52,13 +53,13 @@ class Fit(Training):
         self.model = Scores(len(logs), self.kind.num_scores(logs.shape[1]))
 
     def loss(self) -> Tensor:
-        """The mean cross entropy of the draws."""
+        """Return the mean cross entropy of the samples."""
         drawn = torch.multinomial(self.truth, self.batch, replacement=True, generator=self.generator)
         return -self.kind.log_probs(self.model.scores).gather(1, drawn).mean()
 
     @torch.no_grad()
     def measure(self, split: str) -> dict[str, float]:
-        """The divergence of the model from the truth, for both splits, and the fraction of saturated scores."""
+        """Return the divergence of the model from the truth and the fraction of saturated scores, for either split."""
         log_probs = self.kind.log_probs(self.model.scores).double()
         return {
             "kl": float(divergence(self.truth, log_probs)),

@@ -1,4 +1,4 @@
-"""The choice of defaults as the engine knows it: stages, tables."""
+"""The experiment on defaults: stages, tables."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from catnat_experiments.tasks.defaults.table import Fit
 
 BOTH_BANDITS = dataclasses.replace(BANDIT, variants=tuple(dict.fromkeys((*BANDIT.variants, *ORDER.variants))))
 TASKS = (*(BOTH_BANDITS if task is BANDIT else task for task in PANEL), MANY_ACTIONS)
-"""With all variants of any preset, for tables and figures."""
+"""The tasks with all variants of any preset, for tables and figures."""
 TRAININGS: dict[str, type[training.Training]] = {
     "classifier": Classifier,
     "bandit": Bandit,
@@ -51,7 +51,7 @@ TRAININGS: dict[str, type[training.Training]] = {
 
 
 def best_rate(task: Task, variant: Variant, rates: Sequence[float], records: pd.DataFrame) -> float:
-    """The rate with the best mean over the seeds of the search; one with a run that diverged is not in question."""
+    """Return the learning rate with the best mean over the seeds of the search, of those without a diverged run."""
     values = dict(zip(records["id"], records[f"metrics.{task.selected_by}"], strict=True))
     sign = 1 if task.better == "lower" else -1
     means = {}
@@ -68,7 +68,7 @@ def best_rate(task: Task, variant: Variant, rates: Sequence[float], records: pd.
 
 
 def tried(task: Task, variant: Variant, records: pd.DataFrame, extensions: int) -> tuple[float, ...]:
-    """The grid of a variant after so many extensions: none where its best rate is inside."""
+    """Return the grid of a variant after some extensions, which change it only if its best one is at the edge."""
     rates = task.grid
     for _ in range(extensions):
         best = best_rate(task, variant, rates, records)
@@ -80,13 +80,13 @@ def tried(task: Task, variant: Variant, records: pd.DataFrame, extensions: int) 
 
 
 class Defaults(EveryRunAlone):
-    """The experiment as the engine knows it: a search for rates, its extensions, then final seeds."""
+    """The experiment: a search for learning rates, its extensions, then final seeds; every run is a group."""
 
     name = NAME
     packages = ("scikit-learn",)
 
     def stages(self, preset: str) -> list[Stage]:
-        """Search, extensions and final."""
+        """Return the stages search, extensions and final."""
         panel = plan_of(preset, PRESETS, self.name)
         places = [(task, variant) for task in panel for variant in task.variants]
         searched = [run for task, variant in places for run in task.searched(variant, task.grid)]
@@ -126,7 +126,7 @@ class Defaults(EveryRunAlone):
 
 EXPERIMENT = Defaults()
 DEFAULT = dict.fromkeys(("bandit", MANY_ACTIONS.name), f"sigmoid, {MASKED}")
-"""What the library does if nobody chooses; "sigmoid" where nothing else is named."""
+"""The variant with the library's defaults, by task; "sigmoid" for all other tasks."""
 
 
 def _table(task: Task, title: str, metric: str, better: Direction | None, **options: Any) -> Table:
@@ -143,7 +143,7 @@ def _table(task: Task, title: str, metric: str, better: Direction | None, **opti
 
 
 def _main_table(task: Task) -> Table:
-    """Every variant against softmax and against the library's default."""
+    """Return the table of every variant against softmax and against the library's default."""
     return _table(
         task,
         task.title,
@@ -161,7 +161,7 @@ _BY_NAME = {task.name: task for task in PANEL}
 
 
 def _crossed(name: str, column: str, columns: Sequence[str], row: str, **where: str) -> Table:
-    """One choice at the same value of the others: its first value, the library's, against the others."""
+    """Return a table of one choice at fixed values of the others: its first value, the default, against the rest."""
     task, at = _BY_NAME[name], "".join(f", {value}" for value in where.values())
     return Table(
         title=f"{task.title}, by {_WORDS[column]}{at}",
@@ -190,7 +190,7 @@ TABLES = (
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """All tasks side by side, drawn from records."""
+    """Draw all tasks side by side, from records."""
     from catnat_experiments.tasks.defaults import figures as defaults_figures  # matplotlib takes a second to import
 
     return defaults_figures.figures(frame, directory, TASKS)

@@ -1,6 +1,6 @@
-"""What the small tasks have in common: a loss on random batches, minimized by Adam at a constant rate.
+"""The common part of the small tasks: a loss on random batches, minimized by Adam at a constant learning rate.
 
-What is measured is fixed for all runs. A run takes seconds.
+All runs of a task are evaluated on the same data. A run takes seconds.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from catnat_experiments.engine.loop import OneRun, add_point
 from catnat_experiments.engine.types import Config
 
 ORDERS = ("given", "random", "embeddings")
-"""Of the classes under a tree: as they are numbered; another for each seed; by ``catnat.from_embeddings``."""
+"""The orders of classes under a tree: as numbered, random for each seed, or by ``catnat.from_embeddings``."""
 
 
 def ordered(kind: Parameterization, order: str, embeddings: NDArray[np.float64], seed: int) -> Parameterization:
-    """The parameterization with its tree over the classes in an order; softmax has none.
+    """Return the parameterization with its tree over the classes in an order; softmax is returned unchanged.
 
     Args:
-        kind: On the balanced tree.
+        kind: The parameterization, on the balanced tree.
         order: One of :data:`ORDERS`.
         embeddings: A vector for every class, (K, d).
-        seed: Of the random order.
+        seed: The seed of the random order.
     """
     if order not in ORDERS:
         raise ValueError(f"`order` is {order!r}, but one of these is needed: {', '.join(ORDERS)}.")
@@ -42,12 +42,12 @@ def ordered(kind: Parameterization, order: str, embeddings: NDArray[np.float64],
 
 
 def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """One hidden layer."""
+    """Return a perceptron with one hidden layer."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
 
 
 class Training(OneRun):
-    """One run. Its seed decides the start, the batches and the draws; the data are the same for all runs."""
+    """One run. Its seed determines the start, batches, samples and a random order; all runs have the same data."""
 
     changing = ("step", "sum", "history", "model", "optimizer", "generator")
     model: nn.Module
@@ -72,14 +72,14 @@ class Training(OneRun):
 
     @abc.abstractmethod
     def loss(self) -> Tensor:
-        """Of a random batch."""
+        """Return the loss of a random batch."""
 
     @abc.abstractmethod
     def measure(self, split: str) -> dict[str, float]:
-        """How good the model is on the fixed data of "validation" or "test"."""
+        """Return the model's metrics on the fixed data of "validation" or "test"."""
 
     def advance(self) -> None:
-        """One step."""
+        """Do one step."""
         loss = self.loss()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -88,17 +88,17 @@ class Training(OneRun):
         self.sum += float(loss.detach())
 
     def log(self, since: int) -> list[dict[str, float]]:
-        """Add a point to the history: the mean loss since step ``since``; measuring would take longer than learning."""
+        """Add the mean loss since step ``since`` to the history; :meth:`measure` would take longer than training."""
         point = {"train_loss": self.sum / (self.step - since)}
         self.sum = 0.0
         add_point(self.history, self.step, point)
         return [point]
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics, by the names of the splits; NaN for a run that diverged."""
+        """Return the final metrics of both splits, with the split in their names."""
         return {f"{split}_{name}": x for split in ("validation", "test") for name, x in self.measure(split).items()}
 
 
 def saturated_fraction(kind: Parameterization, scores: Tensor) -> float:
-    """The fraction of scores that get no gradient."""
+    """Return the fraction of saturated scores, which get no gradient."""
     return float(kind.saturated(scores).double().mean())

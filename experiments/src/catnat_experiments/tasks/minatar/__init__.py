@@ -1,7 +1,7 @@
 """PPO on MinAtar: a search of equal budget for every parameterization, then many seeds.
 
-Beyond the paper, whose games are Atari's: small games let us afford the seeds that tell differences from luck. Train
-one configuration by hand::
+The paper's games are Atari's. These small games are an addition: they are fast enough for many seeds, which show
+smaller differences. Train one configuration by hand::
 
     catnat-experiments train minatar game=Breakout parameterization=natural
 

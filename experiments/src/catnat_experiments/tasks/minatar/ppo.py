@@ -1,9 +1,9 @@
-"""PPO on MinAtar in JAX: one jitted program plays, learns, and does so for many seeds side by side.
+"""PPO on MinAtar in JAX: one jitted program plays and learns for many seeds in parallel.
 
-What is compared is how the policy's scores become probabilities of actions, and how far one update may move them.
-Environments are gymnax's: no sticky actions, and episodes of at most 1,000 steps, so returns are not comparable with
-those of the original MinAtar. Networks are small, two hidden layers of 64 for the actor and two for the critic: a
-convolution in their place takes seven times as long on a CPU.
+The experiment compares maps from the policy's scores to probabilities of actions, and bounds on the size of an update.
+Environments are gymnax's, with no sticky actions and with episodes of at most 1,000 steps. So returns are not
+comparable with those of the original MinAtar. Actor and critic have two hidden layers of 64 units each. A convolution
+in their place takes seven times as long on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# One core for a group of runs. XLA reads it once, when it is first used, and would otherwise take all.
+# One core for a group of runs. XLA reads this once, at its first use, and would otherwise use all cores.
 os.environ.setdefault("NPROC", "1")
 
 import gymnax
@@ -28,17 +28,17 @@ import catnat.jax as cj
 
 GAMES = ("Breakout", "SpaceInvaders")
 DAMPING = 0.01
-"""Of the natural gradients: it leaves the first nodes alone, and bounds the steps of those below 1 in 100."""
+"""The damping of natural gradients. It changes those of the first nodes little, and bounds all factors by 100."""
 DISCOUNT, DECAY = 0.99, 0.95
 """Gamma and lambda."""
 LARGEST_GRADIENT = 0.5
-"""The norm that the gradients of actor and critic are cut to, each by itself: neither can crowd out the other."""
+"""The largest norm of the gradients, which are clipped separately for actor and critic."""
 
 # ---- policies --------------------------------------------------------------------------------------------------------
 
 
 class Softmax(NamedTuple):
-    """What PPO asks of a distribution of actions, for logits: the counterpart of ``cj.Catnat``."""
+    """A distribution of actions from logits, with the methods that PPO needs: the counterpart of ``cj.Catnat``."""
 
     scores: Array
 
@@ -47,27 +47,27 @@ class Softmax(NamedTuple):
         return jax.random.categorical(key, self.scores)
 
     def log_prob(self, action: Array) -> Array:
-        """The log-probability of an action."""
+        """Return the log-probability of an action."""
         return jnp.take_along_axis(jax.nn.log_softmax(self.scores), action[..., None], -1)[..., 0]
 
     def entropy(self) -> Array:
-        """The entropy in nats."""
+        """Return the entropy in nats."""
         return -(jax.nn.softmax(self.scores) * jax.nn.log_softmax(self.scores)).sum(-1)
 
     def kl_divergence(self, other: Softmax) -> Array:
-        """The divergence from another distribution."""
+        """Return the KL divergence ``KL(self || other)``."""
         difference = jax.nn.log_softmax(self.scores) - jax.nn.log_softmax(other.scores)
         return (jax.nn.softmax(self.scores) * difference).sum(-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """How scores become a distribution of actions, and what their gradient is replaced by.
+    """A map from scores to a distribution of actions, and the kind of their gradient.
 
     Attributes:
-        name: What configs and records call it.
-        activation: Of the tree's nodes; None for softmax.
-        damping: Of the natural gradient of the scores; None for the plain gradient.
+        name: The name in configs and records.
+        activation: The activation of the tree; None for softmax.
+        damping: The damping of the natural gradient of the scores; None for the plain gradient.
         trust_region: Whether updates are bounded by :func:`aims`, not by clipped ratios.
     """
 
@@ -77,15 +77,15 @@ class Policy:
     trust_region: bool = False
 
     def num_scores(self, actions: int) -> int:
-        """One per action, or one per inner node of the balanced tree."""
+        """Return the number of scores: one per action, or one per inner node of the balanced tree."""
         return actions if self.activation is None else actions - 1
 
     def distribution(self, scores: Array) -> Any:
-        """The distribution of actions."""
+        """Return the distribution of actions."""
         return Softmax(scores) if self.activation is None else cj.Catnat(scores, activation=self.activation)
 
     def wrap(self, scores: Array) -> Array:
-        """The scores themselves, with the natural gradient in the backward pass if the policy has one."""
+        """Return the scores unchanged, with the natural gradient in the backward pass if the policy has one."""
         if self.damping is None:
             return scores
         if self.activation is None:
@@ -93,7 +93,7 @@ class Policy:
         return cj.geometry.natural_gradient(scores, activation=self.activation, damping=self.damping)
 
     def saturated(self, scores: Array) -> Array:
-        """Which scores are saturated: certain nodes, or actions whose probability underflows to 0."""
+        """Return which scores are saturated: nodes without gradient, or actions whose probability underflows to 0."""
         if self.activation is None:
             return jax.nn.softmax(scores) == 0
         return cj.geometry.saturated(scores, activation=self.activation)
@@ -113,7 +113,7 @@ POLICIES: dict[str, Policy] = {
 
 
 def policy_of(name: str) -> Policy:
-    """The policy of a name.
+    """Return the policy of a name.
 
     >>> policy_of("natural").num_scores(4)
     3
@@ -129,14 +129,14 @@ Layers = list[tuple[Array, Array]]
 
 
 class Networks(NamedTuple):
-    """The weights and biases of the layers of both."""
+    """The weights and biases of both networks' layers."""
 
     actor: Layers
     critic: Layers
 
 
 def start_layers(key: Array, widths: tuple[int, ...], last: float) -> Layers:
-    """Orthogonal weights of gain sqrt(2), that of the last layer ``last``; zero biases."""
+    """Return orthogonal weights of gain sqrt(2), in the last layer of gain ``last``, and zero biases."""
     layers = []
     for place, (before, after) in enumerate(itertools.pairwise(widths)):
         gain = last if place == len(widths) - 2 else 2**0.5
@@ -146,7 +146,7 @@ def start_layers(key: Array, widths: tuple[int, ...], last: float) -> Layers:
 
 
 def apply_layers(layers: Layers, observation: Array) -> Array:
-    """From observations (batch, ...) to the last layer's outputs, with ReLU between layers."""
+    """Return the last layer's outputs for observations (batch, ...), with ReLU between layers."""
     x = observation.reshape(len(observation), -1).astype(jnp.float32)
     for weight, bias in layers[:-1]:
         x = jax.nn.relu(x @ weight + bias)
@@ -155,7 +155,7 @@ def apply_layers(layers: Layers, observation: Array) -> Array:
 
 
 def values_of(critic: Layers, observation: Array) -> Array:
-    """What the critic expects, (batch,)."""
+    """Return the critic's values, (batch,)."""
     return apply_layers(critic, observation)[:, 0]
 
 
@@ -163,12 +163,12 @@ def values_of(critic: Layers, observation: Array) -> Array:
 
 
 def advantages(rewards: Array, values: Array, next_values: Array, terminated: Array, ended: Array) -> Array:
-    r"""Generalized advantage estimation; all arguments are (steps, ...).
+    r"""Return generalized advantage estimates; all arguments are (steps, ...).
 
     .. math:: \delta_t = r_t + \gamma\,(1 - \text{terminated}_t)\, V(s'_t) - V(s_t), \qquad
         A_t = \delta_t + \gamma \lambda\,(1 - \text{ended}_t)\, A_{t+1}
 
-    An episode that ran into its time limit has ended but not terminated: the value of where it was cut off counts.
+    An episode at its time limit has ended but not terminated, so the value of its last state is used.
     """
     deltas = rewards + DISCOUNT * (1 - terminated) * next_values - values
 
@@ -181,13 +181,13 @@ def advantages(rewards: Array, values: Array, next_values: Array, terminated: Ar
 
 
 def clipped_loss(log_prob: Array, old_log_prob: Array, advantage: Array, clip: Array) -> Array:
-    r"""PPO's: :math:`-\min(r A, \operatorname{clip}(r, 1 - \epsilon, 1 + \epsilon) A)`, of ratios r = new / old."""
+    r"""Return :math:`-\min(r A, \operatorname{clip}(r, 1 - \epsilon, 1 + \epsilon) A)` with the ratio r = new / old."""
     ratio = jnp.exp(log_prob - old_log_prob)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
 class Aim(NamedTuple):
-    """Where the scores of a state should go, and how a way from there is measured."""
+    """The aim of a state's scores, with the Fisher diagonal and the step length for distances to it."""
 
     scores: Array
     fisher: Array
@@ -195,15 +195,16 @@ class Aim(NamedTuple):
 
 
 def aims(policy: Policy, scores: Array, action: Array, advantage: Array, clip: Array) -> Aim:
-    r"""A trust region in closed form: the aims of a batch of scores (batch, nodes).
+    r"""Return the aims of a batch of scores (batch, nodes): a trust region in closed form.
 
-    In score space the natural gradient is one division, and the step whose KL divergence is a given one is known row by
-    row (:func:`catnat.jax.geometry.kl_step`). So each visited state gets an aim: its old scores, and from there the
-    natural gradient step of a length that all states share to second order, and that moves them by a mean divergence of
-    ``clip``. The loss (:func:`aim_loss`) is the distance to the aim in the Fisher metric. At the old scores its
-    gradient is the policy gradient; where the network has moved as far as the aim, it is zero. Each aim comes from one
-    action, so those of like states point in different ways, and the network moves a tenth as far or less: about as far
-    as clipping at the same number lets it.
+    In score space the natural gradient is one division, and :func:`catnat.jax.geometry.kl_step` returns the step with a
+    given KL divergence for each row. The aim of a state is its old scores plus a natural gradient step. The mean
+    divergence of the steps is ``clip``, and their length is the same for all states to second order.
+
+    The loss (:func:`aim_loss`) is the squared distance to the aim in the Fisher metric. Its gradient is the policy
+    gradient at the old scores, and zero at the aim. Each aim is from one action, so the aims of similar states have
+    different directions. The network moves a tenth of their length or less, about as far as with clipping at the same
+    number.
     """
     activation = policy.activation
     if activation is None:
@@ -211,13 +212,13 @@ def aims(policy: Policy, scores: Array, action: Array, advantage: Array, clip: A
     gradient = jax.grad(lambda scores: -(advantage * policy.distribution(scores).log_prob(action)).sum())(scores)
     fisher = cj.geometry.fisher_diagonal(scores, activation=activation)
     square = jnp.where(fisher > 0, jnp.square(gradient) / jnp.where(fisher > 0, fisher, 1), 0).sum(-1)
-    square = jnp.maximum(square, 1e-30)  # an advantage of 0: a divergence must be positive
+    square = jnp.maximum(square, 1e-30)  # for an advantage of 0, because a divergence must be positive
     step = cj.geometry.kl_step(scores, gradient, clip * square / square.mean(), activation=activation)
     return Aim(scores + step, fisher, jnp.broadcast_to(jnp.sqrt(2 * clip / square.mean()), square.shape))
 
 
 def aim_loss(scores: Array, aim: Aim) -> Array:
-    r"""Half the squared Fisher distance to the aim, :math:`\frac1{2t} \sum_i G_{ii} (s_i - s^*_i)^2`, t the length."""
+    r"""Return the squared Fisher distance over twice the length, :math:`\frac1{2t} \sum_i G_{ii} (s_i - s^*_i)^2`."""
     return (aim.fisher * jnp.square(scores - aim.scores)).sum(-1) / (2 * aim.length)
 
 
@@ -225,13 +226,13 @@ def aim_loss(scores: Array, aim: Aim) -> Array:
 
 
 class Sizes(NamedTuple):
-    """What the shapes of the program depend on.
+    """The sizes that determine the shapes of the program.
 
     Attributes:
-        envs: Copies of the game that a seed plays at once.
-        length: Steps of each between two updates.
-        epochs: How often an update goes over them.
-        minibatches: In how many parts.
+        envs: The number of copies of the game that a seed plays in parallel.
+        length: The number of steps of each copy between two updates.
+        epochs: The number of passes of an update over these steps.
+        minibatches: The number of minibatches of a pass.
         hidden: The width of both hidden layers.
     """
 
@@ -243,17 +244,17 @@ class Sizes(NamedTuple):
 
 
 class Knobs(NamedTuple):
-    """Numbers that a run is trained with; another value needs no other program."""
+    """The hyperparameters of a run that can change without compiling another program."""
 
     rate: Array
     clip: Array
     entropy: Array
     updates: Array
-    """In all: the rate falls to 0 with them."""
+    """The total number of updates, over which the learning rate decays to 0."""
 
 
 class Run(NamedTuple):
-    """All that changes in a run. Random numbers come from the seed and the number of the update alone."""
+    """The state of a run. Random numbers depend only on the seed and the number of the update."""
 
     seed: Array
     update: Array
@@ -262,11 +263,11 @@ class Run(NamedTuple):
     games: Any
     observation: Array
     returns: Array
-    """Of the episodes that are not over yet."""
+    """The returns so far of the episodes in progress."""
 
 
 class Played(NamedTuple):
-    """What one step, or many, leave behind."""
+    """The data of one step, or of many."""
 
     observation: Array
     scores: Array
@@ -277,36 +278,36 @@ class Played(NamedTuple):
     terminated: Array
     ended: Array
     next_observation: Array
-    """Before a new episode begins."""
+    """The observation before a new episode begins."""
     episode_return: Array
-    """Of an episode that has just ended, else 0."""
+    """The return of an episode that has just ended, else 0."""
 
 
 class Batch(NamedTuple):
-    """What an update learns from, (steps, ...)."""
+    """The training data of an update, (steps, ...)."""
 
     observation: Array
     action: Array
     log_prob: Array
     advantage: Array
     goal: Array
-    """Of the critic."""
+    """The target of the critic."""
     aim: Aim | None
 
 
 class Found(NamedTuple):
-    """What an update reports: sums over episodes, and means over the steps it played."""
+    """The metrics of an update: sums over episodes, and means over its steps."""
 
     episodes: Array
     returns: Array
     entropy: Array
     dead: Array
     divergence: Array
-    """KL from the old policy to the new one."""
+    """The KL divergence from the old policy to the new one."""
 
 
 class Program(NamedTuple):
-    """The functions of one game and policy; both are mapped over the seeds on the first axis and jitted."""
+    """The functions of one game and policy, both mapped over the seeds on the first axis and jitted."""
 
     start: Callable[[Array], Run]
     update: Callable[[Run, Knobs], tuple[Run, Found]]
@@ -314,7 +315,7 @@ class Program(NamedTuple):
 
 @functools.cache
 def program(game: str, name: str, sizes: Sizes) -> Program:
-    """Compiled once for all runs of a process that share these."""
+    """Return the program of a game, a policy and sizes, compiled once per process."""
     learner = Learner(game, policy_of(name), sizes)
     return Program(jax.jit(jax.vmap(learner.start)), jax.jit(jax.vmap(learner.update), donate_argnums=0))
 
@@ -333,11 +334,11 @@ class Learner:
                 f"`minibatches` is {sizes.minibatches}, but it must divide the {steps} steps of an update "
                 f"({sizes.envs} `envs` x {sizes.length} `length`)."
             )
-        # The rate is left to `learn`: it is a knob.
+        # Without the learning rate, which `learn` applies: a knob may change without compiling again.
         self.optimizer = optax.chain(optax.clip_by_global_norm(LARGEST_GRADIENT), optax.scale_by_adam(eps=1e-5))
 
     def start(self, seed: Array) -> Run:
-        """A run at its beginning."""
+        """Return a new run."""
         actor, critic, games = jax.random.split(jax.random.fold_in(jax.random.key(seed), 0), 3)
         observation, state = jax.vmap(self.env.reset, (0, None))(jax.random.split(games, self.sizes.envs), self.params)
         inputs, hidden = observation[0].size, self.sizes.hidden
@@ -351,7 +352,7 @@ class Learner:
         return _strong(Run(seed, jnp.zeros((), jnp.int32), networks, moments, state, observation.astype(bool), zeros))
 
     def update(self, run: Run, knobs: Knobs) -> tuple[Run, Found]:
-        """Play, then learn from what was played."""
+        """Play, train on the steps played, and return the run with the metrics of the update."""
         play_key, learn_key = jax.random.split(jax.random.fold_in(jax.random.key(run.seed), run.update + 1))
         run, played = self.play(run, play_key)
         rate = knobs.rate * (1 - run.update / knobs.updates)
@@ -369,7 +370,7 @@ class Learner:
         return _strong(run._replace(networks=networks, moments=moments, update=run.update + 1)), found
 
     def play(self, run: Run, key: Array) -> tuple[Run, Played]:
-        """So many steps of all copies of the game."""
+        """Do ``length`` steps of all copies of the game."""
 
         def step(run: Run, key: Array) -> tuple[Run, Played]:
             act_key, step_key = jax.random.split(key)
@@ -399,7 +400,7 @@ class Learner:
         return lax.scan(step, run, jax.random.split(key, self.sizes.length))
 
     def batch(self, networks: Networks, played: Played, knobs: Knobs) -> Batch:
-        """Advantages, normalized over the batch, and what else the losses need."""
+        """Return the data for the losses, with advantages normalized over the batch."""
         next_values = values_of(networks.critic, _flat(played.next_observation)).reshape(played.value.shape)
         gained = advantages(played.reward, played.value, next_values, played.terminated, played.ended)
         flat = jax.tree.map(_flat, played)
@@ -411,7 +412,7 @@ class Learner:
         return Batch(flat.observation, flat.action, flat.log_prob, advantage, gained + flat.value, aim)
 
     def actor_loss(self, actor: Layers, batch: Batch, knobs: Knobs) -> Array:
-        """The policy's loss less the entropy bonus."""
+        """Return the policy's loss minus the entropy bonus."""
         scores = self.policy.wrap(apply_layers(actor, batch.observation))
         actions = self.policy.distribution(scores)
         if batch.aim is None:
@@ -421,13 +422,13 @@ class Learner:
         return jnp.mean(loss - knobs.entropy * actions.entropy())
 
     def critic_loss(self, critic: Layers, batch: Batch) -> Array:
-        """Half the mean squared error."""
+        """Return half the mean squared error."""
         return jnp.mean(jnp.square(values_of(critic, batch.observation) - batch.goal)) / 2
 
     def learn(
         self, networks: Networks, moments: Networks, batch: Batch, knobs: Knobs, rate: Array, key: Array
     ) -> tuple[Networks, Networks]:
-        """All epochs over a batch, in minibatches of a new order each time; the new networks and moments."""
+        """Do all epochs over a batch, each with minibatches in a new order; return the new networks and moments."""
 
         def step(both: tuple[Networks, Networks], picked: Array) -> tuple[tuple[Networks, Networks], None]:
             networks, moments = both
@@ -448,14 +449,14 @@ class Learner:
 
 
 def _flat(values: Array) -> Array:
-    """Steps and copies of the game as one axis."""
+    """Return values with steps and copies of the game as one axis."""
     return values.reshape(-1, *values.shape[2:])
 
 
 def _strong(run: Run) -> Run:
-    """With types that a checkpoint keeps: what gymnax makes of Python's numbers are weak ones.
+    """Return a run with strong types, as a checkpoint has them; gymnax makes weak ones from Python's numbers.
 
-    A run that goes on would otherwise be another program, to be compiled again.
+    With weak types a resumed run would need another program, compiled again.
     """
     strong: Run = jax.tree.map(lambda leaf: lax.convert_element_type(leaf, leaf.dtype), run)
     return strong

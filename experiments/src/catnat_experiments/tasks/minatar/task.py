@@ -1,4 +1,4 @@
-"""PPO on MinAtar as the engine knows it: a search of equal budget for every parameterization, then many seeds."""
+"""The experiment on PPO for MinAtar: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ with extra("minatar"):
 # ---- presets and stages ----------------------------------------------------------------------------------------------
 
 FIRST_FINAL_SEED = 1000
-"""The search has the seeds 0, 1, ...: no run is both selected by its luck and reported."""
+"""The first seed of final runs. The search has the seeds 0, 1 and so on, so no run is both selected and reported."""
 MOST_LANES = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much to compute.
+    """The amount of computation.
 
     Attributes:
-        games: Which.
-        steps: Of a run.
-        budget: Points that the search tries for each game and parameterization.
-        search_seeds: Of each point.
-        seeds: At the best point.
-        parameterizations: To compare.
+        games: The names of the games.
+        steps: The number of steps of a run.
+        budget: The number of points that the search tries for each game and parameterization.
+        search_seeds: The number of seeds of each point.
+        seeds: The number of final runs at the best point.
+        parameterizations: The names of the parameterizations.
     """
 
     games: tuple[str, ...]
@@ -58,15 +58,15 @@ class Preset:
 
 
 PRESETS = {
-    # A look in minutes.
+    # A result in minutes.
     "quick": Preset(("Breakout",), 40_960, 3, 1, 5, ("softmax", "natural")),
-    # Two games, enough seeds to tell differences from luck, in about two core-hours.
+    # Two games with many seeds, in about two core-hours.
     "evidence": Preset(GAMES, 204_800, 12, 2, 30),
 }
 
 
 def config(game: str, name: str, seed: int, *, steps: int, seeds: int = 1, **knobs: float) -> Config:
-    """All that decides a run's numbers; of the search's knobs none, or all."""
+    """Return all that affects a run; ``knobs`` are all searched hyperparameters, or none."""
     return {
         "experiment": MinAtar.name,
         "game": game,
@@ -88,10 +88,10 @@ class MinAtar:
 
     name = "minatar"
     packages = ("jax", "jaxlib", "optax", "gymnax")
-    """Whose versions the records note, beside those of all experiments."""
+    """The packages whose versions are in the records, beside those of all experiments."""
 
     def stages(self, preset: str) -> list[Stage | Search]:
-        """Search and final."""
+        """Return the stages search and final."""
         plan = plan_of(preset, PRESETS, self.name)
         cells = list(itertools.product(plan.games, plan.parameterizations))
         bases = [config(*cell, 0, steps=plan.steps, seeds=plan.search_seeds) for cell in cells]
@@ -112,7 +112,7 @@ class MinAtar:
         return [search, Stage("final", final, about, plan.seeds * len(bases))]
 
     def groups(self, runs: list[Config]) -> list[list[Config]]:
-        """Runs that share a program, as many as make ten lanes."""
+        """Return groups of runs that share a program, with up to ten lanes, or one run if it has more."""
         together: dict[str, list[Config]] = {}
         for run in runs:
             together.setdefault(run_id(shared_config(run)), []).append(run)
@@ -169,6 +169,6 @@ TABLES = (
         "divergence",
         None,
         (Curve("divergence", "KL divergence of an update", log=True),),
-        note="How far an update moved the policy.",
+        note="KL divergence from the policy before an update to that after it, a mean over the visited states.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The training of many runs side by side, in one program."""
+"""The training of many runs together, in one program."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ with extra("minatar"):
 
 METRICS = {
     "return": "mean return of the episodes that ended in the last tenth of the training",
-    "return_all": "mean over the 20 points of the training, of the mean return of their episodes: how fast it learns",
-    "entropy": "of the policy at the states it visits, in nats, at the last point",
+    "return_all": "mean over the 20 points of the history of the mean return of their episodes: the speed of learning",
+    "entropy": "entropy of the policy at the visited states, in nats, at the last point",
     "dead": "fraction of the visited states' scores that are saturated, at the last point",
     "divergence": "mean KL divergence of an update, from the old policy to the new one, at the last point",
 }
 LATE = 2
-"""The last points of a history: a tenth of it."""
+"""The number of last points in the return: a tenth of the history."""
 ENVS, LENGTH, EPOCHS, MINIBATCHES, HIDDEN = 16, 64, 3, 4, 64
 SPACE = {
     "rate": FloatDistribution(1e-4, 1e-2, log=True),
     "clip": FloatDistribution(0.05, 0.5, log=True),
     "entropy": FloatDistribution(1e-4, 0.1, log=True),
 }
-"""What is searched, for all parameterizations alike."""
+"""The search space, the same for all parameterizations."""
 
 
 class Training(loop.Training):
-    """Runs that differ in seed, rate, clip and entropy bonus, side by side in one program.
+    """Runs that differ in seed, learning rate, clip and entropy bonus, trained together in one program.
 
-    A run of the search is the mean of several seeds: it has as many lanes of the program.
+    A run of the search is the mean of several seeds, and each seed is a lane of the program.
     """
 
     changing = ("step", "_runs", "_sums", "history")
@@ -65,15 +65,15 @@ class Training(loop.Training):
         self.history: list[dict[str, list[float]]] = [{} for _ in runs]
 
     def advance(self) -> None:
-        """One update of all lanes."""
+        """Do one update of all lanes."""
         self._runs, found = self._program.update(self._runs, self._knobs)
         self._sums += np.array([np.asarray(values, np.float64) for values in found])
         self.step += 1
 
     def log(self, since: int) -> list[dict[str, float]]:
-        """Add a point to every run's history: what happened since update ``since``."""
+        """Add a point to every run's history: sums and means since update ``since``."""
         episodes, returns, *means = (values.reshape(self._shape) for values in self._sums)
-        with np.errstate(invalid="ignore"):  # no episode has ended: NaN
+        with np.errstate(invalid="ignore"):  # NaN if no episode has ended
             mean_return = returns.sum(1) / episodes.sum(1)
         rest = [values.mean(1) / (self.step - since) for values in means]
         names = ("episodes", "return", *Found._fields[2:])
@@ -88,12 +88,12 @@ class Training(loop.Training):
 
 
 def sizes_of(run: Config) -> Sizes:
-    """The part of a config that decides the shapes of its program."""
+    """Return the config entries that determine the shapes of a program."""
     return Sizes(*(int(run[name]) for name in Sizes._fields))
 
 
 def metrics_of(history: dict[str, list[float]]) -> dict[str, float]:
-    """The final metrics, from the points of a history."""
+    """Return the final metrics, from the points of a history."""
     columns: dict[str, NDArray[np.float64]] = {name: np.array(values) for name, values in history.items()}
     episodes, returns = columns["episodes"], np.nan_to_num(columns["return"]) * columns["episodes"]
     late = episodes[-LATE:].sum()
@@ -117,5 +117,5 @@ def train(runs: Sequence[Config], checkpointer: Checkpointer) -> list[Outcome]:
 
 
 def shared_config(run: Config) -> Config:
-    """What runs that train side by side have in common."""
+    """Return the config entries that runs trained together have in common."""
     return {key: value for key, value in run.items() if key != "seed" and key not in SPACE}

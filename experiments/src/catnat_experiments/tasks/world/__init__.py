@@ -1,16 +1,16 @@
-"""A world model with categorical latents, as in DreamerV3, on a world so small that the best predictions are known.
+"""A world model with categorical latents, as in DreamerV3, on a small world whose best predictions are known.
 
-A ball moves through a box of 10 x 10 pixels. Where it meets a wall it gets one of eight shapes at random. A recurrent
-state-space model sees the frames: a GRU keeps a state h; the prior p(z | h) and the posterior q(z | h, frame) are N
-categorical variables with K classes each; h and a drawn z give the pixels. It learns as DreamerV3's does:
-straight-through draws, 1% of the uniform distribution mixed into every latent's, two halves of the KL divergence with
-free nats. What is compared is how scores become class probabilities.
+A ball moves through a box of 10 x 10 pixels. At a wall it gets one of eight shapes at random. A recurrent state-space
+model receives the frames. A GRU has the state h; the prior p(z | h) and the posterior q(z | h, frame) are N categorical
+variables with K classes each; a decoder maps h and a sample of z to the pixels. Training is that of DreamerV3:
+straight-through samples, 1% of the uniform distribution mixed into every latent's, and a KL divergence of two parts
+with free nats. The experiment compares maps from scores to class probabilities.
 
 Run one configuration by hand::
 
     catnat-experiments train world
 
-The loss and its weights follow DreamerV3, with fewer free nats; the network is our own, a minute or two on
-one core. The search has seed 0 and never sees the test sequences, the final runs have other seeds; all models are
+The loss and its weights follow DreamerV3, with fewer free nats. The network is our own; a run takes a minute or two on
+one core. The search has seed 0 and does not use the test sequences; the final runs have other seeds. All models are
 evaluated on the same sequences and with the same seeds.
 """

@@ -1,4 +1,4 @@
-"""A ball in a box: frames, sequences, and the exact probabilities of the next ones."""
+"""A ball in a box: frames, sequences, and the exact probabilities of the next frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from catnat_experiments.common import streams
 BOX, SHAPE = 10, 3
 PIXELS = BOX * BOX
 PLACES = BOX - SHAPE + 1
-"""Of the ball's upper left corner, along each axis."""
+"""The number of places of the ball's upper left corner, along each axis."""
 SHAPES = np.array(
     [
         [int(pixel) for pixel in rows.replace(" ", "")]
@@ -35,12 +35,12 @@ SHAPES = np.array(
 
 
 class Motion(NamedTuple):
-    """How the ball moves. Its states are a place and the step that led there.
+    """The motion of the ball. A state is a place and the step that led to it.
 
     Attributes:
-        states: (states, 4), row, column and the step along each, -1 or 1.
-        next: (states,), the one that follows.
-        bounces: (states,), whether the ball meets a wall on the way to it, and so gets a new shape.
+        states: The row, the column and the step along each, -1 or 1, (states, 4).
+        next: The number of the next state, (states,).
+        bounces: Whether the ball meets a wall on the way to the next state, and so gets a new shape, (states,).
     """
 
     states: NDArray[np.int64]
@@ -50,7 +50,7 @@ class Motion(NamedTuple):
 
 @functools.cache
 def motion() -> Motion:
-    """A step that would leave the box turns round."""
+    """Return the motion; a step that would leave the box is reversed."""
     axis = [(place, step) for place in range(PLACES) for step in (-1, 1)]
     states = [(row, column, down, right) for (row, down), (column, right) in itertools.product(axis, axis)]
     index = {state: number for number, state in enumerate(states)}
@@ -69,7 +69,7 @@ def motion() -> Motion:
 
 @functools.cache
 def canvas() -> Tensor:
-    """The frame of every state of motion and every shape, (states, shapes, pixels), of zeros and ones."""
+    """Return the frame of every state of motion and every shape, (states, shapes, pixels), of zeros and ones."""
     states = motion().states
     frames = np.zeros((len(states), len(SHAPES), BOX, BOX), np.float32)
     for state, (row, column, *_) in enumerate(states):
@@ -85,12 +85,12 @@ class Play(NamedTuple):
 
     @property
     def frames(self) -> Tensor:
-        """(time, sequences, pixels)."""
+        """The frames, (time, sequences, pixels)."""
         return canvas()[torch.from_numpy(self.states), torch.from_numpy(self.shapes)]
 
 
 def play(sequences: int, length: int, stream: np.random.Generator) -> Play:
-    """Draw sequences; their first states and shapes are uniform."""
+    """Draw sequences with uniform first states and shapes."""
     dynamics = motion()
     states, shapes = np.empty((2, length, sequences), np.int64)
     states[0] = stream.integers(len(dynamics.states), size=sequences)
@@ -103,9 +103,9 @@ def play(sequences: int, length: int, stream: np.random.Generator) -> Play:
 
 
 def predicted(states: NDArray[np.int64], shapes: NDArray[np.int64], ahead: int) -> Tensor:
-    """The exact probability of every pixel in the next frames, (ahead, sequences, pixels), float64.
+    """Return the exact probability of every pixel in the next frames, (ahead, sequences, pixels), float64.
 
-    Two frames tell the whole state, so nobody who has seen the past can do better.
+    Two frames determine the whole state, so no prediction from past frames is better.
     """
     dynamics, known = motion(), np.ones(len(states), bool)
     frames = []

@@ -1,4 +1,4 @@
-"""The figure of the world model: predictions that get harder step by step."""
+"""The figure of the world model: predictions of several steps ahead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catnat_experiments.tasks.world import training
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """One for each K that has final runs."""
+    """Draw a figure for each K that has final runs."""
     final = frame[frame["stage"] == "final"] if len(frame) else frame
     drawn = []
     for classes, runs in final.groupby("config.classes") if len(final) else ():
@@ -23,7 +23,7 @@ def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
 
 
 def ahead(runs: dict[str, pd.DataFrame], path: Path) -> Path:
-    """Log-loss over the steps ahead, between that of exact predictions and that of a constant guess."""
+    """Draw the log-loss over the steps ahead, with those of exact predictions and of a constant guess."""
     figure = Figure(figsize=(6.0, 3.4), layout="constrained")
     axes = figure.subplots()
     for name in training.ALL:

@@ -1,4 +1,4 @@
-"""The recurrent state-space model, its loss, and how it is evaluated."""
+"""The recurrent state-space model, its loss and its evaluation."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from catnat_experiments.tasks.world.environment import PIXELS
 
 UNIMIX = 0.01
 REPRESENTATION = 0.1
-"""The weight of the half of the KL divergence that teaches the posterior; the half that teaches the prior has 1."""
+"""The weight of the KL divergence that trains the posterior; that for the prior has weight 1."""
 
 
 FREE_NATS = 0.1
-"""DreamerV3 has 1, for frames that tell far more. Ours tell half a nat on average: of a prior that may miss by a whole
-one nothing would be asked."""
+"""The free nats. DreamerV3 has 1, for frames with much more information. Ours have half a nat on average, so with 1 the
+prior would not be trained."""
 
 
 def latent(kind: Parameterization, scores: Tensor) -> td.Independent[td.OneHotCategorical]:
-    """The distribution of N one-hot vectors, (..., N, K), from scores (..., N, scores), with unimix."""
+    """Return the distribution of N one-hot vectors, (..., N, K), from scores (..., N, scores), with unimix."""
     if isinstance(kind, Catnat):
         each: td.OneHotCategorical = ct.OneHotCatnatStraightThrough(
             scores, activation=kind.activation, unimix=UNIMIX, validate_args=False
@@ -41,10 +41,10 @@ def latent(kind: Parameterization, scores: Tensor) -> td.Independent[td.OneHotCa
 
 
 class Beliefs(NamedTuple):
-    """What a model thinks of each of some frames; all start with (time, sequences)."""
+    """The states and latents of a model for some frames; all shapes start with (time, sequences)."""
 
     state: Tensor  # hidden: h
-    drawn: Tensor  # N * K: z, a draw from the posterior
+    drawn: Tensor  # N * K: z, a sample from the posterior
     prior: Tensor  # N, scores
     posterior: Tensor  # N, scores
 
@@ -63,7 +63,7 @@ class WorldModel(nn.Module):
         self.decoder = _two_layers(hidden + self.width, hidden, PIXELS)
 
     def observe(self, frames: Tensor, generator: torch.Generator) -> Beliefs:
-        """Follow frames (time, sequences, pixels), one draw from the posterior at each."""
+        """Return the states and latents for frames (time, sequences, pixels), with one posterior sample per frame."""
         state, drawn = frames.new_zeros(frames.shape[1], self.hidden), frames.new_zeros(frames.shape[1], self.width)
         found = []
         for seen in self.embed(frames):
@@ -75,7 +75,7 @@ class WorldModel(nn.Module):
         return Beliefs(states, draws, self.prior(states), posteriors)
 
     def imagine(self, state: Tensor, drawn: Tensor, steps: int, generator: torch.Generator) -> Tensor:
-        """Go on without frames, one draw from the prior at each step: the log-odds of pixels."""
+        """Return the log-odds of pixels in the next steps, without their frames and with one prior sample per step."""
         found = []
         for _ in range(steps):
             state = self.recurrent(drawn, state)
@@ -84,7 +84,7 @@ class WorldModel(nn.Module):
         return torch.stack(found)
 
     def decode(self, state: Tensor, drawn: Tensor) -> Tensor:
-        """The log-odds of pixels."""
+        """Return the log-odds of pixels."""
         logits: Tensor = self.decoder(torch.cat((state, drawn), -1))
         return logits
 
@@ -102,12 +102,12 @@ def _two_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 def balanced_divergence(
     kind: Parameterization, posterior: Tensor, prior: Tensor, free_nats: float
 ) -> tuple[Tensor, Tensor]:
-    r"""The term of DreamerV3's loss, and the divergence itself: from (..., N, scores) to (...), summed over variables.
+    r"""Return the KL term of DreamerV3's loss, and the divergence: (..., N, scores) to (...), summed over variables.
 
     .. math:: \max(f, \mathrm{KL}(\mathrm{stop}(q) \,\|\, p)) + 0.1 \max(f, \mathrm{KL}(q \,\|\, \mathrm{stop}(p)))
 
-    The first half teaches the prior to predict, the second the posterior to be predictable. Below f free nats neither
-    learns. Both halves have one value, so it is computed once: with the gradient of q, and not of p, made smaller.
+    The first part trains the prior p to predict, the second the posterior q to be predictable. Below f free nats
+    neither is trained. Both parts have the same value, so it is computed once, with 0.1 of the gradient in q.
     """
     fixed = posterior.detach()
     divergence = td.kl_divergence(latent(kind, fixed + REPRESENTATION * (posterior - fixed)), latent(kind, prior))
@@ -116,15 +116,15 @@ def balanced_divergence(
 
 
 class Loss(NamedTuple):
-    """Means over all frames of a batch."""
+    """The loss and its parts, means over all frames of a batch."""
 
-    objective: Tensor  # what is minimized
+    objective: Tensor  # minimized in training
     reconstruction: Tensor
     kl: Tensor
 
 
 def loss(model: WorldModel, frames: Tensor, free_nats: float, generator: torch.Generator) -> tuple[Loss, Beliefs]:
-    """Of frames (time, sequences, pixels)."""
+    """Return the loss of frames (time, sequences, pixels), and the states and latents for them."""
     beliefs = model.observe(frames, generator)
     logits = model.decode(beliefs.state, beliefs.drawn)
     reconstruction = F.binary_cross_entropy_with_logits(logits, frames, reduction="none").sum(-1).mean()
@@ -135,23 +135,23 @@ def loss(model: WorldModel, frames: Tensor, free_nats: float, generator: torch.G
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 
 CONTEXT, AHEAD = 5, 15
-"""Frames that a model sees before it predicts, and frames that it predicts."""
+"""The number of frames that a model receives before it predicts, and the number that it predicts."""
 ROWS = 1600
-"""Rollouts that are computed at a time: memory stays small."""
+"""The number of rollouts that are computed at a time, to limit memory."""
 
 
 @torch.no_grad()
 def rollout_loss(model: WorldModel, frames: Tensor, samples: int, seed: int) -> Tensor:
-    """The log-loss of open-loop predictions, nats a frame, for each step ahead.
+    """Return the log-loss of open-loop predictions for each step ahead, in nats per frame.
 
-    A pixel's probability is its mean over some rollouts: its draws from the posterior while there are frames, and from
-    the prior afterwards.
+    A pixel's probability is its mean over several rollouts. They sample from the posterior of the first CONTEXT frames,
+    and from the prior afterwards.
 
     Args:
-        model: Any.
-        frames: (CONTEXT + AHEAD, sequences, pixels).
-        samples: Rollouts for each sequence.
-        seed: Of their random numbers.
+        model: The model.
+        frames: The frames, (CONTEXT + AHEAD, sequences, pixels).
+        samples: The number of rollouts for each sequence.
+        seed: The seed of their random numbers.
     """
     generator, found = torch.Generator().manual_seed(seed), torch.zeros(AHEAD, dtype=torch.float64)
     for some in torch.split(frames, max(1, ROWS // samples), 1):
@@ -163,13 +163,13 @@ def rollout_loss(model: WorldModel, frames: Tensor, samples: int, seed: int) -> 
 
 
 def log_loss(probs: Tensor, frames: Tensor) -> Tensor:
-    """Summed over pixels. A pixel that was certain and wrong costs 100 nats."""
+    """Return the log-loss, summed over pixels. A wrong prediction with probability 1 costs 100 nats."""
     return F.binary_cross_entropy(probs, frames.to(probs), reduction="none").sum(-1)
 
 
 @torch.no_grad()
 def belief_metrics(model: WorldModel, frames: Tensor, seed: int) -> dict[str, float]:
-    """The evidence lower bound of some frames, and what the distributions of the latents look like."""
+    """Return the negative ELBO of some frames with its parts, and metrics of the latents."""
     found, beliefs = loss(model, frames, 0.0, torch.Generator().manual_seed(seed))
     posterior, prior = (latent(model.kind, scores).base_dist.probs for scores in (beliefs.posterior, beliefs.prior))
     mean = posterior.mean((0, 1))

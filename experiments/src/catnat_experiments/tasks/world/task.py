@@ -1,4 +1,4 @@
-"""The world model as the engine knows it: presets, stages, tables."""
+"""The experiment on the world model: presets, stages, tables."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from catnat_experiments.tasks.world.training import ALL, EXACT, train
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """How much to compute: for each K and parameterization one run a rate, then the final seeds at the best rate.
+    """The amount of computation.
+
+    Each K and parameterization has one run per learning rate, then final seeds at the best one.
 
     Attributes:
-        classes: Each K.
-        rates: That are searched, the same for all.
-        seeds: Final runs of each parameterization.
-        steps: Of every run.
-        test_sequences: That final runs are evaluated on.
-        decay: The last fraction of the steps, over which the rate falls to 0.
+        classes: The values of K.
+        rates: The learning rates of the search, the same for all.
+        seeds: The number of final runs of each parameterization.
+        steps: The number of steps of every run.
+        test_sequences: The number of test sequences of final runs.
+        decay: The last fraction of the steps, over which the learning rate decays to 0.
     """
 
     classes: tuple[int, ...]
@@ -41,15 +43,15 @@ class Preset:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What all its configs have in common."""
+        """The config entries that all runs have in common."""
         return {"steps": self.steps, **({"decay": self.decay} if self.decay else {})}
 
 
 PRESETS = {
-    # A look in minutes: the models are far from what they can learn.
+    # A result in minutes; the models are trained for few steps.
     "quick": Preset(classes=(24,), rates=(0.003,), seeds=2, steps=300, test_sequences=100),
     "evidence": Preset(classes=(24,), rates=(0.001, 0.002, 0.004, 0.008), seeds=5, steps=2000, test_sequences=500),
-    # Larger rates, which fall over the second half of the run.
+    # Larger learning rates, which decay over the second half of the run.
     "decay": Preset(
         classes=(24,), rates=(0.002, 0.004, 0.008, 0.016), seeds=5, steps=2000, test_sequences=500, decay=0.5
     ),
@@ -57,9 +59,9 @@ PRESETS = {
 
 
 def config(classes: int, name: str, rate: float, seed: int, *, test_sequences: int, **sizes: Any) -> Config:
-    """All that decides a run's numbers: ``sizes`` are steps, and the decay of the rate if it has one.
+    """Return all that affects a run; ``sizes`` are the steps, and the decay of the learning rate if it has one.
 
-    ``length`` is of the sequences that it trains on.
+    ``length`` is that of the training sequences.
     """
     return {
         "experiment": World.name,
@@ -80,19 +82,19 @@ def config(classes: int, name: str, rate: float, seed: int, *, test_sequences: i
 
 
 class World(EveryRunAlone):
-    """The experiment as the engine knows it: a search for rates, then final seeds; every run is a group."""
+    """The experiment: a search for learning rates, then final seeds; every run is a group."""
 
     name = "world"
 
     def stages(self, preset: str) -> list[Stage]:
-        """Search and final."""
+        """Return the stages search and final."""
         plan = plan_of(preset, PRESETS, self.name)
         sizes, tested = plan.sizes, plan.test_sequences
         return rate_stages(
             list(itertools.product(plan.classes, ALL)),
             {"search": plan.rates},
             plan.seeds,
-            # The search does not look at the test sequences.
+            # The search does not use the test sequences.
             searched=lambda cell, rate: config(*cell, rate, SEARCH_SEED, test_sequences=0, **sizes),
             final=lambda cell, rate, seed: config(*cell, rate, seed, test_sequences=tested, **sizes),
             metric="validation_rollout",
@@ -100,7 +102,7 @@ class World(EveryRunAlone):
         )
 
     def train_one(self, run: Config, checkpointer: Checkpointer) -> Outcome:
-        """See :func:`train`."""
+        """Train a run; see :func:`train`."""
         return train(run, checkpointer)
 
 
@@ -131,13 +133,13 @@ TABLES = (
         reference=EXACT,
         chosen=("rate",),
         curves=(Curve("rollout", "log-loss of rollouts, validation"),),
-        note=f"Nats a frame, the mean over {AHEAD} frames that are predicted without a look at any of them.",
+        note=f"Nats per frame, a mean over {AHEAD} frames, none of which the model receives.",
     ),
     _table(
         "Negative ELBO",
         "test_loss",
         curves=(Curve("train_loss", "negative ELBO in training"),),
-        note="Nats a frame: reconstruction and KL divergence, both with weight 1 and without free nats.",
+        note="Nats per frame: reconstruction plus KL divergence, both with weight 1 and without free nats.",
     ),
     _table("KL divergence", "kl", better=None, curves=(Curve("kl", "KL divergence, nats a frame"),)),
     _table(
@@ -164,7 +166,7 @@ TABLES = (
 
 
 def figures(frame: pd.DataFrame, directory: Path) -> list[Path]:
-    """Predictions as curves, drawn from records."""
+    """Draw the curves of predictions, from records."""
     from catnat_experiments.tasks.world import figures as world_figures  # matplotlib takes a second to import
 
     return world_figures.figures(frame, directory)

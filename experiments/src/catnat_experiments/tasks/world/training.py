@@ -1,4 +1,4 @@
-"""The training of the world model, and what is measured at its end."""
+"""The training of the world model, and its final metrics."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from catnat_experiments.tasks.world.model import (
 
 ALL = ("softmax", "sigmoid", "natural")
 EXACT = "exact"
-"""Stands for a parameterization in configs: exact predictions, nothing learned."""
+"""The name of a parameterization in configs that has exact predictions, without learning."""
 
 METRICS = {
-    "test_rollout": "log-loss of pixels in open-loop predictions, nats a frame, on test sequences",
-    "test_loss": "the negative evidence lower bound, nats a frame, on test sequences",
-    "validation_rollout": "the first on validation sequences; rates are selected by it",
-    "validation_loss": "the second on validation sequences",
-    "reconstruction": "its first part: the log-loss of pixels, the posterior having seen them",
-    "kl": "its second part: from the prior to the posterior, summed over the variables",
+    "test_rollout": "log-loss of pixels in open-loop predictions, nats per frame, on test sequences",
+    "test_loss": "negative ELBO, nats per frame, on test sequences",
+    "validation_rollout": "test_rollout on validation sequences, which selects learning rates",
+    "validation_loss": "test_loss on validation sequences",
+    "reconstruction": "first part of validation_loss: log-loss of pixels with latents from the posterior",
+    "kl": "second part of validation_loss: KL(posterior || prior), summed over the variables",
     "entropy": "mean entropy of a variable's posterior, in nats",
     "prior_entropy": "mean entropy of a variable's prior, in nats",
     "dead": "fraction of the posterior's scores that are saturated for a frame: certain, and without a gradient",
-    "classes_alive": "classes of a variable that are used: of mean probability at least 1 / (10 K)",
+    "classes_alive": "number of classes of a variable with a mean probability of at least 1 / (10 K)",
 }
 
 
 LOOKED_AT, LOOKED_AT_SAMPLES = 50, 8
-"""Validation sequences, and rollouts of each, that the curves are computed from."""
+"""The numbers of validation sequences for the curves, and of rollouts of each."""
 
 
 def rate_factor(step: int, run: Config) -> float:
-    """What the rate is multiplied with: 1, then on a straight line towards 0 over the last ``decay`` of the steps.
+    """Return the factor of the learning rate: 1, then a linear decay to 0 over the last ``decay`` of the steps.
 
     >>> [rate_factor(step, {"steps": 100, "decay": 0.5}) for step in (0, 50, 75)]
     [1.0, 1.0, 0.5]
@@ -53,7 +53,7 @@ def rate_factor(step: int, run: Config) -> float:
 
 
 class Training(OneRun):
-    """One run. Its seed gives the start, the sequences, which are drawn anew for every step, and the model's draws."""
+    """One run. Its seed determines the start, the sequences, which are new in every step, and the model's samples."""
 
     changing = ("step", "model", "optimizer", "sums", "stream", "generator", "history")
 
@@ -62,7 +62,7 @@ class Training(OneRun):
         self.stream = stream_of("run", int(run["seed"]))
         self.generator = torch.Generator().manual_seed(int(self.stream.integers(2**62)))
         sizes = (int(run[name]) for name in ("latents", "classes", "hidden"))
-        with torch.random.fork_rng(devices=[]):  # torch's layers start from its one global generator
+        with torch.random.fork_rng(devices=[]):  # torch initializes layers from its global generator
             torch.manual_seed(int(self.stream.integers(2**62)))
             self.model = WorldModel(parameterization(str(run["parameterization"])), *sizes)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=float(run["rate"]), fused=True)
@@ -71,7 +71,7 @@ class Training(OneRun):
         self.validation = play(int(run["validation_sequences"]), CONTEXT + AHEAD, stream_of("validation")).frames
 
     def advance(self) -> None:
-        """One step."""
+        """Do one step."""
         self.optimizer.param_groups[0]["lr"] = rate_factor(self.step, self.run) * float(self.run["rate"])
         frames = play(int(self.run["batch"]), int(self.run["length"]), self.stream).frames
         found, _ = loss(self.model, frames, float(self.run["free_nats"]), self.generator)
@@ -82,7 +82,7 @@ class Training(OneRun):
         self.sums += torch.stack((found.reconstruction.detach(), found.kl.detach()))
 
     def log(self, since: int) -> list[dict[str, float]]:
-        """Add a point to the history: the mean loss since step ``since``, and a look at some validation sequences."""
+        """Add a point to the history: the mean loss since step ``since``, and metrics of some validation sequences."""
         reconstruction, kl = (self.sums / (self.step - since)).tolist()
         self.sums.zero_()
         some = self.validation[:, :LOOKED_AT]
@@ -92,7 +92,10 @@ class Training(OneRun):
         return [point]
 
     def metrics(self) -> dict[str, float]:
-        """The final metrics, and the loss of every step ahead in the history; of tests only if the run has some."""
+        """Return the final metrics, with those on test sequences if the run has some.
+
+        In that case add the test loss of every step ahead to the history.
+        """
         model, test, samples = self.model, _test(self.run).frames, int(self.run["samples"])
         names = [name for name in METRICS if test.shape[1] or not name.startswith("test")]
         if not all(bool(part.isfinite().all()) for part in model.parameters()):
@@ -113,7 +116,7 @@ def train(run: Config, checkpointer: Checkpointer) -> Outcome:
 
 
 def _exact(run: Config) -> Outcome:
-    """What exact predictions reach, and beside it a constant guess: the mean frame of all states."""
+    """Return the results of exact predictions, and in the history those of a constant guess, the mean frame."""
     test = _test(run)
     frames = test.frames[CONTEXT:]
     exact = log_loss(predicted(test.states[CONTEXT - 1], test.shapes[CONTEXT - 1], AHEAD), frames).mean(1)
