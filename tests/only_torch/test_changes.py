@@ -31,14 +31,18 @@ def layer(request, activation):
 X = torch.randn(20, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def trained(layer, steps=3):
-    """An optimizer with moments of its own for every row."""
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01)
+def trained(layer, steps=3, make=lambda weights: torch.optim.Adam(weights, lr=0.01)):
+    """An optimizer with state of its own for every row."""
+    optimizer = make(layer.parameters())
+    continued(layer, optimizer, steps)
+    return optimizer
+
+
+def continued(layer, optimizer, steps=3):
     for _ in range(steps):
         optimizer.zero_grad()
         layer.loss(X, torch.arange(20) % layer.tree.num_classes).backward()
         optimizer.step()
-    return optimizer
 
 
 def swapped(tree):
@@ -61,17 +65,41 @@ def test_another_prior_is_made_up_for_by_the_bias(layer):
     torch.testing.assert_close(layer(X), before, rtol=1e-6, atol=1e-6)
 
 
-def test_training_goes_on_as_if_nothing_had_changed(layer):
-    """Adam's moments move with the rows: a step after a swap is the step without it."""
+OPTIMIZERS = {
+    "adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
+    "amsgrad": lambda weights: torch.optim.AdamW(weights, lr=0.01, amsgrad=True),
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9),
+    "rmsprop": lambda weights: torch.optim.RMSprop(weights, lr=0.01, momentum=0.9, centered=True),
+    "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.01),
+    "adadelta": torch.optim.Adadelta,
+    "adafactor": torch.optim.Adafactor,
+    "adamax": torch.optim.Adamax,
+    "asgd": torch.optim.ASGD,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "rprop": torch.optim.Rprop,
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_goes_on_as_if_nothing_had_changed(layer, name):
+    """The optimizer's state moves with the rows: steps after a swap are those without it."""
     twin = CatnatLinear(3, layer.tree, layer.activation, dtype=torch.float64)
     twin.load_state_dict(layer.state_dict())
-    optimizers = trained(layer), trained(twin)
+    optimizers = [trained(one, make=OPTIMIZERS[name]) for one in (layer, twin)]
     layer.retree(swapped(layer.tree), optimizer=optimizers[0])
     for one, optimizer in zip((layer, twin), optimizers, strict=True):
-        optimizer.zero_grad()
-        one.loss(X, torch.arange(20) % 7).backward()
-        optimizer.step()
+        continued(one, optimizer)
     torch.testing.assert_close(layer(X), twin(X), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_goes_on_after_growing(name):
+    layer = CatnatLinear(3, 2, dtype=torch.float64)  # with one row, so that columns and rows of state look alike
+    optimizer = trained(layer, make=OPTIMIZERS[name])
+    layer.grow(3, optimizer=optimizer)
+    continued(layer, optimizer)
+    assert torch.isfinite(layer(X)).all()
 
 
 def test_new_rows_are_fitted_to_what_the_layer_says():
@@ -84,6 +112,14 @@ def test_new_rows_are_fitted_to_what_the_layer_says():
     errors = [(layer(X).exp() - before).abs().mean() for layer in (fitted, drawn)]
     assert errors[0] < 0.02
     assert errors[0] < errors[1] / 3
+
+
+def test_rows_without_bias_are_fitted_without_an_intercept():
+    layer, x = CatnatLinear(8, 32, bias=False), 3 + torch.randn(500, 8, generator=torch.Generator().manual_seed(0))
+    before = layer(x).detach()
+    layer.retree(catnat.from_clusters([[*range(0, 32, 2)], [*range(1, 32, 2)]]), features=x)
+    # An intercept that is fitted and then left out makes this 0.07.
+    assert (before.exp() * (before - layer(x).detach())).sum(-1).mean() < 0.01
 
 
 def test_growing_leaves_the_other_classes_as_they_are(layer):

@@ -17,8 +17,10 @@ from catnat.torch._lookup import plan_of
 from catnat.trees.changes import matching_nodes
 from catnat.trees.tree import Tree
 
-# Optimizer state made from squared or absolute gradients, which is not negated with a row.
-_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_inf", "sum")
+# Optimizer state with the sign of gradients or weights, which is negated with a row. All other state is of magnitudes.
+_SIGNED = ("exp_avg", "momentum_buffer", "grad_avg", "prev", "ax")
+# State of Adafactor with one entry per feature, not per row.
+_OF_COLUMNS = "col_var"
 # The number of log-probabilities in a batch when new rows are fitted.
 _AT_ONCE = 1 << 24
 # Branch probabilities are clamped here before rows are fitted to them.
@@ -97,15 +99,15 @@ def _replace(
     new: Tensor | None,
     optimizer: Optimizer | None,
 ) -> None:
-    shape, values = parameter.shape, move(parameter.data, signed=True) + shift
+    rows, values = len(parameter), move(parameter.data, signed=True) + shift
     if new is not None:
         fresh = torch.as_tensor(move.nodes < 0, device=values.device)
         values[fresh] = new.to(values)[fresh]
     parameter.data, parameter.grad = values, None
     state = {} if optimizer is None else optimizer.state.get(parameter, {})
     for name, value in state.items():
-        if isinstance(value, Tensor) and value.shape == shape:
-            state[name] = move(value, signed=name not in _SQUARES)
+        if isinstance(value, Tensor) and value.ndim and len(value) == rows and name != _OF_COLUMNS:
+            state[name] = move(value, signed=name in _SIGNED)
 
 
 def _is_odd(activation: Activation) -> bool:
@@ -115,20 +117,23 @@ def _is_odd(activation: Activation) -> bool:
 
 
 @torch.no_grad()
-def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
+def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tensor | None]:
     """Fit rows (weight, bias) of a new tree to the layer's distribution on ``features``, by ridge regression."""
     features = features.reshape(-1, layer.in_features)
     scores_at_once = max(1, _AT_ONCE // max(1, tree.num_classes))
-    with_one = torch.cat([features, torch.ones_like(features[:, :1])], -1).double()
-    products = with_one.new_zeros(with_one.shape[1], tree.num_nodes)
+    inputs = features.double()
+    if layer.bias is not None:
+        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], -1)
+    products = inputs.new_zeros(inputs.shape[1], tree.num_nodes)
     plan = plan_of(tree, layer.activation, features.device, torch.float64)
     offset = offset_of(tree, layer.activation, features.device, torch.float64)
-    for rows, known in zip(features.split(scores_at_once), with_one.split(scores_at_once), strict=True):
+    for rows, known in zip(features.split(scores_at_once), inputs.split(scores_at_once), strict=True):
         # In float64 sums of probabilities are accurate enough, and take a third of the time of log-sum-exp.
         probs = functional.log_catnat(layer.scores(rows), layer.tree, layer.activation).double().exp()
         no, yes = (side.clamp(min=_LEAST).log() for side in _dense.leaf_sums(plan, probs))
         products += known.T @ (plan.branches.inverse(yes - no) - offset)
-    gram = with_one.T @ with_one
+    gram = inputs.T @ inputs
     gram.diagonal().add_(_RIDGE)
     found = torch.linalg.solve(gram, products).T.to(layer.weight.dtype)
-    return found[:, :-1].contiguous(), found[:, -1].contiguous()
+    weight, bias = found.split([layer.in_features, len(gram) - layer.in_features], -1)
+    return weight.contiguous(), None if layer.bias is None else bias.flatten()
