@@ -599,7 +599,8 @@ void draw_with(const Problem<T>& p, const Tree& tree, const T* uniforms, int64_t
         put(uniform, lane, uniforms[(draw + lane) * tree.depth + level]);
         if (p.constants_step) node.at(p, at[lane] - start, lane);
       }
-      const Ints<T> yes = uniform < activation.yes(score, node);  // NaN takes the branch no
+      // Not `uniform < yes`: uniform numbers can be 0, which would draw the rarest branch. NaN takes the branch no.
+      const Ints<T> yes = uniform >= T(1) - activation.yes(score, node);
       for (int lane = 0; lane < lanes; ++lane) {
         if (at[lane] >= first_leaf) continue;
         at[lane] = heap ? 2 * at[lane] - yes[lane] : tree.children[2 * at[lane] - yes[lane]];

@@ -202,10 +202,13 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
 
         where :math:`r` is the distance to the nearer edge as an angle; the whole band is a right angle.
         """
-        angle = (self.width / 2 - xp.abs(x)) * (math.pi / (2 * self.width))
+        below = x < 0
+        # No absolute value or sign, whose derivatives at the centre are 0.
+        angle = (self.width / 2 + xp.where(below, x, -x)) * (math.pi / (2 * self.width))
         inside = angle > 0
         logit = -2 * xp.log(xp.tan(xp.where(inside, angle, math.pi / 4)))
-        return xp.sign(x) * xp.where(inside, logit, SATURATED_LOGIT)
+        upper = xp.where(inside, logit, SATURATED_LOGIT)
+        return xp.where(below, -upper, upper)
 
     def inverse(self, p: Floats) -> Floats:
         """Return the x in the band, edges included, at which yes has probability ``p``."""
@@ -250,7 +253,6 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
         key = (hash(tree), self)
         if not close.any() or key in _warned:
             return
-        _warned.add(key)
         warnings.warn(
             f"{close.mean():.0%} of the {tree.num_nodes} nodes of {tree!r} have a band edge less than 1 from zero (the "
             f"nearest is {distance.min():.2g}): scores of typical size start beyond it, where a node's gradient is "
@@ -258,6 +260,7 @@ class natural(Activation):  # noqa: N801 - used as a function, like torch.no_gra
             EdgeWarning,
             stacklevel=2,
         )
+        _warned.add(key)  # after the warning, which a filter may turn into an error
 
 
 def isotropic_scale(tree: TreeWithPrior, activation: Activation | str = "sigmoid") -> Floats:
@@ -300,12 +303,23 @@ def resolve(activation: object) -> Activation:
         _checks.one_of(activation, "activation", tuple(REGISTRY))
         return REGISTRY[activation]
     if isinstance(activation, Activation):
+        if "__dataclass_fields__" not in vars(type(activation)) and vars(activation).keys() - _field_names(activation):
+            name = type(activation).__name__
+            raise TypeError(
+                f"`activation` is a {name}, which has attributes but is no dataclass: two of them would be equal, and "
+                f"share cached constants. Write @dataclasses.dataclass(frozen=True) above `class {name}`, and its "
+                "attributes as fields."
+            )
         return activation
     names = " or ".join(repr(name) for name in REGISTRY)
     raise TypeError(
         f"`activation` is {activation!r}, but the name {names}, or an activation object is needed, such as "
         "catnat.natural(width=4.0) or an instance of your own subclass of catnat.Activation."
     )
+
+
+def _field_names(activation: Activation) -> set[str]:
+    return {field.name for field in dataclasses.fields(activation)}
 
 
 # ---- float64 pairs hi + lo: error-free sums and products, to compute edges in twice the precision ----

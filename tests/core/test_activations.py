@@ -76,3 +76,22 @@ def test_the_information_of_ones_own_activation_is_a_difference_quotient():
     p = np.array([0.1, 0.5, 0.9])
     density = np.sin(math.pi * p) ** 2 / math.pi  # of the Cauchy distribution, where its distribution function is p
     np.testing.assert_allclose(cauchit.information(p), density**2 / (p * (1 - p)), rtol=1e-7)
+
+
+class Undecorated(catnat.Activation):
+    def __init__(self, scale):
+        self.scale = scale
+
+    def logit(self, x, xp):
+        return self.scale * x
+
+    def inverse(self, p):
+        return (np.log(p) - np.log1p(-p)) / self.scale
+
+
+def test_attributes_that_equality_ignores_are_refused():
+    assert Undecorated(1.0) == Undecorated(3.0)  # so a cache would give the constants of one to the other
+    with pytest.raises(TypeError, match=r"@dataclasses\.dataclass\(frozen=True\) above `class Undecorated`"):
+        activations.resolve(Undecorated(3.0))
+    plain = type("Plain", (catnat.natural,), {})()  # has the fields of natural alone
+    assert activations.resolve(plain) is plain

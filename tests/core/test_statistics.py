@@ -180,7 +180,7 @@ def test_sizes_are_checked():
 def test_batches_of_a_loader(capsys):
     rng = np.random.default_rng(0)
     images, targets = rng.standard_normal((10, 2, 3)), rng.integers(4, size=10)
-    batches = [(images[:7], targets[:7], "more that a loader has"), (images[7:], targets[7:])]
+    batches = [(images[:7], targets[:7]), [images[7:], targets[7:]]]
     means = catnat.ClassMeans.from_batches(4, batches, progress=True)
     assert "2.00/2.00" in capsys.readouterr().err
     same(means, collected(images.reshape(10, 6), targets, 4, [7]))
@@ -188,6 +188,20 @@ def test_batches_of_a_loader(capsys):
     same(halves, collected(images[:, 0] / 2, targets, 4, [7]))
     with pytest.raises(ValueError, match="`batches` is empty"):
         catnat.ClassMeans.from_batches(4, [])
+    same(catnat.ClassMeans.from_batches(4, [], num_features=6) + means, means)
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"),
+    [
+        (([[1, 2]], [[1, 1]], [0]), "a tuple of another form"),  # the second may be a mask of tokens
+        ({"image": [[1.0]], "label": [0]}, "a dict with the keys 'image', 'label'"),
+        (7, "a int of another form"),
+    ],
+)
+def test_batches_that_are_no_pairs_are_refused(batch, why):
+    with pytest.raises(TypeError, match=why):
+        catnat.ClassMeans.from_batches(2, [batch])
 
 
 def test_a_frame_of_pandas():
@@ -213,6 +227,10 @@ def test_a_frame_of_pandas():
     shuffled = catnat.ClassMeans.from_frame(frame.iloc[::-1], "label", 5, size=8)
     np.testing.assert_allclose(shuffled.sums[:2], means.sums, atol=1e-6)
     assert shuffled.num_classes == 5
+    same(catnat.ClassMeans.from_frame(frame.convert_dtypes().astype({"label": int}), "label", size=8), means)
+    for labels in (["a", "b", "b", "a"], [0, None, 1, 1]):
+        with pytest.raises(TypeError, match=r"pandas\.factorize\(frame\['label'\]\)"):
+            catnat.ClassMeans.from_frame(frame.assign(label=labels), "label")
     for columns, target in ((["size", "label"], "lable"), (["label"], "label")):
         with pytest.raises(ValueError, match="column"):
             catnat.ClassMeans.from_frame(frame[columns], target)
@@ -258,6 +276,20 @@ def test_statistics_continue_where_they_were(way, tmp_path):
         means = pickle.loads(pickle.dumps(means))
     means.update(features[20:], targets[20:])
     same(means, whole)
+
+
+def test_arrays_that_others_share_are_not_changed():
+    """Ray's store gives read-only arrays, which ``np.add.at`` would write to."""
+    means = collected(FEATURES, TARGETS, 2)
+    sums, before = means.sums, means.sums.copy()
+    sums.setflags(write=False)
+    means.update(FEATURES, TARGETS)
+    np.testing.assert_array_equal(sums, before)
+    np.testing.assert_array_equal(means.sums, 2 * before)
+    other = collected(FEATURES, TARGETS, 2)
+    other.sums.setflags(write=False)
+    other.merge(means)
+    np.testing.assert_array_equal(other.sums, 3 * before)
 
 
 def test_a_state_is_copied_and_checked():

@@ -1,5 +1,8 @@
 """A layer whose tree changes: rows that are kept are kept exactly, with the optimizer's state."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -137,6 +140,58 @@ def test_growing_leaves_the_other_classes_as_they_are(layer):
     optimizer.step()  # the state has the new shape
 
 
+def test_a_loss_of_the_last_step_does_not_keep_the_old_shape():
+    layer = CatnatLinear(3, 7, dtype=torch.float64)
+    optimizer = torch.optim.Adam(layer.parameters())
+    for step in range(4):
+        loss = layer.loss(X, torch.arange(20) % 7)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 1:  # `loss` still refers to the parameters of this step
+            layer.grow(2, optimizer=optimizer)
+    assert layer.weight.grad.shape == (8, 3)
+
+
+def test_the_caches_let_go_of_the_old_tree():
+    layer = CatnatHead(3, catnat.huffman(np.arange(1.0, 101)))
+    layer.loss(X.float(), torch.arange(20))
+    old = weakref.ref(layer.tree)
+    layer.grow(1)
+    layer.loss(X.float(), torch.arange(20))
+    gc.collect()
+    assert old() is None
+
+
+def test_rows_that_are_no_plain_parameters_are_refused():
+    layer = torch.nn.utils.parametrizations.weight_norm(CatnatLinear(3, 7))
+    with pytest.raises(TypeError, match="remove the parametrization"):
+        layer.retree(swapped(layer.tree))
+
+
+def test_an_optimizer_with_one_state_for_all_is_refused():
+    layer = CatnatLinear(3, 7)
+    with pytest.raises(TypeError, match="make a new LBFGS"):
+        layer.grow(1, optimizer=torch.optim.LBFGS(layer.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("features", "why"), [(torch.ones(4, 6), "takes 3 features"), (torch.tensor([[1.0, np.nan, 0.0]]), "holds NaN")]
+)
+def test_features_that_are_no_inputs_are_refused(features, why):
+    layer = CatnatLinear(3, 7)
+    with pytest.raises(ValueError, match=why):
+        layer.retree(swapped(layer.tree), features=features)
+
+
+def test_classes_to_remove_are_checked():
+    layer = CatnatLinear(3, 7)
+    layer.remove([])
+    assert layer.tree.num_classes == 7
+    with pytest.raises(ValueError, match="100"):
+        layer.remove([100])
+
+
 def test_removing_gives_the_mass_to_the_sibling(layer):
     before, tree = layer(X).exp().detach(), layer.tree
     layer.remove([4])
@@ -170,6 +225,15 @@ def test_a_head_keeps_its_weights_of_classes_and_saves_its_tree(tmp_path):
     torch.testing.assert_close(again.log_probs(x), head.log_probs(x))
     assert head.topk(x, 2).indices.tolist() == head.log_probs(x).topk(2).indices.tolist()
     assert head.sample(x).max() < 5
+
+
+def test_a_head_is_built_from_its_state():
+    head = CatnatHead(3, TREES["huffman"], class_weights=torch.arange(1.0, 8))
+    again = CatnatHead.from_state_dict(head.state_dict(), sparse=True)
+    assert again.tree == head.tree
+    assert again.sparse
+    assert torch.equal(again.class_weights, head.class_weights)
+    torch.testing.assert_close(again.log_probs(X.float()), head.log_probs(X.float()))
 
 
 def test_a_checkpoint_of_another_order_is_refused():

@@ -85,13 +85,15 @@ def test_after_the_last_order_nothing_is_collected_any_more():
     assert not order.state_dict()["observations"]
 
 
-def test_an_interrupted_run_goes_on_with_the_same_order():
+def test_an_interrupted_run_goes_on_with_the_same_order(tmp_path):
     layer, optimizer = policy()
     order = ActionOrder(layer, optimizer=optimizer, at=(5, 15))
     play(layer, order, 10, optimizer=optimizer)
     saved = copy.deepcopy((layer.state_dict(), optimizer.state_dict(), order.state_dict()))
     play(layer, order, 10, optimizer=optimizer, seed=2)
 
+    torch.save(saved, tmp_path / "run.pt")
+    saved = torch.load(tmp_path / "run.pt")  # only tensors and plain values
     resumed = CatnatLinear.from_state_dict(saved[0])
     again = torch.optim.Adam(resumed.parameters(), lr=0.01)
     again.load_state_dict(saved[1])
@@ -120,3 +122,7 @@ def test_wrong_arguments_raise_with_the_remedy():
         ActionOrder(layer, remembered=3)
     with pytest.raises(ValueError, match=r"the actions are 0 \.\. 23"):
         ActionOrder(layer).update(torch.zeros(1, FEATURES), torch.tensor([ACTIONS]), torch.zeros(1))
+    with pytest.raises(ValueError, match="pass the network before the layer as `encoder`"):
+        ActionOrder(layer).update(torch.zeros(1, FEATURES + 1), torch.tensor([0]), torch.zeros(1))
+    with pytest.raises(ValueError, match="only a bias can compensate"):
+        ActionOrder(CatnatLinear(2, catnat.huffman([1, 2, 3]), bias=False))

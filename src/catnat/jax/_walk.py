@@ -128,17 +128,25 @@ def step(at: Array, bits: Array | int, tree: Tree) -> Array:
 
 
 def descend(yes: Callable[[Array], Array], tree: Tree, shape: Sequence[int], key: Array, dtype: Any) -> Array:
-    """Draw classes: at each node the branch is yes if a uniform number is below ``yes(index)``, its probability."""
+    """Draw classes, with a branch drawn at each node: yes has probability ``yes(index)``."""
     at = jnp.zeros(shape, int)
     if tree.num_nodes == 0:
         return at
 
     def down(level: Any, at: Array) -> Array:
-        uniform = jax.random.uniform(jax.random.fold_in(key, level), at.shape, dtype)
-        return step(at, (uniform < yes(node(at, tree))).astype(at.dtype), tree)
+        drawn = draw_yes(jax.random.fold_in(key, level), at.shape, yes(node(at, tree)).astype(dtype))
+        return step(at, drawn.astype(at.dtype), tree)
 
     # The first step comes before the loop: inside shard_map, a loop's carry must vary over devices from the start.
     return lax.fori_loop(1, tree.depth, down, down(0, at)) - tree.num_nodes
+
+
+def draw_yes(key: Array, shape: Sequence[int], yes: Array) -> Array:
+    """Draw whether a branch is yes, with probability ``yes``; NaN gives no.
+
+    Uniform numbers can be 0, so "below ``yes``" would draw the rarest branch too often: in float32 with 1e-7.
+    """
+    return jax.random.uniform(key, tuple(shape), yes.dtype) >= 1 - yes
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "sample_shape"))
@@ -195,7 +203,7 @@ def descend_without_replacement(scores: Array, count: int, key: Array, plan: Pla
     for level in range(tree.depth):
         side, other = jax.random.split(jax.random.fold_in(key, level))
         no, yes = branches_at(scores, node(at, tree), plan, floored=False)
-        wins = jax.random.uniform(side, at.shape, dtype) < jnp.exp(yes)
+        wins = draw_yes(side, at.shape, jnp.exp(yes))
         winner, loser = log_prob + jnp.where(wins, yes, no), log_prob + jnp.where(wins, no, yes)
         truncated = loser - jnp.logaddexp(loser - best, log_exponential(other, at.shape, dtype))
         leaf = at >= tree.num_nodes

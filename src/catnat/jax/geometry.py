@@ -63,7 +63,7 @@ def saturated(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Bool[Array, "*batch nodes"]:
-    """Return which nodes are saturated: one branch has probability 0, and the score gets no gradient.
+    """Return which nodes are saturated: one branch has probability 0, and a natural score then gets no gradient.
 
     Args:
         scores: One score per inner node on the last axis.

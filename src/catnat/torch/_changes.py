@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from catnat import _checks
 from catnat.activations import Activation
-from catnat.torch import _dense, functional
+from catnat.torch import _dense, _inputs, functional
+from catnat.torch._constants import forget
 from catnat.torch._inverse import offset_of
 from catnat.torch._lookup import plan_of
 from catnat.trees.changes import matching_nodes
@@ -47,6 +49,7 @@ def change_tree(
         optimizer: The optimizer of the parameters, whose state moves with the rows.
         classes: The old index of each new class; see :func:`catnat.matching_nodes`.
     """
+    _check_changeable(layer, optimizer)
     nodes, swapped = matching_nodes(tree, layer.tree, classes)
     if not _is_odd(layer.activation):
         nodes = np.where(swapped, -1, nodes)
@@ -60,7 +63,21 @@ def change_tree(
     _replace(layer.weight, move, 0.0, weight, optimizer)
     if layer.bias is not None:
         _replace(layer.bias, move, shift, bias, optimizer)
+    forget(layer.tree)
     layer.tree = tree
+
+
+def _check_changeable(layer: Any, optimizer: Optimizer | None) -> None:
+    """Raise unless the rows are plain parameters, and the optimizer keeps a state for each of them."""
+    parameters = [layer._parameters.get(name) for name in ("weight", "bias")]
+    if parameters[0] is None or any(rows is not None and type(rows.data) is not Tensor for rows in parameters):
+        raise TypeError(
+            f"The rows of this {type(layer).__name__} are not plain tensors: a parametrization such as weight_norm "
+            "computes them, or they are sharded. Change the tree before, or remove the parametrization, change the "
+            "tree, and register it again."
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError("LBFGS has one state for all parameters: change the tree without it, and make a new LBFGS.")
 
 
 class _Move(NamedTuple):
@@ -103,6 +120,9 @@ def _replace(
     if new is not None:
         fresh = torch.as_tensor(move.nodes < 0, device=values.device)
         values[fresh] = new.to(values)[fresh]
+    if values.shape != parameter.shape:
+        # Another dtype in between makes autograd forget the old shape, which a loss of the last step still refers to.
+        parameter.data = values.to(torch.float32 if values.dtype == torch.float64 else torch.float64)
     parameter.data, parameter.grad = values, None
     state = {} if optimizer is None else optimizer.state.get(parameter, {})
     for name, value in state.items():
@@ -119,7 +139,11 @@ def _is_odd(activation: Activation) -> bool:
 @torch.no_grad()
 def fitted_rows(layer: Any, tree: Tree, features: Tensor) -> tuple[Tensor, Tensor | None]:
     """Fit rows (weight, bias) of a new tree to the layer's distribution on ``features``, by ridge regression."""
-    features = features.reshape(-1, layer.in_features)
+    _inputs.check_tensor(features, "features")
+    _checks.width_of_features(features.shape, layer.in_features)
+    if not torch.isfinite(features).all():
+        raise ValueError("`features` holds NaN or infinity, but finite inputs of the layer are needed.")
+    features = features.detach().to(layer.weight).reshape(-1, layer.in_features)
     scores_at_once = max(1, _AT_ONCE // max(1, tree.num_classes))
     inputs = features.double()
     if layer.bias is not None:

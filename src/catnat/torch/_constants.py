@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _MOST_KEPT = 512
+_caches: list[dict[tuple[Any, ...], Any]] = []
 _lock = threading.Lock()
 
 
@@ -31,8 +32,8 @@ if hasattr(os, "register_at_fork"):
 def constant(build: F) -> F:
     """Cache the results of ``build`` by its hashable arguments; the compiler treats a result as a graph constant.
 
-    At most 512 results are kept, and the oldest are dropped. With fake tensors nothing is kept, because real and fake
-    constants cannot replace each other.
+    At most 512 results are kept, and the oldest are dropped; compiled functions keep theirs. With fake tensors nothing
+    is kept, because real and fake constants cannot replace each other.
     """
     look_up = constant_of_data(build)
 
@@ -48,6 +49,7 @@ def constant(build: F) -> F:
 def constant_of_data(build: F) -> F:
     """Cache as :func:`constant` does, without its check for fake tensors; with these, call ``__wrapped__``."""
     kept: dict[tuple[Any, ...], Any] = {}
+    _caches.append(kept)
     names: dict[tuple[Any, ...], str] = {}
 
     def name_of(*args: Any) -> str:
@@ -78,6 +80,14 @@ def constant_of_data(build: F) -> F:
         return remember(args) if found is None else found
 
     return look_up  # type: ignore[return-value]
+
+
+def forget(argument: object) -> None:
+    """Drop the cached results for a large argument, such as a tree that a layer no longer has."""
+    with _lock:
+        for kept in _caches:
+            for args in [args for args in kept if any(each is argument for each in args)]:
+                del kept[args]
 
 
 class _Named:

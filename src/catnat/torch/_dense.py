@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from catnat.torch._inputs import transforms_active
 from catnat.torch._plan import Plan
 from catnat.trees.tree import Tree, first_leaf
 
@@ -120,7 +121,7 @@ def _leaf_sums_by_level(
     pairs, shallower = values.tensor_split([deepest], -1)
     levels = []
     while pairs.shape[-1] > 1:
-        no, yes = pairs.unflatten(-1, (-1, 2)).unbind(-1)
+        no, yes = pairs.reshape(*pairs.shape[:-1], -1, 2).unbind(-1)  # older transforms have no rule for unflatten
         levels.append((no, yes))
         pairs = add(no, yes)
         if shallower.shape[-1] > 0:
@@ -141,13 +142,14 @@ def _alternate(even: Tensor, odd: Tensor) -> Tensor:
 
 def _sums_by_jumping(plan: Plan, no: Tensor, yes: Tensor, to: str) -> Tensor:
     """Sum along paths in log2(depth) rounds: every id adds the sum of its ancestor, at doubling distances."""
-    tables = plan.tables()
+    tables, num_nodes = plan.tables(), plan.tree.num_nodes
     edges = torch.cat([no, yes, torch.zeros_like(no.narrow(-1, 0, 1))], -1)
     sums = edges.index_select(-1, tables.edges)
-    for ancestors in tables.jumps:
-        sums = sums.add_(sums.index_select(-1, ancestors))
-    nodes, leaves = sums.tensor_split([plan.tree.num_nodes], -1)
-    return leaves if to == "leaves" else nodes
+    # In place takes two thirds of the time, but `grad` of `vmap` does not allow it.
+    add = torch.add if torch.compiler.is_compiling() or transforms_active() else Tensor.add_
+    for ancestors in tables.ancestors:
+        sums = add(sums, sums.index_select(-1, ancestors))
+    return sums.narrow(-1, num_nodes, plan.tree.num_classes) if to == "leaves" else sums.narrow(-1, 0, num_nodes)
 
 
 def _leaf_sums_by_jumping(plan: Plan, values: Tensor) -> tuple[Tensor, Tensor]:

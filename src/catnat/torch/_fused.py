@@ -14,19 +14,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn import Parameter
 
 from catnat.activations import natural
 from catnat.torch import _dense, _walk
+from catnat.torch._inputs import is_data, runs_eagerly
 from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
 from catnat.trees.tables import FUSED, fused_parents, fused_table
 
 # Up to this many numbers the overhead of an operation exceeds its work.
 _FEW = 1 << 14
-# torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. If it is
-# missing, every eager call uses plain operations, and a small call takes twice the time.
-_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
@@ -34,7 +30,7 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
     if torch.compiler.is_compiling():
         return _compiled_log_probs(plan, scores, floored)
     method: Method | None = plan.method
-    if method is None or scores.numel() <= method.most_plain or not _is_data(scores):
+    if method is None or scores.numel() <= method.most_plain or not is_data(scores):
         return _dense.log_probs(plan, scores, floored=floored)
     if scores.requires_grad and torch.is_grad_enabled():
         leaves: Tensor = _LeafLogProbs.apply(scores, method, floored)
@@ -45,7 +41,7 @@ def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
 def draw(plan: Plan, scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor | None:
     """Draw ``count`` classes for every row, (count, ...), or return None if no kernel can be used."""
     kernel = plan.method
-    if not isinstance(kernel, Kernel) or plan.tree.depth > MOST_WALKED_LEVELS or not _runs(scores):
+    if not isinstance(kernel, Kernel) or plan.tree.depth > MOST_WALKED_LEVELS or not runs_eagerly(scores):
         return None
     return kernel.draw(scores, count, generator)
 
@@ -53,7 +49,7 @@ def draw(plan: Plan, scores: Tensor, count: int, generator: torch.Generator | No
 def path_log_probs(plan: Plan, scores: Tensor, classes: Tensor) -> Tensor | None:
     """Return the floored log-probability of ``classes``, rows + (n,), or None if no kernel can be used."""
     kernel = plan.method
-    if not isinstance(kernel, Kernel) or scores.shape[:-1] != classes.shape[:-1] or not (_runs(scores, classes)):
+    if not isinstance(kernel, Kernel) or scores.shape[:-1] != classes.shape[:-1] or not (runs_eagerly(scores, classes)):
         return None
     rows = kernel.rows(scores)
     places = classes.reshape(len(rows), classes.shape[-1]).contiguous()
@@ -171,18 +167,6 @@ def with_method(plan: Plan) -> Plan:
     return plan
 
 
-def _is_data(values: Tensor) -> bool:
-    """Return whether ``values`` is a plain tensor, outside transforms and without a forward-mode tangent."""
-    if type(values) not in (Tensor, Parameter) or _transforms_active():
-        return False
-    return forward_ad.unpack_dual(values).tangent is None
-
-
-def _runs(*values: Tensor) -> bool:
-    """Return whether a kernel can be called on these tensors: outside the compiler, on plain tensors."""
-    return not torch.compiler.is_compiling() and all(map(_is_data, values))
-
-
 @functools.cache
 def _kernels() -> str:
     """Return the kernels in use, or the reason why there are none. Importing the package registers its operators."""
@@ -231,7 +215,7 @@ class _LeafLogProbs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         scores, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled() or not _is_data(grad):
+        if torch.is_grad_enabled() or not is_data(grad):
             with torch.enable_grad():
                 plain = _dense.log_probs(ctx.method.plan, scores, floored=ctx.floored)
             return *torch.autograd.grad(plain, scores, grad, create_graph=torch.is_grad_enabled()), None, None
@@ -251,7 +235,7 @@ class _PathLogProbs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, classes = ctx.saved_tensors
         plan = ctx.kernel.plan
-        if torch.is_grad_enabled() or not _is_data(grad):
+        if torch.is_grad_enabled() or not is_data(grad):
             with torch.enable_grad():
                 plain = _dense.log_probs(plan, rows, floored=True).gather(-1, classes)
                 if plan.walks:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 
 def check_tensor(value: object, name: str) -> None:
@@ -62,6 +64,30 @@ def explain_classes(error: Exception, classes: Tensor, num_classes: int, ignore_
         ) from error
 
 
+def one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """Return one-hot vectors; torch's function reads the values, which transforms of ``torch.func`` do not allow."""
+    return (classes.unsqueeze(-1) == torch.arange(num_classes, device=classes.device)).to(dtype)
+
+
+# ---- plain data ----
+
+# torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. If it is
+# missing, every eager call uses plain operations, and a small call takes twice the time.
+transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def is_data(values: Tensor) -> bool:
+    """Return whether ``values`` is a plain tensor, outside transforms and without a forward-mode tangent."""
+    if type(values) not in (Tensor, Parameter) or transforms_active():
+        return False
+    return forward_ad.unpack_dual(values).tangent is None
+
+
+def runs_eagerly(*values: Tensor) -> bool:
+    """Return whether a call runs outside the compiler, on plain tensors."""
+    return not torch.compiler.is_compiling() and all(map(is_data, values))
+
+
 # ---- dtypes ----
 
 
@@ -71,11 +97,14 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def widen(values: Tensor) -> Tensor:
-    """Convert ``values`` to the computing dtype; in the backward pass gradients are clamped to their own dtype."""
+    """Convert ``values`` to the computing dtype; in the backward pass gradients are clamped to their own dtype.
+
+    Under autocast they are not clamped, because a ``GradScaler`` looks for gradients that overflow.
+    """
     if values.dtype.itemsize >= 4:
         return values
     wide = values.float()
-    if wide.requires_grad and not torch.compiler.is_compiling():
+    if wide.requires_grad and not torch.compiler.is_compiling() and not autocasts(values.device):
         limit = torch.finfo(values.dtype).max / 4  # room for autograd to add a few
         wide.register_hook(lambda grad: grad.clamp(-limit, limit))
     return wide

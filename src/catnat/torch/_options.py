@@ -99,17 +99,18 @@ def options_from(
         if mask is not None:
             _checks.mask_or_indices()
         mask = _mask_from_indices(valid_classes, num_classes, check=check)
-    if isinstance(temperature, Tensor):
-        temperature = checked_temperatures(temperature, scores, check=check)
-    elif temperature != 1:
-        temperature = _checked_temperature(temperature, scores.dtype)
-    elif mask is None and not unimix:
-        return None
-    valid = None
+    valid, batch = None, scores.shape[:-1]
     if mask is not None:
         valid = _valid_of(_as_boolean(mask, num_classes), check=check)
-        _checks.mask_beside_scores(valid.shape[:-1], scores.shape[:-1])
-        valid = valid.expand(*torch.broadcast_shapes(valid.shape[:-1], scores.shape[:-1]), -1)
+        _checks.mask_beside_scores(valid.shape[:-1], batch)
+        batch = torch.broadcast_shapes(valid.shape[:-1], batch)
+        valid = valid.expand(*batch, -1)
+    if isinstance(temperature, Tensor):
+        temperature = checked_temperatures(temperature, batch, scores.dtype, check=check)
+    elif temperature != 1:
+        temperature = _checked_temperature(temperature, scores.dtype)
+    elif valid is None and not unimix:
+        return None
     return Options(valid, temperature, float(unimix))
 
 
@@ -190,9 +191,9 @@ def _checked_temperature(temperature: float, dtype: torch.dtype) -> float:
     return float(temperature)
 
 
-def checked_temperatures(temperature: Tensor, scores: Tensor, *, check: bool) -> Tensor:
-    """Return checked temperatures in the dtype of ``scores``; they must broadcast to its batch shape."""
-    limits, batch = torch.finfo(scores.dtype), scores.shape[:-1]
+def checked_temperatures(temperature: Tensor, batch: torch.Size, dtype: torch.dtype, *, check: bool) -> Tensor:
+    """Return checked temperatures in ``dtype``; they must broadcast to the batch shape ``batch``."""
+    limits = torch.finfo(dtype)
     if not _checks.broadcasts(temperature.shape, batch):
         raise ValueError(
             f"`temperature` has shape {tuple(temperature.shape)}, but a number, or one per row in the batch shape "
@@ -204,4 +205,4 @@ def checked_temperatures(temperature: Tensor, scores: Tensor, *, check: bool) ->
             raise ValueError(
                 f"`temperature` holds {float(temperature[outside][0])}, but positive, finite numbers are needed."
             )
-    return temperature.to(scores.dtype)
+    return temperature.to(dtype)

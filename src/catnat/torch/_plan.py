@@ -31,11 +31,9 @@ class Tables(NamedTuple):
     children: Tensor
     """Both children of every id, interleaved; a leaf is its own child, so that walks stay there."""
     edges: Tensor
-    """The index of the edge above each id in the concatenation [no branches, yes branches, 0]."""
-    jumps: tuple[Tensor, ...]
-    """The ancestor of every id 1, 2, 4, ... levels up; the root is its own ancestor."""
+    """The index of the edge above each id in the concatenation [no branches, yes branches, 0], with one extra id."""
     ancestors: tuple[Tensor, ...]
-    """The ancestors again, with one extra id above the root, which is its own ancestor."""
+    """The ancestor of every id 1, 2, 4, ... levels up. The extra id is above the root, and is its own ancestor."""
 
 
 class Plan:
@@ -96,13 +94,11 @@ def _tables(tree: Tree, device: torch.device) -> Tables:
     parents, num_nodes = tree.parents, tree.num_nodes
     ids = np.arange(len(parents))
     root, leaves = parents < 0, ids[num_nodes:]
-    to_root = tensor(np.where(root, ids, parents))
     return Tables(
-        parents=to_root,
+        parents=tensor(np.where(root, ids, parents)),
         bits=tensor(tree.bits),
         children=tensor(np.concatenate([tree.child_ids, np.stack([leaves, leaves], 1)])).flatten(),
-        edges=tensor(np.where(root, 2 * num_nodes, parents + num_nodes * tree.bits)),
-        jumps=doubled(to_root),
+        edges=tensor(np.append(np.where(root, 2 * num_nodes, parents + num_nodes * tree.bits), 2 * num_nodes)),
         ancestors=doubled(tensor(np.append(np.where(root, len(ids), parents), len(ids)))),
     )
 

@@ -154,16 +154,13 @@ def walk_of(plan: Plan) -> HeapWalk | TableWalk:
 
 
 def descend(plan: Plan, reader: Reader, count: int, generator: torch.Generator | None) -> Tensor:
-    """Draw ``count`` classes for every row, rows + (count,).
-
-    At each node the branch is yes if a uniform number is below a.
-    """
-    walk, like = walk_of(plan), reader.like
-    at = torch.full((*reader.batch, count), walk.root, device=like.device)
+    """Draw ``count`` classes for every row, rows + (count,), with a branch drawn at each node."""
+    walk = walk_of(plan)
+    at = torch.full((*reader.batch, count), walk.root, device=reader.like.device)
     for _ in range(plan.tree.depth):
         node = walk.node(at)
         yes = plan.branches.at(node).yes_probs(reader.at(node))
-        at = walk.step(at, rand(at.shape, like, generator) < yes)
+        at = walk.step(at, draw_yes(at.shape, yes, generator))
     return walk.classes(at)
 
 
@@ -200,7 +197,7 @@ def descend_without_replacement(plan: Plan, reader: Reader, count: int, generato
     for _ in range(plan.tree.depth):
         node = walk.node(at)
         no, yes = plan.branches.at(node).log_probs(reader.at(node), floored=False)
-        wins = rand(at.shape, like, generator) < yes.exp()
+        wins = draw_yes(at.shape, yes.exp(), generator)
         winner, loser = log_prob + torch.where(wins, yes, no), log_prob + torch.where(wins, no, yes)
         truncated = loser - torch.logaddexp(loser - best, log_exponential(log_prob, generator))
         leaf = walk.at_leaf(at)
@@ -223,6 +220,14 @@ def draw_by_weight(weights: Tensor, count: int, generator: torch.Generator | Non
     sums = weights.double().cumsum(-1)
     uniform = rand((*sums.shape[:-1], count), sums, generator)
     return torch.searchsorted(sums, uniform * sums.narrow(-1, -1, 1), right=True)
+
+
+def draw_yes(shape: Sequence[int], yes: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw whether a branch is yes, with probability ``yes``; NaN gives no.
+
+    Uniform numbers can be 0, so "below ``yes``" would draw the rarest branch too often: in float32 with 6e-8.
+    """
+    return rand(shape, yes, generator) >= 1 - yes
 
 
 def rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

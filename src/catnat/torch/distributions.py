@@ -236,7 +236,8 @@ class Catnat(td.Categorical):
         if self._validate_args:
             self._validate_sample(value)
         value = _inputs.class_indices(value, "value") if not value.is_floating_point() else value.long()
-        if self.options is None and self.plan.walks and not self._kept:
+        is_known = self.plan.branches.has_floor in self._kept  # the table that `pick` would read
+        if self.options is None and self.plan.walks and not is_known:
             found = functional.log_prob_of(self.plan, self._computed, value)
         else:
             found = functional.pick(self.log_probs(), value)
@@ -377,7 +378,7 @@ class OneHotCatnat(td.OneHotCategorical):
         return self._one_hot(self._categorical.sample(sample_shape, generator=generator))
 
     def _one_hot(self, classes: Tensor) -> Tensor:
-        return F.one_hot(classes, self._categorical._num_events).to(_inputs.returned_dtype(self.scores))
+        return _inputs.one_hot(classes, self._categorical._num_events, _inputs.returned_dtype(self.scores))
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat):
@@ -473,11 +474,11 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         computed = _inputs.widen(categorical.scores)
         tau = torch.as_tensor(temperature, dtype=computed.dtype, device=computed.device)
         tau = tau.reshape(()) if tau.numel() == 1 else tau  # (1,) without a batch is a number, as in torch's example
-        base = _ExpRelaxedCatnat(
-            _options.checked_temperatures(tau, computed, check=categorical._validate_args), categorical
-        )
+        check = categorical._validate_args
+        tau = _options.checked_temperatures(tau, computed.shape[:-1], computed.dtype, check=check)
+        base = _ExpRelaxedCatnat(tau, categorical)
         td.TransformedDistribution.__init__(self, base, td.transforms.ExpTransform(), validate_args=False)
-        self._validate_args = categorical._validate_args
+        self._validate_args = check
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
         """Return the distribution with its batch shape expanded."""
@@ -662,8 +663,7 @@ class MultiCatnat(td.Distribution):
         dtype = _inputs.returned_dtype(self.scores)
         parts = []
         for group, classes in zip(self.forest.groups, self._values(value), strict=True):
-            every = torch.arange(group.tree.num_classes, device=value.device)
-            parts.append((classes.unsqueeze(-1) == every).to(dtype))
+            parts.append(_inputs.one_hot(classes, group.tree.num_classes, dtype))
         return self._joined(parts, "classes")
 
     def rsample_one_hot(

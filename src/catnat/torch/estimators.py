@@ -80,7 +80,7 @@ def gumbel_softmax(
     noisy = gumbel_noise_on(_inputs.widen(categorical.logits), ~(categorical.probs <= 0), sample_shape, generator)
     soft = _options.apply_temperature(noisy, temperature).softmax(-1)
     if hard:
-        soft = F.one_hot(noisy.argmax(-1), noisy.shape[-1]) + (soft - soft.detach())
+        soft = _inputs.one_hot(noisy.argmax(-1), noisy.shape[-1], soft.dtype) + (soft - soft.detach())
     return soft.to(categorical.logits.dtype)
 
 
@@ -119,7 +119,7 @@ def straight_through(
     categorical = _categorical(_unwrapped(distribution), "straight_through")
     probs, drawn = categorical.probs, _draw(categorical, sample_shape, generator)
     if not isinstance(categorical, td.OneHotCategorical):
-        drawn = _one_hot(drawn, probs.shape[-1], probs.dtype)
+        drawn = _inputs.one_hot(drawn, probs.shape[-1], probs.dtype)
     return drawn + (probs - probs.detach())
 
 
@@ -513,12 +513,7 @@ def _values(categorical: td.Categorical | td.OneHotCategorical, classes: Tensor)
     """Return classes as values of the distribution: unchanged, or as one-hot vectors."""
     if not isinstance(categorical, td.OneHotCategorical):
         return classes
-    return _one_hot(classes, categorical.event_shape[-1], categorical.probs.dtype)
-
-
-def _one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-    """Return one-hot vectors; torch's function reads the values, which transforms of ``torch.func`` do not allow."""
-    return (classes.unsqueeze(-1) == torch.arange(num_classes, device=classes.device)).to(dtype)
+    return _inputs.one_hot(classes, categorical.event_shape[-1], categorical.probs.dtype)
 
 
 def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[Tensor, torch.dtype]:

@@ -187,7 +187,7 @@ def draw(plan: Plan, scores: Tensor, sample_shape: Sequence[int], generator: tor
     if plan.tree.num_classes <= 2 or (plan.small and scores.numel() * count <= _FEW):
         # Draw a branch at every node, and return the leaf to which these branches lead.
         yes = plan.branches.yes_probs(scores)
-        branches = _walk.rand((*sample_shape, *yes.shape), yes, generator) < yes
+        branches = _walk.draw_yes((*sample_shape, *yes.shape), yes, generator)
         return _dense.chosen_leaf(plan, branches.to(yes.dtype))
     if plan.small or plan.walks:
         drawn = _walk.descend(plan, _walk.ScoreReader(scores), count, generator)

@@ -60,7 +60,7 @@ def saturated(
     tree: Tree | int | None = None,
     activation: Activation | str = "sigmoid",
 ) -> Bool[Tensor, "*batch nodes"]:
-    """Return which nodes are saturated: one branch has probability 0, and the score gets no gradient.
+    """Return which nodes are saturated: one branch has probability 0, and a natural score then gets no gradient.
 
     Args:
         scores: One score per inner node on the last axis.
@@ -143,7 +143,7 @@ def _log_slope(plan: Plan, scores: Tensor, no: Tensor, yes: Tensor) -> Tensor:
     """
     activation = plan.activation
     if type(activation) is sigmoid:
-        return torch.zeros(())
+        return no.new_zeros(())
     if type(activation) is natural:  # a' = (pi / A) sqrt(a (1 - a))
         return math.log(math.pi / activation.width) - (no + yes) / 2
 
@@ -311,9 +311,10 @@ def kl_step(
     if plan.tree.num_nodes == 0:
         return torch.zeros_like(scores)
     inverse = _inverse(_information(plan, computed), 0.0)
-    living = gradient.detach().to(computed.dtype).masked_fill(inverse == 0, 0.0)
-    largest = living.abs().amax(-1, keepdim=True)
-    gradient = living / largest.masked_fill(largest == 0, 1.0)  # so that squares neither overflow nor underflow
+    unsaturated = gradient.detach().to(computed.dtype).masked_fill(inverse == 0, 0.0)
+    largest = unsaturated.abs().amax(-1, keepdim=True)
+    # Scaled, so that squares neither overflow nor underflow.
+    gradient = unsaturated / largest.masked_fill(largest == 0, 1.0)
     natural = gradient * inverse
     square = (gradient * natural).sum(-1)
     length = (2 * wanted / square.masked_fill(square == 0, math.inf)).sqrt().clamp(max=limit / 8)

@@ -331,6 +331,8 @@ class CatnatHead(PathHead, RowLayer):
     ) -> None:
         super().__init__(in_features, classes, activation, sparse, class_weights, ignore_index)
         self.weight = nn.Parameter(torch.empty(self.tree.num_nodes, in_features, device=device, dtype=dtype))
+        if self.class_weights is not None:
+            self.class_weights = self.class_weights.to(self.weight.device)
         if bias:
             self.bias = nn.Parameter(torch.empty(self.tree.num_nodes, device=device, dtype=dtype))
         else:
@@ -348,9 +350,10 @@ class CatnatHead(PathHead, RowLayer):
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
         plan, reader = self._plan(input), RowReader(input, self.weight, self.bias, self.sparse)
-        if self.tree.kind == "balanced" or torch.compiler.is_compiling() or input.device.type != "cpu":
+        if self.tree.kind == "balanced" or input.device.type != "cpu" or not _inputs.runs_eagerly(input, classes):
             return _walk.path_log_prob(plan, reader, classes)
-        # Paths without padding; not on another device, because the call would wait for the length of the list.
+        # Paths without padding. Not on another device, where the call would wait for the length of the list, and not
+        # in transforms, where a list has no length.
         paths = Paths.to(classes, plan)
         return paths.log_prob(plan, reader.each(paths.row, paths.node))
 

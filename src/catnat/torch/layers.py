@@ -73,6 +73,27 @@ class RowLayer(TreeLayer):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "", **options: Any) -> Self:
+        """Build the layer from its state, with the tree and the activation that the state contains.
+
+        Args:
+            state: The ``state_dict()`` of a layer, or of a model that contains one.
+            prefix: The prefix of the layer's entries in the state, such as ``"head."``.
+            **options: Other arguments of the layer, such as ``sparse`` of a head.
+        """
+        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        if "_extra_state" not in part or "weight" not in part:
+            raise KeyError(
+                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
+            )
+        shape = tuple(getattr(part["weight"], "shape", ()))
+        tree, activation = saving.tree_and_activation(_bytes(part["_extra_state"]), shape)
+        options |= {name: part[name] for name in ("class_weights",) if name in part}
+        layer = cls(shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype, **options)
+        layer.load_state_dict(part)
+        return layer
+
     def retree(
         self,
         tree: Tree,
@@ -83,7 +104,8 @@ class RowLayer(TreeLayer):
         """Change the tree to another tree over the same classes, such as a better clustering or a new taxonomy.
 
         Nodes that separate the same classes in both trees keep their rows exactly, negated if their sides are swapped,
-        and their optimizer state. The other nodes get new rows.
+        and their optimizer state. The other nodes get new rows. Copies of the layer, such as a moving average, need the
+        same change.
 
         Args:
             tree: The new tree.
@@ -137,8 +159,9 @@ class RowLayer(TreeLayer):
 
     def remove(self, classes: ArrayLike, *, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Remove classes, whose probability goes to siblings, and renumber the rest; see :func:`catnat.remove`."""
-        left = np.delete(np.arange(self.tree.num_classes), np.asarray(classes))
-        _changes.change_tree(self, remove(self.tree, classes), None, None, optimizer, left)
+        tree = remove(self.tree, classes)  # checks the classes
+        left = np.delete(np.arange(self.tree.num_classes), np.asarray(classes, dtype=np.int64))
+        _changes.change_tree(self, tree, None, None, optimizer, left)
         self._took_classes(left)
 
     def _took_classes(self, old_classes: NDArray[np.int64]) -> None:
@@ -195,25 +218,6 @@ class CatnatLinear(RowLayer):
         rows = torch.empty(self.tree.num_nodes, device=device, dtype=dtype) if bias else None
         self.register_parameter("bias", None if rows is None else nn.Parameter(rows))
         self.reset_parameters()
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
-        """Build the layer from its state, with the tree and the activation that the state contains.
-
-        Args:
-            state: The ``state_dict()`` of a layer, or of a model that contains one.
-            prefix: The prefix of the layer's entries in the state, such as ``"head."``.
-        """
-        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        if "_extra_state" not in part or "weight" not in part:
-            raise KeyError(
-                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
-            )
-        shape = tuple(getattr(part["weight"], "shape", ()))
-        tree, activation = saving.tree_and_activation(_bytes(part["_extra_state"]), shape)
-        layer = cls(part["weight"].shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype)
-        layer.load_state_dict(part)
-        return layer
 
     def reset_parameters(self) -> None:
         """Draw new initial weights and set the bias to zero."""

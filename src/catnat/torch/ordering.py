@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.optim import Optimizer
 
 from catnat import _checks
@@ -30,11 +30,13 @@ class ActionOrder:
     A policy learns slowly if the order of actions is arbitrary, and similar actions are rarely known in advance. During
     training this object collects :class:`catnat.ActionModels`. At the updates ``at`` it changes the layer's tree to
     that of the models by :meth:`CatnatLinear.retree`, with rows fitted to the policy, unless the policy would change by
-    more than ``most_change``. A later change of the tree changes the policy more.
+    more than ``most_change``. A later change of the tree changes the policy more. A trial takes seconds with more than
+    ten thousand actions. Copies of the layer, such as a target network, need :meth:`CatnatLinear.retree` as well.
 
     Args:
         layer: The last layer of the policy, a :class:`CatnatLinear` or :class:`CatnatHead`, with a row per node.
         encoder: The policy without its last layer, from observations to the layer's input; the identity if not given.
+            With dropout or batch normalization, put it into evaluation mode before :meth:`update`.
         optimizer: The optimizer of the layer's parameters, whose state moves with the rows.
         at: The numbers of updates after which a new order is tried.
         num_features: The number of random directions to which wider observations are projected.
@@ -72,6 +74,12 @@ class ActionOrder:
             )
         if remembered < 2 * _HELD_OUT:
             raise ValueError(f"`remembered` is {remembered}, but at least {2 * _HELD_OUT} observations are needed.")
+        prior = layer.tree.prior
+        if layer.bias is None and prior.max() > 1.001 * prior.min():
+            raise ValueError(
+                "`layer` has a tree with a prior and no bias, but new orders have a uniform prior, for which only a "
+                "bias can compensate: build it with bias=True, or with a tree without a prior."
+            )
         _checks.number(most_change, "most_change")
         self.layer, self.encoder, self.optimizer = layer, encoder, optimizer
         self.at, self.num_features, self.ridge = frozenset(at), num_features, ridge
@@ -94,12 +102,23 @@ class ActionOrder:
         """
         if self.updates >= max(self.at, default=0):
             return False
-        rows = observations.detach().flatten(1)
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            raise RuntimeError(
+                "ActionOrder on several ranks would give every rank an order of its own. Collect ActionModels on each, "
+                "merge them, and call layer.retree with one tree and the same features on all ranks."
+            )
+        observations = torch.as_tensor(observations).detach()
+        rows = observations.flatten(1)
+        if self.encoder is None and rows.shape[1] != self.layer.in_features:
+            raise ValueError(
+                f"An observation has {rows.shape[1]} numbers, but the layer takes {self.layer.in_features} features: "
+                "pass the network before the layer as `encoder`."
+            )
         features = rows if rows.shape[1] <= self.num_features else random_projection(rows, self.num_features)
         if self.models is None:
             self.models = ActionModels(self.layer.tree.num_classes, int(features.shape[1]))
         self.models.update(features, actions, advantages)
-        self._remember(observations.detach().clone())
+        self._remember(observations.clone())
         self.updates += 1
         changed = self.updates in self.at and self._try(self.models.tree(self.ridge))
         if self.updates >= max(self.at):
@@ -127,7 +146,9 @@ class ActionOrder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint, to save with those of the layer and the optimizer."""
-        models = None if self.models is None else self.models.state_dict()
+        models = None
+        if self.models is not None:
+            models = {name: torch.from_numpy(array) for name, array in self.models.state_dict().items()}
         return copy.deepcopy({"updates": self.updates, "models": models, "observations": [*self._observations]})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

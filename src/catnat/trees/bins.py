@@ -130,6 +130,13 @@ class Bins:
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # no cached tables
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        read_only(state["edges"])  # an unpickled array is writable
+        self.__dict__.update(state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bins:
+        return self  # immutable
+
 
 def as_bins(bins: object) -> Bins:
     """Return ``bins`` if it is a :class:`Bins`, else the bins with these edges."""

@@ -88,11 +88,16 @@ class ClassMeans:
             raise ValueError(
                 f"`features` holds NaN, or a number beyond {_LARGEST:.0e}: check their computation, or scale features."
             )
+        self._own_arrays()
         columns = np.arange(self.num_features)
         for part in parts:
             places = classes[part, None] * self.num_features + columns
             np.add.at(self.sums.reshape(-1), places.ravel(), _dense(rows[known[part]]).ravel())
         np.add.at(self.counts, classes, 1.0)
+
+    def _own_arrays(self) -> None:
+        """Copy read-only arrays, such as those of an object in Ray's store, which others share."""
+        self.sums, self.counts = (np.require(array, requirements="W") for array in (self.sums, self.counts))
 
     def _check_targets(self, classes: NDArray[Any], ignore_index: int) -> None:
         if classes.dtype.kind not in "iu" and classes.size:
@@ -122,14 +127,17 @@ class ClassMeans:
         batches: Iterable[Any],
         features: Callable[[Any], Any] | None = None,
         *,
+        num_features: int | None = None,
         progress: bool = False,
     ) -> ClassMeans:
         """Collect the statistics of all batches of a loader.
 
         Args:
             num_classes: The number of classes K.
-            batches: Pairs of inputs and targets, such as from a ``DataLoader``. Images are flattened to pixels.
+            batches: Pairs of inputs and targets, such as from a ``DataLoader``. Images are flattened to pixels. For
+                batches of another form pass a generator, such as ``((b["image"], b["label"]) for b in loader)``.
             features: A function from a batch of inputs to features, such as a frozen encoder; the inputs if not given.
+            num_features: The number of features, needed only for a part of the data that may have no batch.
             progress: Whether to show a progress bar, which needs ``tqdm``.
 
         Example:
@@ -138,9 +146,10 @@ class ClassMeans:
             >>> catnat.ClassMeans.from_batches(2, batches)
             <ClassMeans: 2 classes, 1 features, 3 examples>
         """
-        found: ClassMeans | None = None
+        found = None if num_features is None else cls(num_classes, num_features)
         with progress_bar(progress, operator.length_hint(batches), "class means") as done:
-            for inputs, targets, *_ in batches:
+            for batch in batches:
+                inputs, targets = _pair(batch)
                 rows = inputs if features is None else features(inputs)
                 rows, classes = rows if is_sparse(rows) else as_array(rows), as_array(targets)
                 if found is None:
@@ -148,14 +157,18 @@ class ClassMeans:
                 found.update(rows, classes)
                 done(1)
         if found is None:
-            raise ValueError("`batches` is empty, but at least one pair of inputs and targets is needed.")
+            raise ValueError(
+                "`batches` is empty, but at least one pair of inputs and targets is needed, or `num_features`."
+            )
         return found
 
     @classmethod
     def from_frame(cls, frame: Any, target: str, num_classes: int | None = None, *, size: int = 16) -> ClassMeans:
         """Collect the statistics of a pandas ``DataFrame``.
 
-        Numbers are standardized, and missing numbers are then 0. In other columns each value is a random vector.
+        Numbers are standardized, and missing numbers are then 0. In other columns each value is a random vector. The
+        mean and spread are those of this frame, so statistics of several frames cannot be merged: standardize the
+        columns yourself, and use :meth:`update`.
 
         Args:
             frame: A ``DataFrame`` with a row for every example.
@@ -166,6 +179,11 @@ class ClassMeans:
         if target not in frame.columns:
             raise ValueError(f"`target` is {target!r}, but the columns are {', '.join(map(repr, frame.columns))}.")
         classes = frame[target].to_numpy()
+        if classes.dtype.kind not in "iu":
+            raise TypeError(
+                f"The column {target!r} has dtype {frame[target].dtype}, but class indices without gaps are needed: "
+                f"drop rows without a label, then frame[{target!r}], names = pandas.factorize(frame[{target!r}])."
+            )
         parts = [_column(frame[name].to_numpy(), size) for name in frame.columns if name != target]
         if not parts or not len(classes):
             raise ValueError(f"`frame` has shape {frame.shape}, but rows and a column besides the target are needed.")
@@ -181,6 +199,7 @@ class ClassMeans:
                 f"These statistics are of {mine[0]} classes and {mine[1]} features, the others of {theirs[0]} and "
                 f"{theirs[1]}: only statistics of the same classes and features can be merged."
             )
+        self._own_arrays()
         self.sums += other.sums
         self.counts += other.counts
 
@@ -245,7 +264,10 @@ class ClassMeans:
     # ---- files ----
 
     def state_dict(self) -> dict[str, Floats]:
-        """Return the sums and counts, not copies, for a checkpoint."""
+        """Return the sums and counts, not copies, for a checkpoint.
+
+        They are NumPy arrays, which ``torch.load`` reads only with ``weights_only=False``.
+        """
         return {"sums": self.sums, "counts": self.counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -265,6 +287,17 @@ class ClassMeans:
             found = cls(*arrays["sums"].shape)
             found.load_state_dict(arrays)
         return found
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping) or not hasattr(batch, "__len__") or len(batch) != 2:
+        kind = f"with the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else "of another form"
+        raise TypeError(
+            f"A batch is a {type(batch).__name__} {kind}, but a pair of inputs and targets is needed. Pass a generator "
+            'of pairs, such as ((batch["image"], batch["label"]) for batch in loader).'
+        )
+    inputs, targets = batch
+    return inputs, targets
 
 
 def _dense(rows: Any) -> Floats:
@@ -351,8 +384,15 @@ def _column(values: NDArray[Any], size: int) -> Vectors:
         spread = known.std() if known.size else 0.0
         standard = (numbers - (known.mean() if known.size else 0.0)) / (spread or 1.0)
         return np.nan_to_num(standard).astype(np.float32)[:, None]
-    names = {name: -1 if name != name or name is None else _number(name) for name in set(values.tolist())}
+    names = {name: -1 if _is_missing(name) else _number(name) for name in set(values.tolist())}
     return random_features(np.array([names[name] for name in values.tolist()], dtype=np.int64), size)
+
+
+def _is_missing(name: object) -> bool:
+    try:
+        return name is None or bool(name != name)
+    except TypeError:  # pandas.NA, for which a comparison is neither true nor false
+        return True
 
 
 def _number(name: object) -> int:
