@@ -95,3 +95,15 @@ def test_attributes_that_equality_ignores_are_refused():
         activations.resolve(Undecorated(3.0))
     plain = type("Plain", (catnat.natural,), {})()  # has the fields of natural alone
     assert activations.resolve(plain) is plain
+
+
+def test_the_slope_at_the_centre_is_no_special_case():
+    """Zero is where every layer starts; an absolute value or a sign there would have slope 0."""
+    torch = pytest.importorskip("torch")
+    jax = pytest.importorskip("jax")
+    natural = catnat.natural()
+    x = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    natural.logit(x, torch).backward()
+    h = 1e-6
+    wanted = float(natural.logit(np.array(h), np) - natural.logit(np.array(-h), np)) / (2 * h)
+    np.testing.assert_allclose([x.grad.item(), float(jax.grad(lambda x: natural.logit(x, jax.numpy))(0.0))], wanted)

@@ -1,5 +1,6 @@
 """Bins: edges, quantiles, identity; and which trees keep the order of their classes."""
 
+import copy
 import itertools
 import pickle
 
@@ -48,8 +49,9 @@ def test_identity():
     assert bins != catnat.Bins([0.0, *EDGES[2:]])
     assert pickle.loads(pickle.dumps(bins)) == bins
     assert repr(catnat.Bins(EDGES, tails=True)) == "<Bins: 3 from -1.0 to 4.0, and tails>"
-    with pytest.raises(ValueError, match="read-only"):
-        bins.edges[0] = 3.0
+    for one in (bins, pickle.loads(pickle.dumps(bins)), copy.deepcopy(bins)):
+        with pytest.raises(ValueError, match="read-only"):
+            one.edges[0] = 3.0
 
 
 @pytest.mark.parametrize(

@@ -50,3 +50,20 @@ def test_a_state_holds_the_tree_and_the_activation():
         cj.CatnatLinear(6, TREE, key=KEY).load_state_dict(layer.state_dict())
     with pytest.raises(ValueError, match="tree"):
         cj.CatnatLinear(6, 4, layer.activation, key=KEY).load_state_dict(layer.state_dict())
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "natural"])
+def test_the_documented_lines_move_rows_to_another_tree(activation):
+    """Those of `catnat.matching_nodes`, for a tree with another prior and swapped sides."""
+    old = catnat.huffman([5, 1, 1, 9, 2, 3])
+    new = catnat.from_children(old.children[:, ::-1]).with_prior([1, 2, 3, 4, 5, 6])
+    rng = np.random.default_rng(0)
+    weight, bias, x = rng.normal(size=(5, 3)), 0.1 * rng.normal(size=5), 0.2 * rng.normal(size=(7, 3))
+    nodes, swapped = catnat.matching_nodes(new, old)
+    kind = catnat.natural() if activation == "natural" else catnat.sigmoid()
+    sign = np.where(nodes < 0, 0.0, np.where(swapped, -1.0, 1.0))
+    before, after = (np.broadcast_to(kind.offset(tree), tree.num_nodes) for tree in (old, new))
+    moved = sign[:, None] * weight[nodes], sign * (bias + before)[nodes] - np.abs(sign) * after
+    got = cj.catnat(jnp.asarray(x @ moved[0].T + moved[1]), new, kind)
+    wanted = cj.catnat(jnp.asarray(x @ weight.T + bias), old, kind)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)

@@ -125,6 +125,32 @@ def test_vmap_over_both_arguments(tree):
     rows.assert_close(got, ct.log_prob(scores, classes, tree), 1e-12)
 
 
+def test_grad_of_vmap_is_the_gradient_of_the_batch(tree):
+    scores = rows.inside(tree, "natural", 3, margin=0.2)
+    for name in ("log_catnat", "entropy", "kl_divergence", "fisher_diagonal"):
+
+        def total(s, name=name):
+            return vmap(lambda row: ROWWISE[name](row, tree, ct.natural()))(s).pow(2).sum()
+
+        at = scores.clone().requires_grad_()
+        (wanted,) = torch.autograd.grad(ROWWISE[name](at, tree, ct.natural()).pow(2).sum(), at)
+        rows.assert_close(grad(total)(scores), wanted)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda s: ct.estimators.gumbel_softmax(ct.Catnat(s, validate_args=False), 0.5, hard=True),
+        lambda s: ct.OneHotCatnatStraightThrough(s, validate_args=False).rsample(),
+        lambda s: ct.MultiCatnat(s, [2, 3], validate_args=False).rsample_one_hot(),
+    ],
+)
+def test_one_hot_draws_under_vmap_of_grad(draw):
+    got = vmap(grad(lambda s: (draw(s) ** 2).sum()), randomness="different")(torch.zeros(5, 3))
+    assert got.shape == (5, 3)
+    assert torch.isfinite(got).all()
+
+
 def test_vmap_of_sampling(tree):
     """Different randomness in every slice, within the distribution; a class of probability 0 is not drawn."""
     scores = rows.inside(tree, "sigmoid", 1, margin=0.3).expand(400, -1)
@@ -151,6 +177,7 @@ def test_jacobians_agree(tree):
                 return ROWWISE[name](s, tree, activation)
 
             wanted = torch.autograd.functional.jacobian(function, scores)
+            rows.assert_close(torch.autograd.functional.jacobian(function, scores, vectorize=True), wanted)
             rows.assert_close(jacrev(function)(scores), wanted)
             rows.assert_close(jacfwd(function)(scores), wanted)
             direction = torch.linspace(-1, 1, tree.num_nodes, dtype=torch.float64)
@@ -185,14 +212,17 @@ def test_forward_modes_nest_through_half_precision():
     torch.testing.assert_close(jacfwd(jacfwd(function))(x), wanted, rtol=0.01, atol=0.01)
 
 
-def test_gradients_of_each_sample(tree):
+@pytest.mark.parametrize("kind", [ct.CatnatLinear, ct.CatnatHead])
+def test_gradients_of_each_sample(tree, kind):
     """vmap(grad) of a model ending in scores equals a loop over the samples."""
-    model = ct.CatnatLinear(3, tree, dtype=torch.float64)
+    model = kind(3, tree, dtype=torch.float64)
     inputs = torch.randn(5, 3, dtype=torch.float64, generator=rows.seeded(1))
     targets = some_classes(tree, 5)
     weights = {name: value.detach() for name, value in model.named_parameters()}
 
     def loss(weights, x, target):
+        if kind is ct.CatnatHead:
+            return functional_call(model, weights, (x, target)).loss
         return torch.nn.functional.nll_loss(functional_call(model, weights, (x,)), target)
 
     got = vmap(grad(loss), in_dims=(None, 0, 0))(weights, inputs, targets)

@@ -369,3 +369,21 @@ def test_a_relaxation_has_one_temperature_for_all_rows_or_one_each():
     assert ct.RelaxedOneHotCatnat(torch.tensor([2.2]), torch.zeros(3)).rsample().shape == (4,)  # as in torch's example
     with pytest.raises(ValueError, match=r"`temperature` has shape \(4,\)"):
         ct.RelaxedOneHotCatnat(temperatures, torch.zeros(2, 3))
+
+
+def test_a_temperature_for_every_row_of_a_mask():
+    """The batch shape is that of scores and mask together."""
+    mask, temperatures = torch.tensor([[True, True, False, True]] * 5), torch.linspace(0.5, 3, 5)
+    scores = torch.tensor([0.3, -1.0, 0.7])
+    got = ct.Catnat(scores, mask=mask, temperature=temperatures).probs
+    wanted = [ct.Catnat(scores, mask=mask[0], temperature=float(t)).probs for t in temperatures]
+    torch.testing.assert_close(got, torch.stack(wanted))
+
+
+def test_the_cost_of_a_log_probability_does_not_depend_on_earlier_calls(monkeypatch):
+    """With natural, entropy keeps a table without floors, from which `log_prob` cannot read."""
+    policy, value = ct.Catnat(torch.zeros(2, 99), activation="natural"), torch.tensor([3, 40])
+    wanted = policy.log_prob(value)
+    policy.entropy()
+    monkeypatch.setattr(ct.Catnat, "log_probs", lambda *_, **__: pytest.fail("all classes are computed"))
+    torch.testing.assert_close(policy.log_prob(value), wanted)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import catnat
 import catnat.torch as ct
+from catnat.torch import _walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::catnat.EdgeWarning")
 
@@ -197,6 +198,20 @@ def test_draws_are_possible_classes(tree, dtype):
         hot = ct.OneHotCatnat(scores, tree, activation).sample(generator=rows.seeded(2))
         assert (hot.sum(-1) == 1).all()
         assert possible.gather(-1, hot.argmax(-1, keepdim=True)).all()
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-24])
+@pytest.mark.parametrize("classes", [4, 100])
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_a_branch_beyond_the_resolution_of_uniform_numbers_is_not_drawn(monkeypatch, uniform, classes, count):
+    """Its log-probability of -60 would ruin a ratio or a gradient, and 0 is drawn once in 2^24."""
+    draws = []
+    monkeypatch.setattr(_walk, "rand", lambda shape, like, _: draws.append(shape) or like.new_full(shape, uniform))
+    for rare in (-60.0, 60.0):
+        scores = torch.zeros(classes - 1).index_fill(0, torch.tensor([0]), rare)
+        for drawn in (ct.sample(scores, sample_shape=(count,)), ct.sample_without_replacement(scores, 1)):
+            assert (ct.log_prob(scores.expand(*drawn.shape, -1), drawn) > -20).all()
+    assert draws
 
 
 def test_saturated_names_the_nodes_that_are_certain():

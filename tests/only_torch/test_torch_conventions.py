@@ -51,6 +51,16 @@ def test_autocast_computes_and_returns_float32(tree):
             torch.testing.assert_close(got_low, function(low.float(), tree, activation), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_gradients_that_overflow_under_autocast_are_left_to_the_scaler(scaled):
+    """A ``GradScaler`` lowers its scale where it finds infinities; without autocast gradients stay finite."""
+    scores = torch.zeros(1, 3, dtype=torch.float16, requires_grad=True)
+    with torch.autocast("cpu", torch.float16, enabled=scaled):
+        loss = ct.cross_entropy(scores, torch.tensor([0])).float()
+    (loss * 2.0**20).backward()
+    assert torch.isinf(scores.grad).any() == scaled
+
+
 def test_relaxed_draws_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         relaxed = ct.RelaxedOneHotCatnat(0.5, torch.zeros(2, 3, dtype=torch.float16))

@@ -69,8 +69,8 @@ def change_tree(
 
 def _check_changeable(layer: Any, optimizer: Optimizer | None) -> None:
     """Raise unless the rows are plain parameters, and the optimizer keeps a state for each of them."""
-    parameters = [layer._parameters.get(name) for name in ("weight", "bias")]
-    if parameters[0] is None or any(rows is not None and type(rows.data) is not Tensor for rows in parameters):
+    parameters = dict(layer.named_parameters(recurse=False))
+    if "weight" not in parameters or any(type(rows.data) is not Tensor for rows in parameters.values()):
         raise TypeError(
             f"The rows of this {type(layer).__name__} are not plain tensors: a parametrization such as weight_norm "
             "computes them, or they are sharded. Change the tree before, or remove the parametrization, change the "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -90,7 +90,8 @@ class RowLayer(TreeLayer):
         shape = tuple(getattr(part["weight"], "shape", ()))
         tree, activation = saving.tree_and_activation(_bytes(part["_extra_state"]), shape)
         options |= {name: part[name] for name in ("class_weights",) if name in part}
-        layer = cls(shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype, **options)
+        build: Callable[..., Self] = cls
+        layer = build(shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype, **options)
         layer.load_state_dict(part)
         return layer
 

@@ -48,6 +48,14 @@ def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> Ma
         >>> nodes, swapped = catnat.matching_nodes(new, old)
         >>> nodes.tolist(), swapped.tolist()
         ([0, 2, 1, -1], [True, True, True, False])
+
+        Rows and bias of a JAX layer with the sigmoid or natural activation move so; rows without a match become 0:
+
+        >>> activation, weight, bias = catnat.sigmoid(), np.ones((3, 8)), np.ones(3)
+        >>> sign = np.where(nodes < 0, 0.0, np.where(swapped, -1.0, 1.0))
+        >>> before, after = (np.broadcast_to(activation.offset(tree), tree.num_nodes) for tree in (old, new))
+        >>> new_weight = sign[:, None] * weight[nodes]
+        >>> new_bias = sign * (bias + before)[nodes] - np.abs(sign) * after
     """
     old_class = _old_classes(classes, new, old)
     known = np.flatnonzero(old_class >= 0)
