@@ -253,7 +253,7 @@ class ShardedCatnatHead(PathHead):
     # ---- walks ----
 
     @torch.no_grad()
-    def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
+    def _with_reader(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
         """Walk, then send rows to ranks that still walk: reading rows needs all ranks, and walks differ in length."""
         result = walk(_FetchedRows(self, self._with_bias(input)))
         nothing = torch.empty(0, dtype=torch.int64, device=self.top.device)

@@ -137,7 +137,7 @@ _NEEDS_TARGET = (
 class PathHead(TreeLayer):
     """Base class of heads that walk the tree and read only the rows on their paths.
 
-    A subclass defines how rows are read, in ``_log_prob`` and ``_walk``.
+    A subclass defines how rows are read, in ``_log_prob`` and ``_with_reader``.
     """
 
     class_weights: Tensor | None
@@ -166,7 +166,7 @@ class PathHead(TreeLayer):
         """Return the log-probabilities of ``classes``, (rows, n), in the computing dtype."""
         raise NotImplementedError
 
-    def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
+    def _with_reader(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
         """Call ``walk`` with a reader of the scores of ``input``, without gradients, and return its result."""
         raise NotImplementedError
 
@@ -243,10 +243,10 @@ class PathHead(TreeLayer):
         sample_shape, plan = _checks.shape_of_samples(sample_shape), self._plan(input)
         count = math.prod(sample_shape)
         if valid_classes is None:
-            drawn = self._walk(input, lambda reader: _walk.descend(plan, reader, count, generator))
+            drawn = self._with_reader(input, lambda reader: _walk.descend(plan, reader, count, generator))
         else:
             among = self._among(valid_classes, input)
-            drawn = self._walk(input, lambda reader: _walk.draw_among(plan, reader, among, count, generator))
+            drawn = self._with_reader(input, lambda reader: _walk.draw_among(plan, reader, among, count, generator))
         return _inputs.samples_first(drawn, sample_shape)
 
     def _among(self, valid_classes: Tensor, input: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ class PathHead(TreeLayer):
         _checks.how_many(k, self.tree.num_classes)
         batch = input.shape[:-1]
         flat = input.reshape(batch.numel(), self.in_features)
-        found = self._walk(flat, lambda reader: _topk.topk(self._plan(input), reader, k, max_nodes))
+        found = self._with_reader(flat, lambda reader: _topk.topk(self._plan(input), reader, k, max_nodes))
         values, indices = (part.view(*batch, k) for part in found[:2])
         proven, visited = (part.view(batch) for part in found[2:])
         return TopK(_inputs.as_returned(values, input), indices, proven, visited)
@@ -358,7 +358,7 @@ class CatnatHead(PathHead, RowLayer):
         return paths.log_prob(plan, reader.each(paths.row, paths.node))
 
     @torch.no_grad()
-    def _walk(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
+    def _with_reader(self, input: Tensor, walk: Callable[[Reader], Result]) -> Result:
         return walk(RowReader(input, self.weight, self.bias))
 
     def _took_classes(self, old_classes: NDArray[np.int64]) -> None:

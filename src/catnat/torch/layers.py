@@ -17,7 +17,7 @@ from catnat.activations import Activation, resolve
 from catnat.torch import _changes, functional
 from catnat.torch.distributions import Catnat
 from catnat.trees import saving
-from catnat.trees.builders import as_tree
+from catnat.trees.builders import balanced
 from catnat.trees.changes import grow, remove
 from catnat.trees.tree import Tree
 
@@ -39,7 +39,8 @@ class TreeLayer(nn.Module):
 
     def __init__(self, classes: int | Tree, activation: Activation | str) -> None:
         super().__init__()
-        self.tree, self.activation = as_tree(classes, 0), resolve(activation)
+        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
+        self.activation = resolve(activation)
 
     def get_extra_state(self) -> Tensor:
         """Return the tree and the activation as bytes, for ``state_dict``."""
