@@ -172,6 +172,8 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("gsl", "paper"),
     ("world", "decay"),
     ("identifiers", "evidence"),
+    ("identifiers", "order"),
+    ("identifiers", "order-pass"),
     ("identifiers", "purchases"),
     ("vae", "one-cell"),
     ("vae", "recipe"),
@@ -186,6 +188,7 @@ PAGES = (  # experiment, preset: whose report is in results/<experiment>-<preset
     ("classifiers", "baskets"),
     ("binned", "evidence"),
 )
+UNFINISHED = {("identifiers", "order"), ("identifiers", "order-pass")}  # their pages say how many seeds have run
 OVERVIEWS = (("vae", "adam"), ("vae", "short"), ("vae", "sgd"))  # of one run a cell, and not all have run
 
 
@@ -205,7 +208,8 @@ def write_results(app):
         for name, preset in PAGES:
             paths = paths_of(name, preset)
             experiments.report_command(name, preset, **paths)
-            if PRELIMINARY in (paths["output"] / "README.md").read_text():
+            is_preliminary = PRELIMINARY in (paths["output"] / "README.md").read_text()
+            if is_preliminary and (name, preset) not in UNFINISHED:
                 logging.getLogger(__name__).warning("runs of the preset %s of %s are missing", preset, name)
             if experiments.load(name).figures:
                 experiments.figures(name, preset, **paths)

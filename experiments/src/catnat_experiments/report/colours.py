@@ -39,7 +39,8 @@ def colour(name: str, names: Sequence[str]) -> str:
     if base in PALETTE:
         variants = [other for other in names if _base(other) == base != other] or [name]
         return PALETTE[base] if name == base else _lighter(PALETTE[base], variants.index(name), len(variants))
-    return to_hex(mpl.colormaps["tab20"](list(names).index(name) % 20))
+    colours = "tab10" if len(names) <= 10 else "tab20"  # half of the second are shades of the other half
+    return to_hex(mpl.colormaps[colours](list(names).index(name) % 20))
 
 
 def _base(name: str) -> str:
