@@ -85,6 +85,17 @@ def test_temperature_comes_before_unimix(backend):
     checks.close(facts["probs"], [0.3, 0.7], rtol=1e-13)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 5.0])
+@pytest.mark.parametrize("classes", [64, 200])
+def test_with_unimix_nothing_is_floored(backend, temperature, classes):
+    """Beyond the band the upper half has probability 0, so only the uniform part is left; a floor would add to it."""
+    options, scores = cases.OptionsCase("mixed", temperature=temperature, unimix=1e-4), np.zeros(classes - 1)
+    scores[0] = -4.0
+    facts = backend.facts_of(scores, catnat.balanced(classes), "natural", options, None)
+    upper = np.exp(np.asarray(facts["logits"])) / np.asarray(facts["probs"])
+    checks.close(upper, np.ones(classes), rtol=1e-10)
+
+
 def test_unimix_counts_valid_classes_only(backend):
     options, valid = cases.OptionsCase("fraction", unimix=0.5), np.isin(np.arange(8), (0, 4))
     tree = catnat.balanced(8).with_prior([1, 1, 1, 1, 3, 1, 1, 1])

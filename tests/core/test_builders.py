@@ -451,3 +451,10 @@ def test_embeddings_that_are_none_are_refused(reading):
 def test_embeddings_show_their_progress(capsys):
     catnat.from_embeddings(np.random.default_rng(0).standard_normal((64, 3)), progress=True)
     assert "384/384" in capsys.readouterr().err  # each of 64 classes was halved 6 times
+
+
+def test_a_prior_that_underflows_stays_positive(tmp_path):
+    tree = catnat.huffman([1e-200, 1e200, 1.0])
+    assert (tree.prior > 0).all()
+    tree.save(tmp_path / "tree.npz")
+    assert catnat.Tree.load(tmp_path / "tree.npz") == tree

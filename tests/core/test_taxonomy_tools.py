@@ -281,8 +281,10 @@ def test_level_metrics_are_those_of_summed_columns(table, seed, k):
         of_truth, best = sums[known, truth], sums[known].max(1)
         right, w = sums[known].argmax(1) == truth, weights[known]
         assert each.accuracy == pytest.approx(np.average(right, weights=w))
-        in_top = [(row > p + 1e-15).sum() < k for row, p in zip(sums[known], of_truth, strict=True)]
-        assert each.top_k_accuracy == pytest.approx(np.average(in_top, weights=w))
+        best_rank, worst_rank = ((sums[known] > of_truth[:, None] + gap).sum(1) for gap in (1e-12, -1e-12))
+        fewest, most = (np.average(rank < k, weights=w) for rank in (worst_rank - 1, best_rank))
+        assert fewest - 1e-9 <= each.top_k_accuracy <= most + 1e-9
+        assert k > 1 or each.top_k_accuracy == pytest.approx(each.accuracy)
         assert each.log_loss == pytest.approx(-np.average(np.log(np.maximum(of_truth, np.finfo(float).eps)), weights=w))
         error = 0.0
         for low in (0, 0.25, 0.5, 0.75):
@@ -291,6 +293,45 @@ def test_level_metrics_are_those_of_summed_columns(table, seed, k):
         edges = np.abs(best[:, None] - [0.25, 0.5, 0.75]).min() < 1e-9  # which rounding puts in either bin
         assert edges or each.calibration_error == pytest.approx(error)
         assert each.bin_weight.sum() == pytest.approx(1)
+
+
+def test_ties_are_not_in_favour_of_the_label():
+    """The label has probability 0, as three other classes of five: the fifth place for the last of them."""
+    taxonomy = Taxonomy.from_nested(list("abcde"))
+    probs = np.tile([0.0, 1.0, 0.0, 0.0, 0.0], (5, 1))
+    found = [level_metrics(taxonomy, list("abcde"), probs, k=k)[0].top_k_accuracy for k in (1, 2, 3, 4, 5)]
+    assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+def test_thresholds_of_half_precision_are_probabilities():
+    """Rows of float16 may sum to more than 1."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 5)).astype(np.float32)
+    probs = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True)).astype(np.float16)
+    assert (probs.sum(1, dtype=np.float64) > 1).any()
+    taxonomy = Taxonomy.from_nested({"g": ["a", "b"], "h": ["c", "d", "e"]})
+    y = [taxonomy.classes[rng.choice(5, p=row / row.sum())] for row in probs.astype(np.float64)]
+    assert back_off_curve(taxonomy, probs, y).threshold.max() <= 1
+    for accuracy in (0.5, 0.9, 0.99, 1.0):
+        BackOff(taxonomy, accuracy).fit(probs, y, np.full(300, 0.1)).predict(probs)
+
+
+def test_an_accuracy_of_one_is_reached_with_any_weights():
+    taxonomy = Taxonomy.from_nested({"g": ["a", "b"], "h": ["c"]})
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        weights = rng.random(20)
+        curve = back_off_curve(taxonomy, np.tile([0.8, 0.1, 0.1], (20, 1)), ["a"] * 20, sample_weight=weights)
+        assert np.nanmax(curve.accuracy) <= 1
+        BackOff(taxonomy, 1.0).fit(np.tile([0.8, 0.1, 0.1], (20, 1)), ["a"] * 20, weights)
+
+
+def test_no_rows_and_half_precision_of_torch():
+    torch = pytest.importorskip("torch")
+    assert TAXONOMY.label_probs(np.zeros((0, 3))).shape == (0, 5)
+    assert TAXONOMY.label_probs(torch.tensor([[0.5, 0.25, 0.25]]).bfloat16()).tolist() == [
+        [0.5, 0.25, 0.25, 0.75, 0.25]
+    ]
 
 
 def test_calibration_error_of_known_bins():
@@ -343,6 +384,8 @@ TAXONOMY = Taxonomy.from_nested({"g": ["a", "b"], "h": ["c"]})
         (lambda: TAXONOMY.labels_of([["g", "c"]]), ValueError, "no path of this taxonomy"),
         (lambda: Taxonomy.from_frame([["g", None, "a"]]), ValueError, "none below an empty cell"),
         (lambda: Taxonomy.from_frame(["g"]), ValueError, "one column a level"),
+        (lambda: Taxonomy.from_frame([["g", "a/b"]], separator="/"), ValueError, "contains the separator '/'"),
+        (lambda: back_off_curve(TAXONOMY, np.zeros((0, 3)), []), ValueError, "has no rows"),
         (lambda: Taxonomy.from_frame([["g", "other"], ["h", "other"]]), ValueError, 'separator="/"'),
         (lambda: Taxonomy.from_nested({"g": []}), ValueError, "The group 'g' is empty"),
         (lambda: Taxonomy({"a": None, 1: None}), ValueError, "cannot be sorted.* int, str"),

@@ -241,3 +241,10 @@ def test_hostile_scores(scores, activation):
     tree, classes = catnat.balanced(8), np.arange(8)
     data = coding.encode(tree, np.full(7, scores), classes, activation)
     np.testing.assert_array_equal(coding.decode(tree, np.full(7, scores), data, activation), classes)
+
+
+def test_a_model_that_is_certain_and_wrong():
+    """Each class costs nearly 16 bits, of which the range coder takes a little less."""
+    tree, scores = catnat.balanced(2), np.array([-100.0])
+    data = coding.encode(tree, scores, np.ones(60_000, int), "sigmoid")
+    assert (coding.decode(tree, scores, data, "sigmoid") == 1).all()

@@ -163,6 +163,10 @@ def test_a_node_with_one_branch_in_the_data_keeps_the_prior():
     np.testing.assert_allclose(groups["dog"] / groups["mammal"], (2 / 5) / (cats + 1), rtol=1e-9)
     fox, wolf = (logs[:, list(classifier.classes_).index(name)] for name in ("fox", "wolf"))
     np.testing.assert_allclose(fox, wolf, rtol=1e-12)
+    for scale in (1e-3, 1e3):  # the one row has the mean weight
+        scaled = TreeClassifier(fast(), tree=TAXONOMY).fit(X[seen], y[seen], np.full(seen.sum(), scale))
+        weighted = TAXONOMY.group_probs(scaled.predict_proba(X))
+        np.testing.assert_allclose(weighted["dog"] / weighted["mammal"], (2 / 5) / (cats + 1), rtol=1e-9)
 
 
 def test_members_by_one_multiclass_classifier_are_those_of_each_group():
@@ -305,6 +309,14 @@ def test_boosters_as_they_are(library):
 def test_calibrated_classifiers_will_do():
     X, y = load_iris(return_X_y=True)
     assert TreeClassifier(CalibratedClassifierCV(LinearSVC(), cv=3)).fit(X, y).score(X, y) > 0.9
+
+
+def test_an_error_of_an_estimator_names_its_node():
+    X, y = animals()
+    lonely = np.append(np.flatnonzero(y != "fox"), np.flatnonzero(y == "fox")[:1])
+    with pytest.raises(ValueError) as caught:
+        TreeClassifier(CalibratedClassifierCV(GaussianNB(), cv=3), tree=TAXONOMY).fit(X[lonely], y[lonely])
+    assert "the rarest of which has 1 rows" in caught.value.__notes__[0]
 
 
 # ---- errors ----

@@ -285,3 +285,15 @@ def test_the_others_under_vmap():
     for name, estimate in linear.items():
         got = torch.func.vmap(torch.func.grad(estimate), randomness="different")(scores)
         assert is_mean(got.numpy(), GRADIENT), name
+
+
+@pytest.mark.parametrize("offset", [10.0, 1000.0])
+def test_a_large_mean_cost_does_not_hide_differences_in_half_precision(offset):
+    scores = torch.linspace(-1, 1, 15)
+    gradients = []
+    for dtype in (torch.float32, torch.bfloat16):
+        x = scores.bfloat16().to(dtype).requires_grad_()
+        value = ct.estimators.enumerate_exactly(lambda k: offset + torch.linspace(-1, 1, 16)[k], ct.Catnat(x))
+        (gradient,) = torch.autograd.grad(value, x)
+        gradients.append(gradient.float())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0.02, atol=0.002)

@@ -189,8 +189,8 @@ class BinnedCatnat(Parameterized):
     def coarsen(self, level: int) -> BinnedCatnat:
         """Return the histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
 
-        Its cdf is the same at every remaining edge, and its scores are the first scores of this distribution. (Tails
-        keep their outer edges, and so their scale.)
+        Its cdf is the same at every remaining inner edge, and its scores are the first scores of this distribution.
+        (Tails keep their outer edges, and so their scale.)
 
         Args:
             level: The number of levels of the tree to keep, for at most 2^level bins.
@@ -226,7 +226,7 @@ _compiled = functools.partial(jax.jit, static_argnames=("bins", "plan"))
 @_compiled
 def _log_density(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
     at = _bin_positions.locate(value, bins)
-    log_prob = log_prob_of(scores, at.which, plan) - jnp.log(at.width) - at.distance
+    log_prob = log_prob_of(scores, plan, at.which) - jnp.log(at.width) - at.distance
     log_prob = jnp.where(at.beyond > 0, float(jnp.finfo(log_prob.dtype).min), log_prob)
     return jnp.where(jnp.isnan(value), value, log_prob)
 

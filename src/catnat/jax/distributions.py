@@ -182,6 +182,7 @@ class TreeDistribution(Parameterized):
         scores, plan = self._computed
         if without_nan and self.mask is not None:
             scores = jnp.where(jnp.isnan(scores), 0, scores)
+        floored = floored and not self.unimix  # with unimix no class has a probability near 0
         logs = log_probs(scores, plan, floored=floored)
         if not (self._normalizes or self.unimix):
             return logs
@@ -224,7 +225,7 @@ class CategoricalDistribution(TreeDistribution):
         classes = self._classes(value)
         if self._normalizes:
             return self._returned(_walk.pick_samples(self._log_probs(), classes))
-        found = log_prob_of(self._computed[0], classes, self._computed[1])
+        found = log_prob_of(*self._computed, classes, floored=not self.unimix)
         return self._returned(_options.mix(found, self.unimix, self.num_classes) if self.unimix else found)
 
     def _classes(self, value: Array) -> Array:

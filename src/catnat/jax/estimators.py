@@ -400,8 +400,10 @@ def enumerate_exactly(f: Costs, distribution: Categorical) -> Float[Array, "*bat
     every = jnp.arange(len(probs)).reshape(-1, *[1] * (probs.ndim - 1))
     classes = jnp.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(distribution, given, classes), classes.shape, given.dtype)
-    expected = jnp.where(possible, _plan.to_computing_dtype(probs), 0) * jnp.where(possible, costs, 0)
-    return _plan.clamp_to_dtype(expected.sum(0), dtype)
+    # Half-precision probabilities do not sum to 1, and a large mean cost would hide the differences of costs.
+    centre = lax.stop_gradient(costs).mean(0) if probs.dtype.itemsize < 4 else 0
+    expected = jnp.where(possible, _plan.to_computing_dtype(probs), 0) * jnp.where(possible, costs - centre, 0)
+    return _plan.clamp_to_dtype(expected.sum(0) + centre, dtype)
 
 
 # ---- many draws at once ----

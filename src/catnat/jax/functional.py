@@ -127,16 +127,16 @@ def log_prob(
     """
     scores, plan, dtype = prepare(scores, tree, activation)
     classes = existing_classes(classes, plan.tree.num_classes)
-    return clamp_to_dtype(log_prob_of(scores, classes, plan), dtype)
+    return clamp_to_dtype(log_prob_of(scores, plan, classes), dtype)
 
 
-@functools.partial(jax.jit, static_argnames="plan")
-def log_prob_of(scores: Array, classes: Array, plan: Plan) -> Array:
+@functools.partial(jax.jit, static_argnames=("plan", "floored"))
+def log_prob_of(scores: Array, plan: Plan, classes: Array, *, floored: bool = True) -> Array:
     """Return :func:`log_prob` of prepared arguments."""
     if not plan.walks:
-        return _walk.pick_samples(log_probs(scores, plan), classes)
+        return _walk.pick_samples(log_probs(scores, plan, floored=floored), classes)
     classes, back = _plan.behind_batch(classes, scores.shape[:-1])
-    return back(_walk.path_log_prob(_plan.expand(scores, classes.shape[:-1]), classes, plan))
+    return back(_walk.path_log_prob(_plan.expand(scores, classes.shape[:-1]), classes, plan, floored=floored))
 
 
 @_plan.takes_key
@@ -388,7 +388,7 @@ def _losses_of_classes(
     classes = existing_classes(jnp.where(counts, target, jnp.zeros_like(target)), num_classes)
     weights = counts.astype(plan.dtype) * (1 if weight is None else _plan.look_up(weight, classes))
     if smoothing == 0:
-        found = log_prob_of(scores, classes, plan) * weights
+        found = log_prob_of(scores, plan, classes) * weights
     else:
         every = log_probs(scores, plan)
         spread = (every * (1 if weight is None else weight)).sum(-1) / num_classes

@@ -59,7 +59,7 @@ class Decisions:
 class LocalModel:
     """The probabilities of a node's members.
 
-    Members without rows get their part of one additional row, divided in proportion to the prior.
+    Members without rows get their part of one additional row of mean weight, divided in proportion to the prior.
     """
 
     estimator: Any
@@ -72,13 +72,21 @@ class LocalModel:
     def fit(cls, estimator: Any, X: Any, rows: Ints, branch: Ints, prior: Floats, weights: Floats | None) -> LocalModel:
         """Fit a classifier if at least two members have rows."""
         seen, target = np.unique(branch, return_inverse=True)
-        total = len(rows) if weights is None else weights[rows].sum()
+        total = len(rows) if weights is None else weights[rows].sum() / weights.mean()
         unseen = prior / prior.sum() / (total + 1)
         unseen[seen] = 0.0
         if len(seen) < 2:
             return cls(None, seen, unseen)
         options = {} if weights is None else {"sample_weight": weights[rows]}
-        return cls(estimator.fit(_safe_indexing(X, rows), target, **options), seen, unseen)
+        try:
+            fitted = estimator.fit(_safe_indexing(X, rows), target, **options)
+        except ValueError as error:
+            rarest = np.bincount(target).min()
+            error.add_note(
+                f"This is a node of the tree with {len(seen)} members, the rarest of which has {rarest} rows."
+            )
+            raise
+        return cls(fitted, seen, unseen)
 
     def log_probs(self, X: Any) -> Floats:
         """Return the log-probability of every member, (members, rows), or (members, 1) without a classifier."""

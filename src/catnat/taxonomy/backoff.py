@@ -13,11 +13,15 @@ from catnat.taxonomy import probabilities
 from catnat.taxonomy.lineage import Floats, Ints
 from catnat.taxonomy.taxonomy import Taxonomy
 
+# Accuracies of weighted rows are equal up to this.
+_ROUNDING = 1e-12
+
 
 def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_level: int = 0) -> NDArray[np.object_]:
     """Return for every row the most specific label with a probability of at least ``threshold``.
 
-    A label with fewer classes is more specific. Of equally specific labels the most probable one is returned.
+    A label with fewer classes is more specific. Of groups with equally many classes the
+    deeper comes first, then the more probable.
 
     Args:
         taxonomy: The taxonomy of the classes.
@@ -130,6 +134,7 @@ def _accumulated(start: Floats, steps: Floats, values: Floats, total: float) -> 
     np.add.at(changes, index + 1, steps)
     right, judged, answered, information = (start + np.cumsum(changes, axis=0)).T
     accuracy = np.divide(right, judged, out=np.full_like(right, np.nan), where=judged > 1e-9 * total)
+    accuracy = np.minimum(accuracy, 1.0)  # beyond it by rounding
     reachable = slice(len(threshold) + (threshold[-1] < 1))  # no threshold exceeds 1
     columns = (np.append(threshold, 1.0), accuracy, answered / total, information / total)
     return BackOffCurve(*(column[reachable] for column in columns))
@@ -177,7 +182,7 @@ class BackOff:
             sample_weight: The weights of these rows.
         """
         curve = back_off_curve(self.taxonomy, probs, y, least_level=self.least_level, sample_weight=sample_weight)
-        enough = np.flatnonzero(curve.accuracy >= self.accuracy)
+        enough = np.flatnonzero(curve.accuracy >= self.accuracy - _ROUNDING)
         if not enough.size:
             raise ValueError(
                 f"No threshold reaches an `accuracy` of {self.accuracy}: the best of these rows is "
@@ -216,7 +221,7 @@ class _Candidates:
 
     def find(self, rows: NDArray[Any]) -> tuple[Floats, Ints]:
         """Return probabilities and labels, (n, kinds); the last label is always allowed, with the value infinity."""
-        sums = self._lineage.sums(np.asarray(rows, dtype=np.float64))
+        sums = np.minimum(self._lineage.sums(np.asarray(rows, dtype=np.float64)), 1.0)  # rounding of half precision
         columns = [np.arange(self._lineage.num_classes), *np.split(self._groups, self._starts[1:]), self._last]
         labels = np.stack([each[sums[:, each].argmax(axis=1)] for each in columns if len(each)], axis=1)
         values = np.take_along_axis(sums, labels, axis=1)
@@ -235,6 +240,8 @@ def one_label_per_row(taxonomy: Taxonomy, y: Any, rows: int) -> Ints:
 def row_weights(sample_weight: Any, rows: int) -> Floats:
     """Return the checked weights of rows; 1 if not given."""
     weights = np.ones(rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if not rows:
+        raise ValueError("`probs` has no rows, but at least one is needed.")
     if weights.shape != (rows,) or not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
         raise ValueError(
             f"`sample_weight` has shape {weights.shape}, but {rows} finite weights that are at least 0, and not all "

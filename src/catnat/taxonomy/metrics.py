@@ -216,7 +216,9 @@ def _of_rows(sums: Floats, columns: Ints, target: Ints, k: int) -> Floats:
     """Return the confidence, whether it is right, whether the target is in the top k, and its log-probability."""
     probs = sums[:, columns]
     of_target = np.take_along_axis(sums, target[:, None], axis=1)
-    rank = (probs > of_target).sum(axis=1)
+    # Of equal probabilities the first is ranked first, as by argmax.
+    is_before = (probs > of_target) | ((probs == of_target) & (columns < target[:, None]))
+    rank = is_before.sum(axis=1)
     right = columns[probs.argmax(axis=1)] == target
     return np.stack([probs.max(axis=1), right, rank < k, _logs(of_target[:, 0])])
 

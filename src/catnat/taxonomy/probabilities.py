@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catnat.taxonomy.lineage import Floats
+from catnat.trees import arrays
 
 if TYPE_CHECKING:
     from catnat.taxonomy.taxonomy import Taxonomy
@@ -58,8 +59,8 @@ def checked(taxonomy: Taxonomy, probs: Any) -> NDArray[np.floating[Any]]:
 
 def as_array(values: Any) -> NDArray[Any]:
     """Return values of NumPy, a frame, PyTorch or JAX on the CPU as a floating-point array."""
-    array = np.asarray(values) if hasattr(values, "__array__") or not hasattr(values, "__dlpack__") else None
-    array = np.from_dlpack(values) if array is None else array
+    is_foreign = hasattr(values, "__dlpack__") and not hasattr(values, "__array__")
+    array = np.from_dlpack(values) if is_foreign else arrays.as_array(values)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 

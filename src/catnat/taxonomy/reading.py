@@ -113,7 +113,16 @@ def _path_of_row(i: int, row: list[Any], separator: str | None) -> list[Name]:
         )
     # Repeated names only fill the cells below the end of a path.
     path = [cell for n, cell in enumerate(row[:length]) if n == 0 or cell != row[n - 1]]
-    return path if separator is None else names_by_path(separator.join(map(str, path)), separator)
+    if separator is None:
+        return path
+    parts = list(map(str, path))
+    wrong = next((part for part in parts if separator in part), None)
+    if wrong is not None:
+        raise ValueError(
+            f"Row {i} of `frame` has the label {wrong!r}, which contains the separator {separator!r}: choose another "
+            "separator."
+        )
+    return names_by_path(separator.join(parts), separator)
 
 
 # ---- nested dictionaries and lists ----

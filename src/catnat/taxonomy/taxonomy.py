@@ -324,7 +324,7 @@ class Taxonomy:
         found = np.empty((len(rows), len(self.labels)))
         for some in self.lineage.blocks(len(rows)):
             found[some] = self.lineage.sums(np.asarray(rows[some], dtype=np.float64))[:, :-1]
-        return found.reshape(*np.shape(probs)[:-1], -1)
+        return found.reshape(*np.shape(probs)[:-1], len(self.labels))
 
     def group_probs(self, probs: Any) -> dict[Name, Floats]:
         """Return the probability of every group, from the probabilities of the classes.

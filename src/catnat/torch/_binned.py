@@ -241,8 +241,8 @@ class BinnedCatnat(td.Distribution):
     def coarsen(self, level: int) -> BinnedCatnat:
         """Return the histogram of the tree's first levels: bins that no node above ``level`` separates are merged.
 
-        Its cdf is the same at every remaining edge, and its scores are the first scores of this distribution. A tail
-        keeps its outer edge, which determines its scale.
+        Its cdf is the same at every remaining inner edge, and its scores are the first scores of this distribution.
+        A tail keeps its outer edge, which determines its scale.
 
         Args:
             level: The number of levels of the tree to keep, for at most 2^level bins.

@@ -183,9 +183,11 @@ class Catnat(td.Categorical):
     def log_probs(self, *, floored: bool = True) -> Float[Tensor, "*batch classes"]:
         """Return the log-probability of every class in the computing dtype, cached for the next call.
 
-        Unless ``floored``, its exponential is exactly 0 for a class of probability 0.
+        Unless ``floored``, its exponential is exactly 0 for a class of probability 0. With unimix no class has a
+        probability near 0, and nothing is floored.
         """
-        floored = floored and self.plan.branches.has_floor
+        is_mixed = self.options is not None and self.options.unimix > 0
+        floored = floored and self.plan.branches.has_floor and not is_mixed
         kept = self._kept.get(floored)
         if kept is None or (torch.is_grad_enabled() and not kept.requires_grad and self._learns()):
             kept = _fused.log_probs(self.plan, self._computed, floored=floored)

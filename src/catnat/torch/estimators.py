@@ -377,8 +377,10 @@ def enumerate_exactly(f: Costs, distribution: td.Distribution) -> Float[Tensor, 
     every = torch.arange(len(probs), device=probs.device).view(-1, *[1] * (probs.ndim - 1))
     classes = torch.where(possible, every, probs.argmax(0))
     costs, dtype = _costs(f, _values(categorical, classes), classes.shape, probs.dtype)
-    expected = torch.where(possible, _inputs.widen(probs), 0) * torch.where(possible, costs, 0)
-    return _inputs.clamp_to_dtype(expected.sum(0), dtype)
+    # Half-precision probabilities do not sum to 1, and a large mean cost would hide the differences of costs.
+    centre = costs.detach().mean(0) if probs.dtype.itemsize < 4 else 0
+    expected = torch.where(possible, _inputs.widen(probs), 0) * torch.where(possible, costs - centre, 0)
+    return _inputs.clamp_to_dtype(expected.sum(0) + centre, dtype)
 
 
 # ---- many draws at once ----

@@ -292,6 +292,7 @@ def with_own_prior(tree: Tree, masses: Floats) -> Tree:
     uniform = bool((masses == masses[0]).all())
     masses /= masses.max()  # so that the sum cannot overflow
     masses /= masses.sum()
+    np.maximum(masses, np.finfo(np.float64).tiny, out=masses)  # a prior is positive, also where it underflows
     return dataclasses.replace(tree, _prior=None if uniform else read_only(masses))
 
 
