@@ -243,3 +243,16 @@ def test_strict_false_takes_weights_that_nobody_knows_the_tree_of():
     torch.testing.assert_close(layer.weight, plain.weight)
     # And the other way round: a plain layer knows nothing of trees.
     assert plain.load_state_dict(layer.state_dict(), strict=False).unexpected_keys == ["_extra_state"]
+
+
+@pytest.mark.parametrize("kind", ["CatnatLinear", "CatnatHead"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_states_can_be_averaged(kind, dtype):
+    """As for target networks and model soups: every entry times a number, also the fingerprint."""
+    one, other = (getattr(ct, kind)(3, catnat.huffman([5, 3, 1, 1])) for _ in range(2))
+    theirs = other.state_dict()
+    mean = {name: 0.005 * value.to(dtype) + 0.995 * theirs[name].to(dtype) for name, value in one.state_dict().items()}
+    assert mean["_extra_state"].is_floating_point()
+    other.load_state_dict(mean)
+    with pytest.raises(RuntimeError, match="layer with"):
+        getattr(ct, kind)(3, 4).load_state_dict(mean)

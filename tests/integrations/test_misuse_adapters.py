@@ -162,7 +162,8 @@ def rescaled(m, scores, gradient):
 
 
 PYRO: list[Row] = [
-    ("logits", lambda m: m.Catnat(logits=torch.zeros(4)), TypeError, "scores_from_logits"),
+    ("probabilities", lambda m: m.Catnat(probs=torch.ones(4)), TypeError, "scores_from_probs"),
+    ("both", lambda m: m.Catnat(torch.zeros(3), logits=torch.zeros(4)), TypeError, "not both"),
     ("a base with one score per class", lambda m: drawn_through(m, 4), ValueError, "make the last layer 3 wide"),
 ]
 NUMPYRO: list[Row] = [

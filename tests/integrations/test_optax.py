@@ -93,3 +93,12 @@ def test_half_precision(dtype):
         got, _ = optimizer.update(given, optimizer.init(scores), scores)
         assert got.dtype == given.dtype
         np.testing.assert_allclose(np.asarray(got, np.float32), wanted, rtol=0.01)
+
+
+def test_leaves_without_a_gradient_are_left_alone():
+    """Equinox's gradients have None in the places of fields that are no arrays."""
+    optimizer = scale_by_fisher()
+    params, gradients = {"scores": jnp.zeros(3), "act": jax.nn.relu}, {"scores": jnp.ones(3), "act": None}
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    assert updates["act"] is None
+    np.testing.assert_allclose(updates["scores"], optimizer.update(jnp.ones(3), None, jnp.zeros(3))[0])

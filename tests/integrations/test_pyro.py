@@ -443,3 +443,21 @@ def test_binned_is_a_distribution_of_pyros():
     other = torch.randn(3, 7)
     divergence = td.kl_divergence(made, BinnedCatnat(other, bins))
     torch.testing.assert_close(divergence, td.kl_divergence(plain, ct.BinnedCatnat(other, bins)))
+
+
+@pytest.mark.parametrize("kind", [Catnat, OneHotCatnat])
+def test_logits_give_the_distribution_of_softmax(kind):
+    logits = normal(4, K)
+    found, wanted = kind(logits=logits, activation="natural"), torch.softmax(logits, -1)
+    torch.testing.assert_close(found.probs, wanted)
+
+
+def test_marginals_of_enumerated_variables():
+    """Pyro builds them from logits, by the type of the site's distribution."""
+
+    @config_enumerate
+    def model():
+        pyro.sample("group", Catnat(torch.tensor([0.5, -0.3])))
+
+    marginals = TraceEnum_ELBO().compute_marginals(model, lambda: None)
+    torch.testing.assert_close(marginals["group"].probs, Catnat(torch.tensor([0.5, -0.3])).probs)

@@ -287,3 +287,15 @@ def test_batches_of_environments():
     one_hot = OneHot(4, shape=(7, 4), dtype=torch.int64)  # as GymEnv makes them
     out = catnat_actor(nn.Identity(), one_hot)(TensorDict({"observation": torch.zeros(7, 3)}, [7]))
     assert one_hot.is_in(out["action"])
+
+
+def test_an_actor_compiles_as_one_graph():
+    """A check of its own draws would read a value."""
+    spec = Categorical(4)
+    actor = catnat_actor(nn.Linear(3, 3), spec, return_log_prob=True)
+    found = torch.compile(actor, fullgraph=True, backend="eager")(
+        TensorDict(observation=torch.zeros(5, 3), batch_size=5)
+    )
+    assert found["action"].shape[0] == 5
+    with pytest.raises(ValueError, match=r"NaN|invalid"):
+        actor(TensorDict(observation=torch.full((5, 3), torch.nan), batch_size=5))

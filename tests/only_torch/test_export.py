@@ -156,3 +156,16 @@ def test_a_classifier_goes_to_onnx():
         (got,) = run(session, (more,))
         torch.testing.assert_close(got, model(more).detach(), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(got.exp().sum(-1), torch.ones(batch))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("classes", [5, 300])
+def test_traces_contain_plain_operations(classes):
+    """As recorded by ``torch.jit.trace``, which cannot save a Function of Python or an operator of the kernels."""
+    layer = ct.CatnatLinear(3, classes)
+    example, other = torch.randn(100, 3), torch.randn(7, 3)
+    traced = torch.jit.trace(layer, example, check_trace=False)
+    assert "catnat::" not in str(traced.inlined_graph)
+    assert "PythonOp" not in str(traced.inlined_graph)
+    torch.testing.assert_close(traced(example), layer(example))
+    torch.testing.assert_close(traced(other), layer(other))

@@ -123,14 +123,15 @@ def _fitted(
         layer.weight.copy_(weights[:, : linear.in_features])
         if layer.bias is not None:
             layer.bias.copy_(weights[:, -1])
-        scores = layer.scores(every.to(layer.weight.dtype)).double()
-        kl, in_sample = (_costs(logits[rows], tree, activation)(scores[rows]).sum().item() for rows in (aside, used))
+        before, after = logits.log_softmax(-1), layer.log_probs(every.to(layer.weight.dtype)).double()
+        kl, in_sample = (
+            F.kl_div(after[rows], before[rows], reduction="batchmean", log_target=True) for rows in (aside, used)
+        )
         change = None
         if labels is not None:
             classes = labels.reshape(-1)[aside]
-            before = F.cross_entropy(logits[aside], classes)
-            change = (ct.cross_entropy(scores[aside], classes, tree, activation) - before).item()
-    return Converted(layer, kl, in_sample, change)
+            change = (F.nll_loss(after[aside], classes) - F.nll_loss(before[aside], classes)).item()
+    return Converted(layer, kl.item(), in_sample.item(), change)
 
 
 def _held_out(rows: int) -> int:

@@ -59,7 +59,9 @@ def scale_by_fisher(
     activation = resolve(activation)
     check_damping(damping)
 
-    def scaled(gradient: Float[Array, "*batch nodes"], scores: Float[Array, "*batch nodes"]) -> Array:
+    def scaled(gradient: Float[Array, "*batch nodes"] | None, scores: Float[Array, "*batch nodes"]) -> Array | None:
+        if gradient is None:  # no array, such as an activation in a module of Equinox
+            return None
         if gradient.shape != scores.shape:
             raise ValueError(
                 f"A gradient has shape {gradient.shape}, but its scores have {scores.shape}: they must be the same. "
@@ -73,6 +75,6 @@ def scale_by_fisher(
             raise ValueError(
                 "`params` is None, but scale_by_fisher needs the scores: optimizer.update(gradients, state, scores)."
             )
-        return jax.tree.map(scaled, updates, params), state
+        return jax.tree.map(scaled, updates, params, is_leaf=lambda gradient: gradient is None), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

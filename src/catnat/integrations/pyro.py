@@ -8,6 +8,7 @@ The distributions subclass those of Pyro and of :mod:`catnat.torch`, which use t
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 try:
@@ -45,6 +46,7 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
         activation: "sigmoid", "natural", or an activation object.
         mask: The valid classes, as for :class:`catnat.torch.Catnat`, which also describes ``valid_classes``,
             ``temperature`` and ``unimix``.
+        logits: One logit per class, in place of scores: the distribution of softmax. Pyro builds marginals so.
         validate_args: Whether to check scores, masks and values; Pyro's default if not given.
 
     Example:
@@ -59,8 +61,23 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
         torch.Size([4])
     """
 
+    def __init__(
+        self,
+        scores: Tensor | None = None,
+        tree: Tree | int | None = None,
+        activation: ct.Activation | str = "sigmoid",
+        *,
+        logits: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(_scores(scores, logits, tree, activation), tree, activation, **options)
+
     mask = dist.Categorical.mask  # type: ignore[assignment, unused-ignore] # Pyro's method; catnat's is a property
     valid_classes = ct.Catnat.mask
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """Return the distribution with its batch shape expanded."""
+        return super().expand(Size(batch_shape), _instance or type(self).__new__(type(self)))
 
     def log_prob(self, value: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return the log-probability of classes, of all at once if given ``enumerate_support(expand=False)``."""
@@ -83,6 +100,17 @@ class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[mis
                 [0., 0., 1.]])
     """
 
+    def __init__(
+        self,
+        scores: Tensor | None = None,
+        tree: Tree | int | None = None,
+        activation: ct.Activation | str = "sigmoid",
+        *,
+        logits: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(_scores(scores, logits, tree, activation), tree, activation, **options)
+
     mask = dist.OneHotCategorical.mask  # type: ignore[assignment, unused-ignore] # as above
     valid_classes = ct.OneHotCatnat.mask
 
@@ -90,6 +118,16 @@ class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[mis
     def infer_shapes(scores: Size, **_: Any) -> tuple[Size, Size]:  # type: ignore[override, unused-ignore]
         """Return the batch shape and the event shape, (K,), for the shape of the scores."""
         return Size(scores[:-1]), Size((scores[-1] + 1,))
+
+
+def _scores(
+    scores: Tensor | None, logits: Tensor | None, tree: Tree | int | None, activation: ct.Activation | str
+) -> Any:
+    if logits is None:
+        return scores
+    if scores is not None:
+        raise TypeError("Give `scores`, one per node of a tree (K - 1), or `logits`, one per class (K), not both.")
+    return ct.scores_from_logits(logits, tree, activation)
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):

@@ -461,7 +461,7 @@ class EdgeSampler(TreeLayer):
         mark = state.get(f"{prefix}_extra_state")
         if not isinstance(mark, Tensor):
             return None
-        theirs, mine = (bytes(each.cpu().numpy()).decode(errors="replace") for each in (mark, self.get_extra_state()))
+        theirs, mine = (_text(each) for each in (mark, self.get_extra_state()))
         if theirs == mine:
             return None
         return (
@@ -475,6 +475,11 @@ class EdgeSampler(TreeLayer):
             f"num_nodes={self.num_nodes}, candidates={self.candidates.shape[1]}, activation={self.activation}, "
             f"undirected={self.undirected}"
         )
+
+
+def _text(mark: Tensor) -> str:
+    """Return the text of an entry ``_extra_state``; averages of states have floats."""
+    return bytes(mark.detach().float().round().clamp(0, 255).byte().cpu().numpy()).decode(errors="replace")
 
 
 def _initial_probs(

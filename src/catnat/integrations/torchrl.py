@@ -217,10 +217,15 @@ def _checked(distribution: Any, mask_key: Any, scores: Tensor, **arguments: Any)
     It validates, because importing ``torchrl.modules`` turns validation off for the whole process. Torch's own
     distribution raises for NaN when it draws.
     """
-    arguments.setdefault("validate_args", True)
+    is_default = arguments.get("validate_args") is None
+    if is_default:
+        arguments["validate_args"] = True
     if mask_key is not None:
         arguments["mask"] = _found_mask(mask_key, arguments["mask"], scores)
-    return distribution(scores, **arguments)
+    found: torch.distributions.Distribution = distribution(scores, **arguments)
+    if is_default:  # actions are the distribution's own draws, and a check of them could not be compiled
+        found._validate_args = False
+    return found
 
 
 def _found_mask(mask_key: Any, mask: Tensor | None, scores: Tensor) -> Tensor:

@@ -121,7 +121,8 @@ def _leaf_sums_by_level(
     pairs, shallower = values.tensor_split([deepest], -1)
     levels = []
     while pairs.shape[-1] > 1:
-        no, yes = pairs.reshape(*pairs.shape[:-1], -1, 2).unbind(-1)  # older transforms have no rule for unflatten
+        # Older transforms have no rule for unflatten.
+        no, yes = pairs.reshape(*pairs.shape[:-1], pairs.shape[-1] // 2, 2).unbind(-1)
         levels.append((no, yes))
         pairs = add(no, yes)
         if shallower.shape[-1] > 0:

@@ -74,11 +74,12 @@ def one_hot(classes: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
 # torch's own test, before it runs an autograd Function, of whether a transform of `torch.func` is active. If it is
 # missing, every eager call uses plain operations, and a small call takes twice the time.
 transforms_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+_is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]  # documented, not exported
 
 
 def is_data(values: Tensor) -> bool:
-    """Return whether ``values`` is a plain tensor, outside transforms and without a forward-mode tangent."""
-    if type(values) not in (Tensor, Parameter) or transforms_active():
+    """Return whether ``values`` is a plain tensor, outside transforms and tracing, without a forward-mode tangent."""
+    if type(values) not in (Tensor, Parameter) or transforms_active() or _is_tracing():
         return False
     return forward_ad.unpack_dual(values).tangent is None
 

@@ -61,7 +61,7 @@ class TreeLayer(nn.Module):
         """Return why this layer cannot load its part of a state, or None if it can; subclasses may compare more."""
         mark, weight = state.get(f"{prefix}_extra_state"), state.get(f"{prefix}weight")
         if mark is not None:
-            return saving.mismatch(_bytes(mark), self.tree, self.activation)
+            return saving.mismatch(_array(mark), self.tree, self.activation)
         if weight is not None and weight.ndim == 2 and len(weight) == self.tree.num_classes:
             return saving.softmax_rows(self.tree)
         return None
@@ -89,7 +89,7 @@ class RowLayer(TreeLayer):
                 f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
             )
         shape = tuple(getattr(part["weight"], "shape", ()))
-        tree, activation = saving.tree_and_activation(_bytes(part["_extra_state"]), shape)
+        tree, activation = saving.tree_and_activation(_array(part["_extra_state"]), shape)
         options |= {name: part[name] for name in ("class_weights",) if name in part}
         build: Callable[..., Self] = cls
         layer = build(shape[1], tree, activation, "bias" in part, dtype=part["weight"].dtype, **options)
@@ -261,9 +261,12 @@ class CatnatLinear(RowLayer):
         return functional.cross_entropy(scores, target, self.tree, self.activation, **options)
 
 
-def _bytes(mark: Any) -> NDArray[np.uint8] | None:
-    """Return the entry ``_extra_state`` of a state as an array, or None if it is not a tensor of bytes."""
-    return mark.cpu().numpy() if isinstance(mark, Tensor) and mark.dtype == torch.uint8 else None
+def _array(mark: Any) -> NDArray[Any] | None:
+    """Return the entry ``_extra_state`` of a state as an array, or None if it is not a tensor of bytes or floats."""
+    if not isinstance(mark, Tensor):
+        return None
+    mark = mark.detach().cpu()
+    return mark.numpy() if mark.dtype == torch.uint8 else mark.float().numpy() if mark.is_floating_point() else None
 
 
 @torch.no_grad()

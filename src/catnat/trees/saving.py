@@ -244,7 +244,9 @@ def tree_and_activation(found: Any, weight: tuple[int, ...]) -> tuple[Tree, Acti
 def _facts(found: Any) -> tuple[dict[str, Any], bytes]:
     """Return the JSON object of a fingerprint, and the bytes of its tree file."""
     array = np.asarray(found)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind == "f" and ((array > -0.5) & (array < 255.5)).all():
+        array = np.round(array)  # averages of states, or states in half precision, have floats
+    elif array.dtype.kind not in "iu":
         raise ValueError("not a fingerprint")
     text, _, file = array.astype(np.uint8).tobytes().partition(b"\0")
     facts = json.loads(text)
