@@ -10,6 +10,7 @@ from values import line, report, row
 
 CONSTANTS = "0.05"
 SHOWN = ("learned sigmoid", "clustered sigmoid", "adaptive", "random sigmoid")
+PASSES = ("learned-1% sigmoid", "learned-10% sigmoid", "learned sigmoid")
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 TITLE = "Validation NLL at equal processor time"
 
@@ -44,3 +45,7 @@ def _identifiers() -> Iterator[str]:
     yield f"| five minutes of one core, {seeds('order')} seeds |"
     yield line("validation NLL, nats a token", *(f"{nll[head]:.3f}" for head in SHOWN))
     yield line("p against *learned*, corrected", "", *(p_text(p_values[head]) for head in SHOWN[1:]))
+    parts, tests = identifiers.means(TITLE, "order-pass"), identifiers.p_values(TITLE, PASSES[-1], "order-pass")
+    yield f"| part of the tokens, {seeds('order-pass')} seeds |"
+    yield line("NLL, nats a token", *(f"{parts[head]:.3f}" for head in PASSES))
+    yield line("p against all, corrected", *(p_text(tests[head]) for head in PASSES[:-1]), "")
