@@ -71,7 +71,9 @@ def from_embeddings(
         return balanced(1)
     if masses is not None:
         masses /= masses.max()  # so that sums cannot overflow
-    with progress_bar(progress, _work(np.array([size])), "halving") as done:
+    # A product of small matrices may set the flag "invalid" from memory beside them; all numbers here are finite.
+    quiet = np.errstate(invalid="ignore")
+    with quiet, progress_bar(progress, _work(np.array([size])), "halving") as done:
         tree = tree_of(_halving(_Embeddings(points, scratch), masses, np.random.default_rng(seed), done))
     return tree if masses is None else with_own_prior(tree, masses)
 
