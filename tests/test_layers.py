@@ -256,3 +256,23 @@ def test_states_can_be_averaged(kind, dtype):
     other.load_state_dict(mean)
     with pytest.raises(RuntimeError, match="layer with"):
         getattr(ct, kind)(3, 4).load_state_dict(mean)
+
+
+def test_gradients_of_bins_at_an_edge_are_those_of_torch():
+    """There the density is the same on both sides, so the derivative is no special case."""
+    edges = np.linspace(-2, 2, 5)
+    x = torch.zeros((), requires_grad=True)
+    (wanted,) = torch.autograd.grad(ct.BinnedCatnat(torch.zeros(3), edges).cdf(x), x)
+    got = jax.grad(lambda x: cj.BinnedCatnat(jnp.zeros(3), edges).cdf(x))(jnp.asarray(0.0))
+    assert float(got) == float(wanted) == 0.25
+
+
+def test_a_head_of_jax_adds_gradients_of_a_batch_in_single_precision():
+    """In bfloat16 a sum stops growing after 256 equal terms, and every row of a batch adds to the root."""
+    head, x = cj.CatnatHead(8, 64, key=jax.random.key(0)), jax.random.normal(jax.random.key(1), (4096, 8))
+    target = jnp.minimum(jnp.arange(4096) % 64, 31)  # most of the mass on one side of the root
+    roots = []
+    for dtype in (jnp.float32, jnp.bfloat16):
+        cast = jax.tree.map(lambda array, dtype=dtype: array.astype(dtype), head)
+        roots.append(jax.grad(lambda h, dtype=dtype: h.loss(x.astype(dtype), target))(cast).bias[0].astype(float))
+    np.testing.assert_allclose(roots[1], roots[0], rtol=0.02)

@@ -63,17 +63,22 @@ def locate(value: Array, bins: Bins) -> Position:
     index = jnp.minimum(index, bins.num_bins - 1)  # needed only for NaN
     lower, width = (_plan.look_up(column, index) for column in (table.edges, table.width))
     places = (value - lower) / width
-    below = jnp.clip(places, 0, 1)
+    below = clip(places, 0, 1)
     above = 1 - below
-    beyond = jnp.abs(value - jnp.clip(value, float(bins.edges[0]), float(bins.edges[-1])))
+    beyond = jnp.abs(value - clip(value, float(bins.edges[0]), float(bins.edges[-1])))
     if not bins.tails:
         return Position(index, below, above, width, jnp.zeros_like(below), beyond)
     left, right = index == 0, index == bins.num_bins - 1
-    distance = jnp.clip(jnp.where(left, 1 - places, jnp.where(right, places, 0)), 0, _FARTHEST)
+    distance = clip(jnp.where(left, 1 - places, jnp.where(right, places, 0)), 0, _FARTHEST)
     farther, nearer = jnp.exp(-distance), -jnp.expm1(-distance)
     below = jnp.where(left, farther, jnp.where(right, nearer, below))
     above = jnp.where(left, nearer, jnp.where(right, farther, above))
     return Position(index, below, above, width, distance, jnp.zeros_like(beyond))
+
+
+def clip(values: Array, lowest: float, largest: float) -> Array:
+    """Clip values, with the gradient 1 at both ends, where that of ``jnp.clip`` is 1/2: numbers often are edges."""
+    return jnp.where(values < lowest, lowest, jnp.where(values > largest, largest, values))
 
 
 def place(index: Array, below: Array, bins: Bins) -> Array:

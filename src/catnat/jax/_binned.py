@@ -246,18 +246,18 @@ def _between(scores: Array, plan: Plan, low: Array, high: Array, bins: Bins) -> 
     below_high, above_high = _below_and_above(scores, plan, high, bins)
     # Measured from the nearer end, where masses are smaller and the difference keeps more digits.
     between = jnp.where(above_low < below_high, above_low - above_high, below_high - below_low)
-    return jnp.maximum(between, 0)
+    return jnp.where(between < 0, 0, between)
 
 
 @_compiled
 def _quantile(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
-    mass, back = _plan.behind_batch(jnp.clip(value, 0, 1), scores.shape[:-1])
+    mass, back = _plan.behind_batch(_bin_positions.clip(value, 0, 1), scores.shape[:-1])
     index = _cumulative.class_at(scores, mass, plan)
     masses = _cumulative.masses(scores, index, plan)
     inside = jnp.maximum(masses.inside, _bin_positions.smallest_fraction(mass.dtype))
     # Measured from the nearer end, as in `_between`.
     below = jnp.where(mass < 0.5, (mass - masses.below) / inside, 1 - (1 - mass - masses.above) / inside)
-    return back(_bin_positions.place(index, jnp.clip(below, 0, 1), bins))
+    return back(_bin_positions.place(index, _bin_positions.clip(below, 0, 1), bins))
 
 
 @functools.partial(jax.jit, static_argnames=("bins", "plan", "sample_shape"))

@@ -45,9 +45,11 @@ class LazyScores:
         """Return the scores of the nodes ``index``; arbitrary for a row on another device."""
         here = jnp.clip(index - self.first, 0, len(self.weight) - 1)
         more = tuple(range(self.input.ndim - 1, index.ndim))
-        scores = (_plan.look_up(self.weight, here) * jnp.expand_dims(self.input, more)).sum(-1)
+        # Widened before the look-up: in half precision the sum of a batch's gradients at the root would stop growing.
+        weight = _plan.look_up(_plan.to_computing_dtype(self.weight), here)
+        scores = (weight * jnp.expand_dims(self.input, more)).sum(-1)
         if self.bias is not None:
-            scores = scores + _plan.look_up(self.bias, here)
+            scores = scores + _plan.look_up(_plan.to_computing_dtype(self.bias), here)
         return _plan.to_computing_dtype(scores)
 
     def holds(self, index: Array) -> Array:
