@@ -303,7 +303,8 @@ def resolve(activation: object) -> Activation:
         _checks.one_of(activation, "activation", tuple(REGISTRY))
         return REGISTRY[activation]
     if isinstance(activation, Activation):
-        if "__dataclass_fields__" not in vars(type(activation)) and vars(activation).keys() - _field_names(activation):
+        fields = {field.name for field in dataclasses.fields(activation)}
+        if "__dataclass_fields__" not in vars(type(activation)) and vars(activation).keys() - fields:
             name = type(activation).__name__
             raise TypeError(
                 f"`activation` is a {name}, which has attributes but is no dataclass: two of them would be equal, and "
@@ -316,10 +317,6 @@ def resolve(activation: object) -> Activation:
         f"`activation` is {activation!r}, but the name {names}, or an activation object is needed, such as "
         "catnat.natural(width=4.0) or an instance of your own subclass of catnat.Activation."
     )
-
-
-def _field_names(activation: Activation) -> set[str]:
-    return {field.name for field in dataclasses.fields(activation)}
 
 
 # ---- float64 pairs hi + lo: error-free sums and products, to compute edges in twice the precision ----

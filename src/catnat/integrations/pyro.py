@@ -34,7 +34,27 @@ __all__ = ["BinnedCatnat", "Catnat", "CatnatTransform", "OneHotCatnat", "OneHotC
 # ---- the distributions ----
 
 
-class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] # Pyro has few types
+class _ScoresOrLogits:
+    """A distribution that can be built from logits too, as Pyro builds marginals and posteriors."""
+
+    def __init__(
+        self,
+        scores: Tensor | None = None,
+        tree: Tree | int | None = None,
+        activation: ct.Activation | str = "sigmoid",
+        *,
+        logits: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        if logits is not None:
+            if scores is not None:
+                raise TypeError("Give `scores`, one per node (K - 1), or `logits`, one per class (K), not both.")
+            scores = ct.scores_from_logits(logits, tree, activation)
+        build: Any = super().__init__
+        build(scores, tree, activation, **options)
+
+
+class Catnat(_ScoresOrLogits, ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] # Pyro has few types
     r"""``pyro.distributions.Categorical`` with scores on a tree: a value is a class.
 
     ``sample`` and ``log_prob`` read only the paths they need. If all classes are enumerated, they are computed at once.
@@ -61,17 +81,6 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
         torch.Size([4])
     """
 
-    def __init__(
-        self,
-        scores: Tensor | None = None,
-        tree: Tree | int | None = None,
-        activation: ct.Activation | str = "sigmoid",
-        *,
-        logits: Tensor | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(_scores(scores, logits, tree, activation), tree, activation, **options)
-
     mask = dist.Categorical.mask  # type: ignore[assignment, unused-ignore] # Pyro's method; catnat's is a property
     valid_classes = ct.Catnat.mask
 
@@ -86,7 +95,7 @@ class Catnat(ct.Catnat, dist.Categorical):  # type: ignore[misc, unused-ignore] 
         return super().log_prob(value)
 
 
-class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[misc, unused-ignore] # as above
+class OneHotCatnat(_ScoresOrLogits, ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[misc, unused-ignore] # as above
     """``pyro.distributions.OneHotCategorical`` with scores on a tree: a value is a one-hot vector.
 
     Its arguments are those of :class:`Catnat`.
@@ -100,17 +109,6 @@ class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[mis
                 [0., 0., 1.]])
     """
 
-    def __init__(
-        self,
-        scores: Tensor | None = None,
-        tree: Tree | int | None = None,
-        activation: ct.Activation | str = "sigmoid",
-        *,
-        logits: Tensor | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(_scores(scores, logits, tree, activation), tree, activation, **options)
-
     mask = dist.OneHotCategorical.mask  # type: ignore[assignment, unused-ignore] # as above
     valid_classes = ct.OneHotCatnat.mask
 
@@ -118,16 +116,6 @@ class OneHotCatnat(ct.OneHotCatnat, dist.OneHotCategorical):  # type: ignore[mis
     def infer_shapes(scores: Size, **_: Any) -> tuple[Size, Size]:  # type: ignore[override, unused-ignore]
         """Return the batch shape and the event shape, (K,), for the shape of the scores."""
         return Size(scores[:-1]), Size((scores[-1] + 1,))
-
-
-def _scores(
-    scores: Tensor | None, logits: Tensor | None, tree: Tree | int | None, activation: ct.Activation | str
-) -> Any:
-    if logits is None:
-        return scores
-    if scores is not None:
-        raise TypeError("Give `scores`, one per node of a tree (K - 1), or `logits`, one per class (K), not both.")
-    return ct.scores_from_logits(logits, tree, activation)
 
 
 class OneHotCatnatStraightThrough(OneHotCatnat, ct.OneHotCatnatStraightThrough):

@@ -129,14 +129,14 @@ def step(at: Array, bits: Array | int, tree: Tree) -> Array:
     return jnp.where(at >= tree.num_nodes, at, below)
 
 
-def descend(yes: Callable[[Array], Array], tree: Tree, shape: Sequence[int], key: Array, dtype: Any) -> Array:
+def descend(yes: Callable[[Array], Array], tree: Tree, shape: Sequence[int], key: Array) -> Array:
     """Draw classes, with a branch drawn at each node: yes has probability ``yes(index)``."""
     at = jnp.zeros(shape, int)
     if tree.num_nodes == 0:
         return at
 
     def down(level: Any, at: Array) -> Array:
-        drawn = draw_yes(jax.random.fold_in(key, level), at.shape, yes(node(at, tree)).astype(dtype))
+        drawn = draw_yes(jax.random.fold_in(key, level), at.shape, yes(node(at, tree)))
         return step(at, drawn.astype(at.dtype), tree)
 
     # The first step comes before the loop: inside shard_map, a loop's carry must vary over devices from the start.
@@ -159,7 +159,7 @@ def draw(scores: Scores, sample_shape: tuple[int, ...], key: Array, plan: Plan) 
     def yes(index: Array) -> Array:
         return jnp.exp(branches_at(scores, index, plan, floored=False)[1])
 
-    drawn = descend(yes, plan.tree, (*batch, math.prod(sample_shape)), key, plan.dtype)
+    drawn = descend(yes, plan.tree, (*batch, math.prod(sample_shape)), key)
     return before_batch(drawn, sample_shape)
 
 
@@ -182,7 +182,7 @@ def draw_by_log_probs(logs: Array, sample_shape: tuple[int, ...], key: Array) ->
     no, yes = _dense.log_masses(jnp.where(possible, logs, -math.inf), tree)
     probs = jax.nn.sigmoid(yes - jnp.where(jnp.isneginf(yes), 0, no))  # exactly 0 or 1 where one side is -inf
     shape = (*logs.shape[:-1], math.prod(sample_shape))
-    return before_batch(descend(lambda index: pick(probs, index), tree, shape, key, logs.dtype), sample_shape)
+    return before_batch(descend(lambda index: pick(probs, index), tree, shape, key), sample_shape)
 
 
 def before_batch(drawn: Array, sample_shape: tuple[int, ...]) -> Array:

@@ -173,11 +173,7 @@ class CatnatLinear(RowPerNode):
             state: The ``state_dict()`` of a layer, or of a model that contains one.
             prefix: The prefix of the layer's entries in the state, such as ``"head."``.
         """
-        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        if "_extra_state" not in part or "weight" not in part:
-            raise KeyError(
-                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
-            )
+        part = saving.part_of_state(state, prefix)
         static = saving.tree_and_activation(part["_extra_state"], np.shape(part["weight"]))
         weight, bias = (None if part.get(name) is None else jnp.asarray(part[name]) for name in cls._parameters)
         return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)

@@ -20,8 +20,8 @@ _ROUNDING = 1e-12
 def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_level: int = 0) -> NDArray[np.object_]:
     """Return for every row the most specific label with a probability of at least ``threshold``.
 
-    A label with fewer classes is more specific. Of groups with equally many classes the
-    deeper comes first, then the more probable.
+    A label with fewer classes is more specific. Of groups with equally many classes the deeper comes first, then
+    the more probable.
 
     Args:
         taxonomy: The taxonomy of the classes.

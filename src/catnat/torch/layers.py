@@ -83,11 +83,7 @@ class RowLayer(TreeLayer):
             prefix: The prefix of the layer's entries in the state, such as ``"head."``.
             **options: Other arguments of the layer, such as ``sparse`` of a head.
         """
-        part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        if "_extra_state" not in part or "weight" not in part:
-            raise KeyError(
-                f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}."
-            )
+        part = saving.part_of_state(state, prefix)
         shape = tuple(getattr(part["weight"], "shape", ()))
         tree, activation = saving.tree_and_activation(_array(part["_extra_state"]), shape)
         options |= {name: part[name] for name in ("class_weights",) if name in part}

@@ -255,6 +255,14 @@ def _facts(found: Any) -> tuple[dict[str, Any], bytes]:
     return facts, file
 
 
+def part_of_state(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the entries of a layer in the state of a model, without their prefix; raise unless it is a layer."""
+    part = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    if "_extra_state" not in part or "weight" not in part:
+        raise KeyError(f"The state has no layer of this kind at the prefix {prefix!r}: its entries are {list(state)}.")
+    return part
+
+
 def softmax_rows(tree: Tree | Forest) -> str:
     """Return the error message for weights with one row per class."""
     return (
