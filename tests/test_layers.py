@@ -276,3 +276,14 @@ def test_a_head_of_jax_adds_gradients_of_a_batch_in_single_precision():
         cast = jax.tree.map(lambda array, dtype=dtype: array.astype(dtype), head)
         roots.append(jax.grad(lambda h, dtype=dtype: h.loss(x.astype(dtype), target))(cast).bias[0].astype(float))
     np.testing.assert_allclose(roots[1], roots[0], rtol=0.02)
+
+
+@pytest.mark.parametrize("tree", [64, catnat.huffman(np.arange(1, 65))], ids=["balanced", "huffman"])
+def test_a_head_of_torch_adds_gradients_of_a_batch_in_single_precision(tree):
+    x, target = torch.randn(4096, 8, generator=torch.Generator().manual_seed(0)) + 1, torch.arange(4096) % 32
+    head, roots = ct.CatnatHead(8, tree, dtype=torch.bfloat16), []
+    for dtype in (torch.bfloat16, torch.float32):
+        head.to(dtype).zero_grad()
+        head.loss(x.to(dtype), target).backward()
+        roots.append(torch.cat([head.weight.grad[0], head.bias.grad[:1]]).double())
+    torch.testing.assert_close(roots[0], roots[1], rtol=0.02, atol=0)

@@ -3,6 +3,8 @@
 The oracle divides by sums, takes powers and mixes, one class after the other.
 """
 
+import itertools
+
 import cases
 import hypothesis
 import numpy as np
@@ -122,6 +124,10 @@ def test_extreme_temperatures(backend, name, temperature):
         assert np.isfinite(gradient).all()
 
 
+class Subclass(catnat.natural):
+    """Computed by its log-odds, as an activation of one's own."""
+
+
 @pytest.mark.parametrize("temperature", [100.0, 1e4, 1e8])
 @pytest.mark.parametrize("unimix", [0.0, 0.5])
 def test_what_is_impossible_stays_so_at_any_temperature(backend, temperature, unimix):
@@ -129,9 +135,10 @@ def test_what_is_impossible_stays_so_at_any_temperature(backend, temperature, un
     scores = np.array([[4.0, 0.0, 0.0]])  # the root is certain
     options = cases.OptionsCase("", temperature, unimix)
     only_impossible = np.array([[True, True, False, False]])
-    for mask, wanted in ((None, [0, 0, 0.5, 0.5]), (only_impossible, [0.5, 0.5, 0, 0])):
+    cases_of_masks = (None, [0, 0, 0.5, 0.5]), (only_impossible, [0.5, 0.5, 0, 0])
+    for activation, (mask, wanted) in itertools.product(("natural", Subclass()), cases_of_masks):
         valid = np.ones(4) if mask is None else mask[0]
-        facts = backend.facts_of(scores, catnat.balanced(4), "natural", options, mask)
+        facts = backend.facts_of(scores, catnat.balanced(4), activation, options, mask)
         mixed = (1 - unimix) * np.array([wanted]) + unimix * valid / valid.sum()
         checks.close(facts["probs"], mixed, atol=1e-13)
 

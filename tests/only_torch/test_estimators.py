@@ -287,6 +287,15 @@ def test_the_others_under_vmap():
         assert is_mean(got.numpy(), GRADIENT), name
 
 
+@pytest.mark.parametrize("estimate", [ct.estimators.enumerate_exactly, ct.estimators.score_function])
+def test_integer_costs_are_not_rounded_to_half_precision(estimate):
+    """In bfloat16 1,001 and 1,000 are equal, and a step between them has no gradient."""
+    scores = torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
+    options = {"num_samples": 1000, "baseline": "leave-one-out"} if "score" in estimate.__name__ else {}
+    estimate(lambda k: 1000 + k, ct.Catnat(scores), **options).backward()
+    assert float(scores.grad) == pytest.approx(0.25, abs=0.05)
+
+
 @pytest.mark.parametrize("offset", [10.0, 1000.0])
 def test_a_large_mean_cost_does_not_hide_differences_in_half_precision(offset):
     scores = torch.linspace(-1, 1, 15)

@@ -211,6 +211,8 @@ def test_a_branch_beyond_the_resolution_of_uniform_numbers_is_not_drawn(monkeypa
         scores = torch.zeros(classes - 1).index_fill(0, torch.tensor([0]), rare)
         for drawn in (ct.sample(scores, sample_shape=(count,)), ct.sample_without_replacement(scores, 1)):
             assert (ct.log_prob(scores.expand(*drawn.shape, -1), drawn) > -20).all()
+        numbers = ct.BinnedCatnat(scores, torch.arange(classes + 1.0))
+        assert (numbers.log_prob(numbers.rsample((count,)).clamp(max=classes)) > -20).all()
     assert draws
 
 

@@ -157,8 +157,8 @@ class BinnedCatnat(Parameterized):
     def rsample(self, sample_shape: Sequence[int] = (), *, key: PRNGKeyArray) -> Float[Array, "*samples_and_batch"]:
         """Draw numbers that are differentiable in the scores: quantiles at uniform random probabilities."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
-        uniform = jax.random.uniform(key, shape, self._computed[1].dtype)
-        return self._returned(_quantile(*self._computed, uniform, self.bins))
+        scores, plan = self._computed
+        return self._returned(_quantile(scores, plan, _walk.positive_uniform(key, shape, plan.dtype), self.bins))
 
     # ---- all bins ----
 

@@ -68,7 +68,7 @@ def saturated(scores: Array, plan: Plan) -> Array:
 
 def log_of_zero(plan: Plan) -> float:
     """Return the largest log-probability, not floored, that an impossible branch can have."""
-    return -SATURATED_LOGIT if plan.is_natural else -math.inf
+    return -SATURATED_LOGIT if isinstance(plan.activation, natural) else -math.inf
 
 
 def _log1p(x: Array) -> Array:

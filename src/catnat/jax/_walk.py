@@ -223,11 +223,14 @@ def descend_without_replacement(scores: Array, count: int, key: Array, plan: Pla
 # ---- Gumbel variables ----
 
 
+def positive_uniform(key: Array, shape: Sequence[int], dtype: Any) -> Array:
+    """Draw uniform numbers in (0, 1): multiples of the dtype's eps, and for 0 the middle of its interval."""
+    return jnp.maximum(jax.random.uniform(key, tuple(shape), dtype), float(jnp.finfo(dtype).eps) / 2)
+
+
 def log_exponential(key: Array, shape: Sequence[int], dtype: Any) -> Array:
     """Draw finite logarithms of exponential variables, that is negated Gumbel variables."""
-    # Uniform numbers are multiples of the dtype's eps: a 0 stands for a number that is eps / 2 on average.
-    uniform = jax.random.uniform(key, tuple(shape), dtype)
-    return jnp.log(jnp.maximum(-jnp.log1p(-uniform), float(jnp.finfo(dtype).eps) / 2))
+    return jnp.log(-jnp.log1p(-positive_uniform(key, shape, dtype)))
 
 
 def add_gumbel_noise(log_probs: Array, possible: Array | None, sample_shape: tuple[int, ...], key: Array) -> Array:

@@ -520,7 +520,8 @@ def _costs(f: Costs, draws: Array, needed: Sequence[int], dtype: np.dtype) -> tu
             f"{tuple(needed)}. Do not average inside f: take the mean of the result."
         )
     dtype = jnp.promote_types(costs.dtype, dtype)
-    return _plan.to_computing_dtype(costs.astype(dtype)), dtype
+    costs = _plan.to_computing_dtype(costs).astype(jnp.promote_types(dtype, jnp.float32))
+    return costs, dtype  # not in half precision, which would round integers
 
 
 def _check_temperature(temperature: float | Array) -> None:

@@ -199,7 +199,7 @@ class BinnedCatnat(td.Distribution):
     ) -> Float[Tensor, "*samples_and_batch"]:
         """Draw numbers that are differentiable in the scores: quantiles at uniform random probabilities."""
         shape = (*_checks.shape_of_samples(sample_shape), *self.batch_shape)
-        return self._quantile(_walk.rand(shape, self._computed, generator))
+        return self._quantile(_walk.positive_rand(shape, self._computed, generator))
 
     # ---- all bins ----
 

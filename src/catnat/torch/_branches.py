@@ -68,13 +68,13 @@ class Branches(abc.ABC):
 
     has_floor = False
     """Whether floored log-probabilities can differ from those without a floor."""
-    log_of_zero = -math.inf
-    """The upper bound of the log-probability, without a floor, of an impossible branch."""
 
     def __init__(
         self, activation: Activation, largest_logit: float, shared: tuple[float, ...], rows: Tensor | None
     ) -> None:
         self.activation, self._largest_logit, self._shared, self._rows = activation, largest_logit, shared, rows
+        # The upper bound of the log-probability, without a floor, of an impossible branch.
+        self.log_of_zero = -SATURATED_LOGIT if isinstance(activation, activations.natural) else -math.inf
         self._constants: tuple[float, ...] | tuple[Tensor, ...]
         self._constants = shared if rows is None else rows.unbind(-1)
 
@@ -239,7 +239,6 @@ class NaturalBranches(Branches):
 
     activation: activations.natural
     has_floor = True
-    log_of_zero = -SATURATED_LOGIT
 
     def _angle(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the angle to the nearer edge, negative outside the band, and whether this is the upper edge."""

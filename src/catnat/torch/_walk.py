@@ -237,8 +237,11 @@ def rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) 
     return torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
+def positive_rand(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw uniform numbers in (0, 1): multiples of the dtype's eps / 2, and for 0 the middle of its interval."""
+    return rand(shape, like, generator).clamp(min=torch.finfo(like.dtype).eps / 4)
+
+
 def log_exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw finite logarithms of exponential variables, that is negated Gumbel variables, in the shape of ``like``."""
-    # Uniform numbers are multiples of the dtype's eps / 2; a 0 is replaced by the middle of its interval.
-    limits = torch.finfo(like.dtype)
-    return torch.log1p(-rand(like.shape, like, generator)).neg().clamp(min=limits.eps / 4).log()
+    return torch.log1p(-positive_rand(like.shape, like, generator)).neg().log()

@@ -528,7 +528,7 @@ def _costs(f: Costs, draws: Tensor, needed: Size, dtype: torch.dtype) -> tuple[T
             f"is needed: {tuple(needed)}. Do not average inside f: take the mean of the result."
         )
     dtype = torch.promote_types(costs.dtype, dtype)
-    return _inputs.widen(costs.to(dtype)), dtype
+    return _inputs.widen(costs).to(_inputs.computing_dtype(dtype)), dtype  # half precision would round integers
 
 
 def _check_temperature(temperature: float | Tensor) -> None:

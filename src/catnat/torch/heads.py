@@ -86,13 +86,15 @@ class RowReader(NamedTuple):
 
     def at(self, nodes: Tensor) -> Tensor:
         """Return the scores at ``nodes``, whose leading axes are the input's batch."""
-        rows = F.embedding(nodes, self.weight, sparse=self.sparse).flatten(self.input.ndim - 1, -2)
-        return self._with_bias(torch.matmul(rows, self.input.unsqueeze(-1)).view(nodes.shape), nodes)
+        rows = self._rows(nodes).flatten(self.input.ndim - 1, -2)
+        return self._with_bias(torch.matmul(rows, _inputs.widen(self.input).unsqueeze(-1)).view(nodes.shape), nodes)
 
     def each(self, row: Tensor, node: Tensor) -> Tensor:
         """Return one score per entry of ``row`` and ``node``: that of the input row at the node."""
-        weights = F.embedding(node, self.weight, sparse=self.sparse)
-        return self._with_bias((weights * self.input.index_select(0, row)).sum(-1), node)
+        return self._with_bias((self._rows(node) * self.input.index_select(0, row)).sum(-1), node)
+
+    def _rows(self, nodes: Tensor) -> Tensor:
+        return _inputs.widen(F.embedding(nodes, self.weight, sparse=self.sparse))
 
     def _with_bias(self, scores: Tensor, nodes: Tensor) -> Tensor:
         if self.bias is not None:
@@ -301,7 +303,8 @@ class CatnatHead(PathHead, RowLayer):
         activation: "sigmoid", "natural" (the paper's), or an activation object.
         bias: Whether to add a bias.
         sparse: Whether gradients of ``weight`` and ``bias`` are sparse tensors of the rows that were read. Use it for
-            about 100,000 classes or more, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum.
+            about 100,000 classes or more, with ``torch.optim.SparseAdam``, ``Adagrad`` or ``SGD`` without momentum, and
+            with weights in float32, because torch adds sparse gradients in the dtype of the weights.
         class_weights: A factor per class on the loss.
         ignore_index: A target that is ignored.
 
@@ -349,7 +352,10 @@ class CatnatHead(PathHead, RowLayer):
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={bias}, sparse={self.sparse}"
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        plan, reader = self._plan(input), RowReader(input, self.weight, self.bias, self.sparse)
+        plan, weight = self._plan(input), self.weight
+        if weight.requires_grad and torch.is_grad_enabled() and not self.sparse:
+            weight = _inputs.widen(weight)  # its gradient is a sum over the batch, which half precision would round
+        reader = RowReader(input, weight, self.bias, self.sparse)
         if self.tree.kind == "balanced" or input.device.type != "cpu" or not _inputs.runs_eagerly(input, classes):
             return _walk.path_log_prob(plan, reader, classes)
         # Paths without padding. Not on another device, where the call would wait for the length of the list, and not
