@@ -45,12 +45,16 @@ class LazyScores:
         """Return the scores of the nodes ``index``; arbitrary for a row on another device."""
         here = jnp.clip(index - self.first, 0, len(self.weight) - 1)
         more = tuple(range(self.input.ndim - 1, index.ndim))
-        # Widened before the look-up: in half precision the sum of a batch's gradients at the root would stop growing.
-        weight = _plan.look_up(_plan.to_computing_dtype(self.weight), here)
+        weight = _plan.to_computing_dtype(_plan.look_up(self.weight, here))
         scores = (weight * jnp.expand_dims(self.input, more)).sum(-1)
         if self.bias is not None:
-            scores = scores + _plan.look_up(_plan.to_computing_dtype(self.bias), here)
-        return _plan.to_computing_dtype(scores)
+            scores = scores + _plan.to_computing_dtype(_plan.look_up(self.bias, here))
+        return scores
+
+    def with_wide_rows(self) -> LazyScores:
+        """Return the same scores with rows in the computing dtype, in which gradients of a batch are then added."""
+        wide = [None if rows is None else _plan.to_computing_dtype(rows) for rows in (self.weight, self.bias)]
+        return LazyScores(self.input, wide[0], wide[1], self.first)
 
     def holds(self, index: Array) -> Array:
         """Return whether the row of a node is on this device; False for -1, which is no node."""

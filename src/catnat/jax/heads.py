@@ -284,5 +284,5 @@ class CatnatHead(RowPerNode):
 @functools.partial(jax.jit, static_argnames=("axis_name", "plan"))
 def _path_log_prob(scores: LazyScores, classes: Array, axis_name: str | None, plan: Plan) -> Array:
     """Return the log-probability of classes, batch or batch + any axes."""
-    found = _walk.path_log_prob(scores, classes, plan)
+    found = _walk.path_log_prob(scores.with_wide_rows(), classes, plan)
     return found if axis_name is None else lax.psum(found, axis_name)
