@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from catnat_experiments.report import statistics
 from catnat_experiments.report.cells import bold_columns
-from values import line, p, report, row
+from values import corrected, line, p, report, row
 
 CONSTANTS = ""
 
@@ -21,11 +21,21 @@ def cells(title: str, digits: int, mask: str = "") -> Iterator[str]:
         yield mean if column == "softmax" else f"{mean} ({p(tests['softmax', task, column])})"
 
 
+def against_softmax_alone() -> float:
+    """Return the p-value of sigmoid on embeddings in the classifier, corrected for comparisons with softmax alone."""
+    samples = row(report("defaults", "evidence")["Classifier: log loss"])
+    others = [column for column in samples if column != "softmax"]
+    return dict(zip(others, corrected(samples, [(column, "softmax") for column in others]), strict=True))[
+        "sigmoid, embeddings"
+    ]
+
+
 def page() -> Iterator[str]:
     """Yield all statements of the page."""
     yield line("test log loss, lower is better", *cells("Classifier: log loss", 3))
     yield line("reward, higher is better", *cells("Bandit with masks: reward", 3, ", renormalize"))
     yield line("divergence, lower is better", *cells("Table of probabilities: divergence", 4))
+    yield f"sigmoid on embeddings is significantly behind in the classifier ({p(against_softmax_alone())})."
     saturated = row(report("defaults", "evidence")["Classifier: saturated nodes, fraction"])
     shares = [100 * sample.mean for variant, sample in saturated.items() if variant.startswith("natural")]
     yield f"{min(shares):.0f} to {max(shares):.0f}% of natural's nodes are saturated"

@@ -27,6 +27,10 @@ def _minatar() -> Iterator[str]:
     yield f"(Mann-Whitney, corrected: {p(least)} or more)"
     yield f"averaged over the training it is ahead ({p(whole['natural', BREAKOUT])})"
     damped = whole["softmax-damped-gradient", BREAKOUT]
+    worse = statistics.mann_whitney(
+        *(tables["Return"].row(BREAKOUT)[f"natural{more}"] for more in ("", "-damped-gradient"))
+    )
+    yield f"in Breakout natural ({p(worse)}, not corrected)."
     yield f"Averaged over the training, softmax is better with them in Breakout ({p(damped)})."
 
     returns, entropy, dead = (

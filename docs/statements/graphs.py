@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from catnat_experiments.report.cells import p_text
 from catnat_experiments.report.claims import verdicts
 from catnat_experiments.report.tables import Numbers, Value
-from values import line, report
+from values import all_records, line, report
 
 CONSTANTS = "0.1 0.5 0.75 0.9 0.01 1.56 2.25"  # theta*, the smallest start, the scales of the weights
 COLUMNS = {
@@ -33,6 +33,34 @@ def page() -> Iterator[str]:
     yield from _verdicts(columns)
     yield from _gains(tables, [theta for theta, verdict in columns[-1].items() if verdict.startswith("yes")])
     yield from _saturated(tables["Saturated true edges, fraction"], tables["Saturated true zeros, fraction"])
+    yield from _sparsemax_with_two_rates(tables["Energy score"])
+    yield from _sigmoid(tables["MAE on theta, all entries"])
+
+
+def _sparsemax_with_two_rates(energy: Numbers) -> Iterator[str]:
+    """Yield what the search with two learning rates has found so far, where one learning rate fails."""
+    before, after, papers = [], [], []
+    for theta in (0.5, 0.75):
+        runs = [
+            record
+            for record in all_records("gsl")
+            if record.stage != "final"
+            and (record.config["theta"], record.config["parameterization"]) == (theta, "sparsemax")
+        ]
+        for found, two in ((before, False), (after, True)):
+            some = [record for record in runs if ("network_rate" in record.config) is two]
+            best = min(some, key=lambda record: record.metrics["validation_es"])
+            found.append(best.metrics["test_es_twice"])
+        papers.append(energy.table.paper[theta]["sparsemax"].mean)
+    yield (
+        f"At 0.5 and 0.75 they lower its energy score from {before[0]:.1f} and {before[1]:.1f} to {after[0]:.1f} and "
+        f"{after[1]:.1f}; the paper has {papers[0]:.1f} and {papers[1]:.1f}."
+    )
+
+
+def _sigmoid(error: Numbers) -> Iterator[str]:
+    ratios = [error.row(theta)["sigmoid"].mean / error.row(theta)["softmax"].mean for theta in error.rows]
+    yield f"in the error on theta sigmoid has {min(ratios):.2f} to {max(ratios):.2f} times softmax's."
 
 
 def _verdicts(columns: Sequence[dict[Value, str]]) -> Iterator[str]:

@@ -23,12 +23,13 @@ RECORDS = Path(__file__).parents[2] / "experiments/results"
 def report(experiment: str, preset: str) -> dict[str, Numbers]:
     """Return all tables of a report with their numbers, by title."""
     loaded = load(experiment)
-    statuses = stages.survey(loaded.experiment, preset, _records(experiment))
+    statuses = stages.survey(loaded.experiment, preset, all_records(experiment))
     return {table.title: fill(table, statuses) for table in loaded.tables}
 
 
 @functools.cache
-def _records(experiment: str) -> list[Record]:
+def all_records(experiment: str) -> list[Record]:
+    """Return all committed records of an experiment, of searches too."""
     return records.load_all(RECORDS / experiment)[0]
 
 
