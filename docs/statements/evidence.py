@@ -40,8 +40,8 @@ def verdicts() -> Iterator[str]:
             both = p(two[pair]), p_text(three[pair])
             seeds = "({} corrected for the paper's two claims, {} for all three comparisons)".format(*both)
         yield (
-            f"Adam: {pair[0]} is better than softmax | full length: ahead in {long.ahead} of {long.cells} settings of binary "
-            f"MNIST ({p(trees_over(full)[pair[0]])} over the settings, one seed), and in one with three seeds {seeds}. "
+            f"Adam: {pair[0]} is better than softmax | full length: ahead in {long.ahead} of {long.cells} settings of "
+            f"binary MNIST ({p(trees_over(full)[pair[0]])} over the settings, one seed), and in one with three seeds {seeds}. "
             f"A fifth of the steps: ahead in {fifth.ahead} of {fifth.cells} ({p(trees_over(short)[pair[0]])})"
         )
     sigmoid, natural, tests = *(over(sgd, *pair) for pair in PAIRS[:2]), trees_over(sgd)
@@ -62,9 +62,8 @@ def verdicts() -> Iterator[str]:
     yield f"reproduced in one setting, N = 10, K = 8, {autoencoders.reinforced()}"
     digits = report("defaults", "evidence")["Classifier: log loss"]
     against_all = statistics.holm(digits.tests())["softmax", digits.rows[0], "sigmoid, embeddings"]
-    yield (
-        f"corrected ({p(defaults.against_softmax_alone())}), not with those against the default ({p(against_all)}); five"
-    )
+    alone = defaults.against_softmax_alone()
+    yield f"corrected ({p(alone)}), not with those against the default ({p(against_all)}); five"
     returns = report("atari", "games")["Return"]
     tests = statistics.holm(returns.tests())
     values = [tests["softmax", game, "natural"] for game in returns.rows]
@@ -80,8 +79,8 @@ def readme() -> Iterator[str]:
     full, nll = settings("adam"), autoencoders.one_cell("Test NLL")
     ahead = over(full, "sigmoid", "softmax")
     yield (
-        f"yes, in {ahead.ahead} of {ahead.cells} settings of binary MNIST at full length; here the one with three seeds | "
-        f"**{nll['sigmoid'].mean:.1f}**, {nll['softmax'].mean:.1f} |"
+        f"yes, in {ahead.ahead} of {ahead.cells} settings of binary MNIST at full length; here the one with three "
+        f"seeds | **{nll['sigmoid'].mean:.1f}**, {nll['softmax'].mean:.1f} |"
     )
     error = report("gsl", "paper")[graphs.COLUMNS["MAE on θ"]].row(0.25)
     yield (
