@@ -41,8 +41,8 @@ def verdicts() -> Iterator[str]:
             seeds = "({} corrected for the paper's two claims, {} for all three comparisons)".format(*both)
         yield (
             f"Adam: {pair[0]} is better than softmax | full length: ahead in {long.ahead} of {long.cells} settings of "
-            f"binary MNIST ({p(trees_over(full)[pair[0]])} over the settings, one seed), and in one with three seeds {seeds}. "
-            f"A fifth of the steps: ahead in {fifth.ahead} of {fifth.cells} ({p(trees_over(short)[pair[0]])})"
+            f"binary MNIST ({p(trees_over(full)[pair[0]])} over the settings, one seed), and in one with three seeds "
+            f"{seeds}. A fifth of the steps: ahead in {fifth.ahead} of {fifth.cells} ({p(trees_over(short)[pair[0]])})"
         )
     sigmoid, natural, tests = *(over(sgd, *pair) for pair in PAIRS[:2]), trees_over(sgd)
     yield (
