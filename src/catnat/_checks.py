@@ -71,9 +71,26 @@ def num_classes(value: int) -> int:
     return int(value)
 
 
+def classes_of_layer(value: Any) -> int:
+    """Return a number of classes, or raise an error that says what a layer takes as `classes`."""
+    if isinstance(value, (int, np.integer)):
+        return num_classes(value)
+    hint = " Call its method tree()." if hasattr(value, "tree") else ""
+    raise TypeError(
+        f"`classes` is {value!r:.80} of type {type(value).__name__}, but the number of classes or a catnat.Tree is "
+        f"needed, such as catnat.from_clusters([[0, 1], [2, 3]]).{hint}"
+    )
+
+
+NOT_CLASSES = dict.fromkeys(
+    ("out_features", "num_classes", "n_classes", "tree"),
+    "Pass the number of classes, or a tree over them, as `classes`.",
+)
+
+
 def weights(values: ArrayLike, name: str, size: int | None = None) -> NDArray[np.float64]:
     """Return ``values`` as a float64 vector (K,), or raise unless all entries are positive and finite."""
-    array = np.array(values, dtype=np.float64)
+    array = np.asarray(values, dtype=np.float64).copy()  # np.array passes `copy` to tensors, which warn
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"`{name}` has shape {array.shape}, but one weight per class is needed: a vector (K,).")
     if size is not None and array.size != size:

@@ -312,6 +312,8 @@ def resolve(activation: object) -> Activation:
                 "attributes as fields."
             )
         return activation
+    if isinstance(activation, type) and issubclass(activation, Activation):
+        raise TypeError(f"`activation` is the class {activation.__name__}, but an object is needed: call it.")
     names = " or ".join(repr(name) for name in REGISTRY)
     raise TypeError(
         f"`activation` is {activation!r}, but the name {names}, or an activation object is needed, such as "

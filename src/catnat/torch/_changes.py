@@ -76,6 +76,12 @@ def _check_changeable(layer: Any, optimizer: Optimizer | None) -> None:
             "computes them, or they are sharded. Change the tree before, or remove the parametrization, change the "
             "tree, and register it again."
         )
+    if optimizer is not None:
+        held = {id(rows) for group in optimizer.param_groups for rows in group["params"]}
+        if not held & {id(rows) for rows in parameters.values()}:
+            raise ValueError(
+                f"`optimizer` has none of the parameters of this {type(layer).__name__}: pass the one that trains it."
+            )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise TypeError("LBFGS has one state for all parameters: change the tree without it, and make a new LBFGS.")
 

@@ -86,6 +86,11 @@ class _Search(NamedTuple):
         at, leaf = places.at, self.walk.at_leaf(places.at)
         node = torch.where(leaf, 0, self.walk.node(at))
         scores = self.rows.select(places.row).at(node)
+        if bool(scores.isnan().any()):
+            raise ValueError(
+                "The scores of the head are NaN, so no class is the most probable: its input or its weights are NaN, "
+                "or overflowed in half precision."
+            )
         no, yes = self.plan.branches.at(node).log_probs(scores, floored=True)
         left, right = (torch.where(leaf, at, self.walk.step(at, torch.full_like(at, bit))) for bit in (0, 1))
         branches = torch.cat([torch.where(leaf, 0, no), torch.where(leaf, -torch.inf, yes)], -1)

@@ -136,6 +136,15 @@ _NEEDS_TARGET = (
 )
 
 
+_NOT_IN_HEADS = {
+    "label_smoothing": "It needs all classes, and a head reads the target's path alone: CatnatLinear.loss has it.",
+    "reduction": "The loss of every row is -head(input, target).output.",
+    "weight": "Pass `class_weights` when the head is built.",
+    "ignore_index": "Pass it when the head is built.",
+}
+_INDICES_NOT_MASK = "Pass the indices of the valid classes as `valid_classes`, or use distribution(input, mask=mask)."
+
+
 class PathHead(TreeLayer):
     """Base class of heads that walk the tree and read only the rows on their paths.
 
@@ -188,6 +197,7 @@ class PathHead(TreeLayer):
         loss = -(found * weights).sum() / torch.where(total == 0, 1, total)
         return HeadOutput(_inputs.as_returned(found, input), _inputs.as_returned(loss, input))
 
+    @_checks.explains(**_NOT_IN_HEADS)
     def loss(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
         """Return only the loss, the mean negative log-probability of the targets."""
         loss: Tensor = self(input, target).loss
@@ -216,6 +226,7 @@ class PathHead(TreeLayer):
             _inputs.check_tensor(input, "input")  # type: ignore[unreachable]
         _checks.features(input.shape, input.dtype, input.is_floating_point(), self.in_features)
 
+    @_checks.explains(mask=_INDICES_NOT_MASK)
     def sample(
         self,
         input: Float[Tensor, "*batch features"],
@@ -319,6 +330,7 @@ class CatnatHead(PathHead, RowLayer):
         torch.Size([8])
     """
 
+    @_checks.explains(**_checks.NOT_CLASSES)
     def __init__(
         self,
         in_features: int,

@@ -39,7 +39,7 @@ class TreeLayer(nn.Module):
 
     def __init__(self, classes: int | Tree, activation: Activation | str) -> None:
         super().__init__()
-        self.tree = classes if isinstance(classes, Tree) else balanced(classes)
+        self.tree = classes if isinstance(classes, Tree) else balanced(_checks.classes_of_layer(classes))
         self.activation = resolve(activation)
 
     def get_extra_state(self) -> Tensor:
@@ -47,7 +47,10 @@ class TreeLayer(nn.Module):
         return torch.from_numpy(saving.fingerprint(self.tree, self.activation))
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Do nothing, because the state has been compared before the weights were loaded."""
+        """Raise for the state of another tree or activation: some loaders of weights call this method alone."""
+        wrong = self.refusal({"_extra_state": state}, "")
+        if wrong is not None:
+            raise ValueError(wrong)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         wrong = self.refusal(state_dict, prefix)
@@ -200,6 +203,7 @@ class CatnatLinear(RowLayer):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
+    @_checks.explains(**_checks.NOT_CLASSES)
     def __init__(
         self,
         in_features: int,

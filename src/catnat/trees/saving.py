@@ -212,7 +212,7 @@ def mismatch(found: Any, tree: Tree | Forest, activation: Activation) -> str | N
     except (ValueError, KeyError, TypeError, RecursionError):
         return (
             'The entry "_extra_state", which names the tree and the activation of the weights, cannot be read: the '
-            "checkpoint is damaged, or not one of this layer."
+            "checkpoint is damaged, not one of this layer, or a sum of several: copy this entry from one of them."
         )
     if not differs:
         return None
