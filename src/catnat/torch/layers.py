@@ -178,8 +178,8 @@ class CatnatLinear(RowLayer):
 
     The output is :func:`log_catnat` of :math:`W x + b`, where W has one row for each of the K-1 nodes. ``log_softmax``
     leaves it unchanged, so it can be used as logits everywhere: in ``F.cross_entropy``, ``argmax``,
-    ``Categorical(logits=...)`` and ``F.gumbel_softmax``. :meth:`loss` and :meth:`distribution` are faster, above 64
-    classes much faster, because they read only the paths they need.
+    ``Categorical(logits=...)`` and ``F.gumbel_softmax``. With many classes and rows :meth:`loss` is much faster, and so
+    are draws and log-probabilities of :meth:`distribution`, because they read only the paths they need.
 
     For inputs of unit variance the scores start with standard deviation 0.5, near the tree's prior.
 
