@@ -89,6 +89,25 @@ def test_weights_go_from_one_framework_to_the_other(kind):
     torch.testing.assert_close(back.weight, one.weight)
 
 
+def test_class_weights_are_in_the_state_of_a_head():
+    """Of both frameworks, which build the head again from each other's state."""
+    weights = np.linspace(0.5, 2, 6, dtype=np.float32)
+    one = ct.CatnatHead(3, TREE, "natural", bias=False, class_weights=torch.tensor(weights))
+    there = cj.CatnatHead.from_state_dict({f"head.{name}": value for name, value in states(one).items()}, "head.")
+    back = ct.CatnatHead.from_state_dict({name: torch.tensor(value) for name, value in states(there).items()})
+    heads = (ct, one), (cj, there), (ct, back)
+    losses = [numpy(head.loss(*arrays(lib, FEATURES, TARGET))) for lib, head in heads]
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+    for other in (cj.CatnatHead.from_state_dict(there.state_dict()), there.load_state_dict(there.state_dict())):
+        assert jax.tree.structure(other) == jax.tree.structure(there)
+    other = there.load_state_dict({**there.state_dict(), "class_weights": 2 * weights})
+    np.testing.assert_array_equal(other.class_weights, 2 * weights)
+    np.testing.assert_array_equal(there.class_weights, weights)
+    assert cj.CatnatHead.from_state_dict(there.state_dict(), ignore_index=3).ignore_index == 3
+    with pytest.raises(ValueError, match="class_weights"):
+        make(cj, "CatnatHead", "natural").load_state_dict(there.state_dict())
+
+
 @pytest.mark.parametrize("lib", [ct, cj], ids=["torch", "jax"])
 @every_kind
 def test_it_starts_near_the_prior(lib, kind):

@@ -437,6 +437,7 @@ IN_JAX: list[Row] = [
             (cj.MultiCatnat(SJ, [8]), lambda dist: cj.estimators.straight_through(dist, key=KEY)),
             (cj.MultiCatnat(SJ, [4, 5]), lambda dist: cj.estimators.unordered_set(jnp.square, dist, 2, key=KEY)),
             (cj.MultiCatnat(SJ, [5, 4]), lambda dist: cj.estimators.enumerate_exactly(jnp.square, dist)),
+            (cj.BinnedCatnat(SJ, np.arange(9.0)), lambda dist: cj.estimators.enumerate_exactly(jnp.square, dist)),
             (3, lambda dist: cj.estimators.sample_counts(dist, 5, key=KEY)),
         )
     ],

@@ -465,8 +465,9 @@ def test_targets(framework, tails):
 def test_hostile_targets(framework):
     targets, bins = framework.lib.targets, bins_for(6)
     y = framework.array(np.array([-3e38, 3e38, 0.0], np.float32))
-    for sigma in (1e-300, 1e-30, 1.0, 1e30):
+    for sigma in (1e-300, 1e-30, 1.0, 1e30, np.float64(1.0), np.array(1.0)):
         found = framework.numpy(targets.hl_gauss(y, bins, sigma))
+        assert found.dtype == np.float32
         assert np.isfinite(found).all()
         checks.close(found.sum(-1), np.ones(3), atol=1e-5)
     assert np.isfinite(framework.numpy(targets.two_hot(y, bins))).all()

@@ -52,6 +52,22 @@ def test_tables_of_other_trees_are_as_long_as_the_tree(activation):
     assert digits / 2 < 4 * (2 + 2 + 2 + 9 * rows) * num_classes
 
 
+def test_a_row_shared_by_many_classes_is_not_copied():
+    """Not in the backward pass either: an axis of size 1 is read as often as it is broadcast."""
+    tree, classes = catnat.balanced(1000), jnp.arange(42).reshape(2, 3, 7)
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, tree.num_nodes)))
+
+    def loss(scores):
+        return (log_prob(scores, classes, tree) * classes).sum()
+
+    both = jax.jit(jax.value_and_grad(loss))
+    wanted = jax.value_and_grad(lambda s: loss(jnp.broadcast_to(s, (2, 3, 7, tree.num_nodes))))(scores)
+    for found, one in zip(both(scores), wanted, strict=True):
+        np.testing.assert_allclose(found, one, rtol=1e-9)
+    sizes = re.findall(r"f64\[([\d,]*)\]", both.lower(scores).compile().as_text())
+    assert max(np.prod(list(map(int, filter(None, size.split(","))))) for size in sizes) == scores.size
+
+
 def test_program_for_many_classes_compiles():
     tree = catnat.balanced(2**16)
     loss = jax.value_and_grad(lambda s: log_catnat(s, tree).mean())

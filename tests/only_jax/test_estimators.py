@@ -144,6 +144,17 @@ def test_estimates_under_vmap():
         assert is_mean(np.asarray(slopes), GRADIENT), name
 
 
+@pytest.mark.slow
+def test_counts_inside_shard_map():
+    """As documented: without the check that jax.random.binomial fails."""
+    rows, keys = jnp.asarray(repeated(3)), jax.random.split(KEY, 3)
+    mesh = jax.make_mesh((1,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
+    counts = jax.vmap(lambda s, key: cj.estimators.sample_counts(cj.Catnat(s), 1000, key=key))
+    spec = jax.sharding.PartitionSpec("rows")
+    found = jax.shard_map(counts, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(rows, keys)
+    np.testing.assert_array_equal(found, counts(rows, keys))
+
+
 @pytest.mark.expensive_compile
 def test_a_count_may_be_traced():
     totals, dist = jnp.array([[0], [7], [10**6]]), cj.Catnat(jnp.asarray(repeated(3, 4)))

@@ -65,6 +65,18 @@ def test_a_search_that_keeps_as_few_places_as_it_can_finds_the_same(tree, monkey
     assert found.proven.all()
 
 
+@pytest.mark.parametrize("lost", ["all", "some"])
+def test_a_search_among_nan_scores_gives_classes(lost):
+    """Not the id of an inner node, where it ends before it finds a class."""
+    tree = catnat.balanced(500)
+    head = make(tree, "sigmoid")
+    nodes = slice(None) if lost == "all" else np.array([1, 5, 17, 40, 41])
+    head.weight = head.weight.at[nodes].set(jnp.nan)
+    found = head.topk(features(6), 400)
+    assert ((found.indices >= 0) & (found.indices < tree.num_classes)).all()
+    assert jnp.isnan(found.values).any(-1).all()
+
+
 @pytest.mark.expensive_compile
 def test_transforms():
     """All in one program: compiled, row by row, and differentiated."""
@@ -179,3 +191,13 @@ def test_a_class_that_indices_cannot_hold_is_refused():
     for wide, too_large in ((True, 2**64 - 1), (False, 2**32 + 1), (False, 2**32 - 1)):
         with enable_x64(wide), pytest.raises(ValueError, match=f"`classes` holds {too_large}"):
             cj.log_prob(jnp.zeros(3), np.array(too_large, np.uint64))
+    given = np.array([[2**32 + 1]])
+    with enable_x64(False):
+        scores = jnp.zeros((1, 3))
+        for call in (
+            lambda: cj.cross_entropy(scores, given[0]),
+            lambda: cj.MultiCatnat(scores, [4]).log_prob(given),
+            lambda: cj.Catnat(scores, valid_classes=given),
+        ):
+            with pytest.raises(ValueError, match=f"holds {2**32 + 1}, but integers are from -2147483648 to 2147483647"):
+                call()

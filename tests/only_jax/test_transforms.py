@@ -198,7 +198,7 @@ def test_dtypes_come_back(dtype, activation):
     @jax.jit
     def both(scores):
         gradient = jax.grad(lambda s: cj.log_catnat(s, tree, activation).astype(jnp.float32).sum())
-        return [*facts(scores), gradient(scores)]
+        return [*facts(scores), gradient(scores), cj.geometry.log_abs_det_jacobian(scores, tree, activation)]
 
     for found in both(scores):
         assert found.dtype == dtype

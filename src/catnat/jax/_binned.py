@@ -284,7 +284,7 @@ def _entropy(scores: Array, plan: Plan, bins: Bins) -> Array:
 def _crps(scores: Array, plan: Plan, value: Array, bins: Bins) -> Array:
     value, back = _plan.behind_batch(value, scores.shape[:-1])
     at = _bin_positions.locate(value, bins)
-    masses = _cumulative.all_masses(_plan.expand(scores, value.shape[:-1]), plan)
+    masses = _cumulative.all_masses(scores, plan)
     lower, upper = _squares(masses, _bin_positions.table_of(bins, plan.dtype).width, tails=bins.tails)
     whole = _walk.pick(lower, at.which) + _walk.pick(upper, at.which)
     return back(whole + _squares_in_bin(masses.at(at.which), at, bins) + at.beyond)

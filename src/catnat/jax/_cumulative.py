@@ -32,7 +32,6 @@ class Masses(NamedTuple):
 
 def masses(scores: Array, classes: Array, plan: Plan) -> Masses:
     """Return the masses of ``classes``, batch + (n,)."""
-    scores = _plan.expand(scores, classes.shape[:-1])
     if _walks_in_order(plan):
         return _masses_on_path(scores, classes, plan)
     return all_masses(scores, plan).at(classes)
@@ -47,7 +46,7 @@ def all_masses(scores: Array, plan: Plan) -> Masses:
 
 def class_at(scores: Array, mass: Array, plan: Plan) -> Array:
     """Return the class at which the cumulative probability exceeds ``mass``, batch + (n,); never an impossible one."""
-    scores, mass = map(lax.stop_gradient, (_plan.expand(scores, mass.shape[:-1]), mass))
+    scores, mass = map(lax.stop_gradient, (scores, mass))
     if _walks_in_order(plan):
         return _descend_to(scores, mass, plan)
     every = probs(scores, plan)

@@ -140,19 +140,20 @@ def check_floating(values: Any, name: str, one: str, width: str, least: int = 1)
 
 
 def check_array(value: Any, name: str) -> Array:
-    """Return ``value`` as a JAX array; raise for lists, as functions of JAX do."""
+    """Return ``value`` as a JAX array; raise for lists, as functions of JAX do, and for integers that do not fit."""
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise TypeError(f"`{name}` is a {type(value).__name__}, but a jax.Array is needed: jnp.asarray({name}).")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        limits = jnp.iinfo(jnp.asarray(0).dtype)
+        outside = (value < int(limits.min)) | (value > int(limits.max))
+        if outside.any():  # JAX would wrap them around to other integers
+            shown = f"integers are from {limits.min} to {limits.max} here"
+            raise ValueError(f"`{name}` holds {value[outside][0]}, but {shown}.")
     return jnp.asarray(value)
 
 
 def class_indices(classes: Any, name: str) -> Array:
     """Return classes in the dtype of indices, because a smaller dtype may not hold K or -100."""
-    if isinstance(classes, np.ndarray) and classes.dtype.kind in "iu":
-        limits = jnp.iinfo(jnp.asarray(0).dtype)
-        outside = (classes < int(limits.min)) | (classes > int(limits.max))
-        if outside.any():  # JAX would wrap them around to other classes
-            raise ValueError(f"`{name}` holds {classes[outside][0]}, but indices are at most {limits.max} here.")
     classes = check_array(classes, name)
     if not jnp.issubdtype(classes.dtype, jnp.integer):
         raise TypeError(f"`{name}` has dtype {classes.dtype}, but class indices are integers: use .astype(int).")
@@ -211,18 +212,18 @@ def expand(values: Array, batch: Sequence[int]) -> Array:
 def behind_batch(values: Array, batch: Sequence[int]) -> tuple[Array, Callable[[Array], Array]]:
     """Move sample axes behind the batch, batch + (n,); return the values and the function that moves results back.
 
-    Repeated reads of a row are then one gather, and no row is copied.
+    A batch axis of size 1 counts as a sample axis. Repeated reads of a row are then one gather, and no row is copied.
     """
     shape = jnp.broadcast_shapes(values.shape, tuple(batch))
-    extra = len(shape) - len(batch)
-    wide, before = shape[extra:], tuple(range(extra))
-    behind = tuple(range(len(wide), len(shape)))
+    rows = (*[1] * (len(shape) - len(batch)), *batch)
+    before = tuple(axis for axis, size in enumerate(rows) if size == 1)
+    behind = tuple(range(len(shape) - len(before), len(shape)))
+    moved = jnp.moveaxis(jnp.broadcast_to(values, shape), before, behind)
 
     def back(found: Array) -> Array:
-        return jnp.moveaxis(found.reshape((*wide, *shape[:extra])), behind, before)
+        return jnp.moveaxis(found.reshape(moved.shape), behind, before)
 
-    values = jnp.moveaxis(jnp.broadcast_to(values, shape), before, behind)
-    return values.reshape((*wide, math.prod(shape[:extra]))), back
+    return moved.reshape((*batch, math.prod(shape[axis] for axis in before))), back
 
 
 # ---- dtypes ----

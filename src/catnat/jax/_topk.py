@@ -77,7 +77,7 @@ class _Search(NamedTuple):
         _, yes = _walk.branches_at(self.scores, jnp.zeros((), int), self.plan, floored=True)
         root = zero = (yes > 1).astype(int)
         return _State(
-            leaves=jnp.broadcast_to(root, self.k),
+            leaves=jnp.broadcast_to(zero + self.plan.tree.num_nodes, self.k),
             leaf_log_prob=nothing(self.k) + zero,
             nodes=jnp.broadcast_to(root, size),
             node_log_prob=nothing(size).at[0].set(0) + zero,
@@ -146,7 +146,9 @@ def topk(scores: LazyScores, k: int, max_nodes: int | None, plan: Plan) -> TopK:
         search = _Search(dataclasses.replace(scores, input=input), plan, k, most)
         state = lax.while_loop(search.going, search.deeper, search.start())
         proven = ~(state.bounds() > -jnp.inf).any()
-        return TopK(state.leaf_log_prob, state.leaves - plan.tree.num_nodes, proven, state.visited)
+        # Only NaN scores end a search before k leaves are found. The empty entries have class 0.
+        values = jnp.where(jnp.isneginf(state.leaf_log_prob), jnp.nan, state.leaf_log_prob)
+        return TopK(values, state.leaves - plan.tree.num_nodes, proven, state.visited)
 
     for _ in batch:
         of_one = jax.vmap(of_one)

@@ -81,7 +81,7 @@ def pick(values: Array, index: Array) -> Array:
 def pick_samples(values: Array, classes: Array) -> Array:
     """Return the entries of each row at its own classes, which may have sample axes before the batch."""
     queries, back = _plan.behind_batch(classes, values.shape[:-1])
-    return back(pick(_plan.expand(values, queries.shape[:-1]), queries))
+    return back(pick(values, queries))
 
 
 # ---- paths ----

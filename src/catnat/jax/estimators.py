@@ -20,6 +20,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from catnat import _checks
 from catnat.jax import _options, _plan, _walk
+from catnat.jax._binned import BinnedCatnat
 from catnat.jax.distributions import RelaxedOneHotCatnat
 from catnat.trees import tables
 
@@ -421,6 +422,7 @@ def sample_counts(
 
     A binomial draw splits the count between the two halves of the classes, and again within each half,
     :math:`\lceil \log_2 K \rceil` times. So the cost does not grow with the number of draws.
+    Inside ``jax.shard_map`` it needs ``check_vma=False``, because ``jax.random.binomial`` fails that check.
 
     Args:
         distribution: A categorical distribution, with classes or one-hot vectors as values.
@@ -496,7 +498,7 @@ def _probs(distribution: Categorical, name: str) -> Array:
     except AttributeError:
         pass
     else:
-        if event in ((), probs.shape[-1:]) and not isinstance(distribution, RelaxedOneHotCatnat):
+        if event in ((), probs.shape[-1:]) and not isinstance(distribution, (RelaxedOneHotCatnat, BinnedCatnat)):
             return probs
     raise TypeError(
         f"`distribution` is a {type(distribution).__name__}, but {name} needs a categorical one, whose values are "

@@ -136,7 +136,7 @@ def log_prob_of(scores: Array, plan: Plan, classes: Array, *, floored: bool = Tr
     if not plan.walks:
         return _walk.pick_samples(log_probs(scores, plan, floored=floored), classes)
     classes, back = _plan.behind_batch(classes, scores.shape[:-1])
-    return back(_walk.path_log_prob(_plan.expand(scores, classes.shape[:-1]), classes, plan, floored=floored))
+    return back(_walk.path_log_prob(scores, classes, plan, floored=floored))
 
 
 @_plan.takes_key

@@ -120,8 +120,8 @@ def log_abs_det_jacobian(
         >>> print(jnp.exp(log_abs_det_jacobian(jnp.zeros(1))))  # the sigmoid's slope
         0.25
     """
-    scores, plan, _ = prepare(scores, tree, activation)
-    return _log_det(scores, plan)
+    scores, plan, dtype = prepare(scores, tree, activation)
+    return clamp_to_dtype(_log_det(scores, plan), dtype)
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -154,6 +154,18 @@ class CatnatHead(RowPerNode):
             raise ValueError(f"`multiple` is {multiple}, but a number of devices is needed, at least 1.")
         more = -len(self.weight) % multiple
         return jax.tree.map(lambda rows: jnp.pad(rows, [(0, more), *[(0, 0)] * (rows.ndim - 1)]), self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the parameters and class weights by name and, as ``_extra_state``, the tree and the activation."""
+        state = super().state_dict()
+        return state if self.class_weights is None else {**state, "class_weights": self.class_weights.values.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Return the head with the parameters and class weights of a :meth:`state_dict` of the same tree."""
+        head = super().load_state_dict(state)
+        if self.class_weights is not None:
+            head.class_weights = FixedArray(np.asarray(state["class_weights"], self.class_weights.values.dtype))
+        return head
 
     @_checks.needs(target=_NEEDS_TARGET)
     def __call__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -107,6 +108,22 @@ class RowPerNode:
         ]
         return type(self).tree_unflatten(self.tree_flatten_with_keys()[1], parameters)
 
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "", **options: Any) -> Self:
+        """Build the layer from its state, with the tree and the activation that the state contains.
+
+        Args:
+            state: The ``state_dict()`` of a layer, or of a model that contains one.
+            prefix: The prefix of the layer's entries in the state, such as ``"head."``.
+            **options: Other arguments of the layer, such as ``ignore_index`` of a head.
+        """
+        part = saving.part_of_state(state, prefix)
+        shape, dtype = np.shape(part["weight"]), jnp.asarray(part["weight"]).dtype
+        tree, activation = saving.tree_and_activation(part["_extra_state"], shape)
+        options |= {name: part[name] for name in ("class_weights",) if name in part}
+        build = functools.partial(cls, shape[1], tree, activation, "bias" in part, dtype=dtype, **options)
+        return jax.eval_shape(build, key=jax.random.key(0)).load_state_dict(part)  # only shapes: nothing is drawn
+
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[Any, ...]]:
         """Return the parameters by name, and the static attributes."""
         parameters = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in self._parameters)
@@ -164,19 +181,6 @@ class CatnatLinear(RowPerNode):
         key: PRNGKeyArray,
     ) -> None:
         super().__init__(in_features, classes, activation, bias, dtype, key)
-
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "") -> Self:
-        """Build the layer from its state, with the tree and the activation that the state contains.
-
-        Args:
-            state: The ``state_dict()`` of a layer, or of a model that contains one.
-            prefix: The prefix of the layer's entries in the state, such as ``"head."``.
-        """
-        part = saving.part_of_state(state, prefix)
-        static = saving.tree_and_activation(part["_extra_state"], np.shape(part["weight"]))
-        weight, bias = (None if part.get(name) is None else jnp.asarray(part[name]) for name in cls._parameters)
-        return cls.tree_unflatten(static, (weight, bias)).load_state_dict(part)
 
     def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
         """Return the log-probability of every class, which can be used as logits."""

@@ -65,7 +65,7 @@ def hl_gauss(value: Float[Array, "*batch"], bins: Bins | ArrayLike, sigma: float
     if not bins.tails:
         value = jnp.clip(value, float(bins.edges[0]), float(bins.edges[-1]))
     # A Gaussian a thousand times as wide as all bins is flat on them; a wider one would have no mass there.
-    sigma = min(sigma, 1e3 * float(bins.edges[-1] - bins.edges[0]))
+    sigma = min(float(sigma), 1e3 * float(bins.edges[-1] - bins.edges[0]))
     sigma = max(sigma, float(jnp.finfo(value.dtype).tiny))  # not 0 in this dtype
     scaled = (edges - value[..., None]) / (sigma * math.sqrt(2))
     if bins.tails:
