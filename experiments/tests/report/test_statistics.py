@@ -246,6 +246,11 @@ def test_paired_t_is_students_test_of_the_differences() -> None:
     assert math.isnan(statistics.paired_t([1.0], [2.0]))
 
 
+def test_paired_tests_leave_diverged_runs_out() -> None:
+    whole = statistics.paired([1.0, 2.0, 3.0], [2.0, 3.0, 5.0], "lower")
+    assert statistics.paired([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 5.0, math.nan], "lower") == whole
+
+
 def test_paired_tests_leave_ties_out() -> None:
     tied = statistics.paired([1.0, 2.0, 3.0], [1.0, 3.0, 5.0], "lower")
     assert (tied.cells, tied.ahead, tied.sign) == (3, 2, 0.5)

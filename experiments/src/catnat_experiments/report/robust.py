@@ -28,7 +28,7 @@ def robust(numbers: Numbers) -> list[str]:
     def mean(name: str, column: str) -> str:
         samples = [numbers.samples.get((row, column), Sample(())) for row in lines[name]]
         if name == "all":
-            scales = [numbers.samples[row, base].mean for row in rows]
+            scales = [abs(numbers.samples[row, base].mean) or 1.0 for row in rows]  # keeps the order of the runs
             samples = [Sample.of([x / scale for x in of.values]) for of, scale in zip(samples, scales, strict=True)]
         return _interval_text(statistics.interquartile_mean(samples), table.digits)
 

@@ -247,10 +247,13 @@ class Paired(NamedTuple):
 def paired(first: Sequence[float], second: Sequence[float], direction: Direction) -> Paired:
     """Return the tests of pairs of numbers; p-values are NaN if all pairs are equal, or if there are none.
 
+    A pair with a NaN, the mean of runs that all diverged, is left out.
+
     >>> paired([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2.0, 4.0, 6.0, 8.0, 10.0, 12.0], "lower")
     Paired(cells=6, ahead=6, median=-3.5, wilcoxon=0.03125, sign=0.03125)
     """
     differences = np.subtract(first, second)
+    differences = differences[~np.isnan(differences)]
     moved = differences[differences != 0]
     ahead = int((moved < 0).sum() if direction == "lower" else (moved > 0).sum())
     median = float(np.median(differences)) if len(differences) else math.nan
