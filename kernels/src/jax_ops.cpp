@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <thread>
 
@@ -22,14 +23,23 @@ void parallel_for(ffi::ThreadPool& pool, int64_t size, int64_t grain, const F& b
   if (helpers < 1) return size > 0 ? body(0, size) : void();
   struct Shared {
     std::atomic<int64_t> next{0}, done{0};
+    std::atomic_flag failed = ATOMIC_FLAG_INIT;
+    std::exception_ptr error;
   };
   auto shared = std::make_shared<Shared>();
   auto work = [shared, chunks, size, grain, &body] {
-    for (int64_t i; (i = shared->next++) < chunks; ++shared->done) body(i * grain, std::min(size, (i + 1) * grain));
+    for (int64_t i; (i = shared->next++) < chunks; ++shared->done) {
+      try {
+        body(i * grain, std::min(size, (i + 1) * grain));
+      } catch (...) {
+        if (!shared->failed.test_and_set()) shared->error = std::current_exception();
+      }
+    }
   };
   for (int64_t i = 0; i < helpers; ++i) pool.Schedule([work] { work(); });
   work();
   while (shared->done < chunks) std::this_thread::yield();
+  if (shared->error) std::rethrow_exception(shared->error);
 }
 
 struct Attributes {

@@ -19,9 +19,11 @@ template <class T>
 T* buffer(int64_t size) {
   static thread_local std::unique_ptr<void, Free> memory;
   static thread_local int64_t bytes = 0;
-  if (bytes < size * int64_t(sizeof(T))) {
-    bytes = size * int64_t(sizeof(T));
-    memory.reset(::operator new(bytes, std::align_val_t(64)));
+  if (const auto wanted = size * int64_t(sizeof(T)); bytes < wanted) {
+    memory.reset();
+    bytes = 0;  // before `new`, which may throw: the next call must not take memory that is not there
+    memory.reset(::operator new(wanted, std::align_val_t(64)));
+    bytes = wanted;
   }
   return static_cast<T*>(memory.get());
 }

@@ -40,6 +40,18 @@ def test_parts_are_merged_by_addition():
     assert whole.tree() == again.tree()
 
 
+def test_arrays_that_others_share_are_not_changed():
+    """Ray's store gives read-only arrays."""
+    whole, once = collected(*data()), collected(*data())
+    for array in whole.state_dict().values():
+        array.setflags(write=False)
+    whole.update(np.zeros((0, 3)), [], [])  # no action at all
+    whole.update(*data())
+    once.merge(once)
+    np.testing.assert_allclose(whole.sums, once.sums)
+    np.testing.assert_allclose(whole.products, once.products)
+
+
 def test_actions_with_the_same_models_share_a_subtree():
     random = np.random.default_rng(1)
     x, taken = random.normal(size=(4000, 4)), random.integers(40, size=4000)
@@ -55,7 +67,8 @@ def test_actions_with_the_same_models_share_a_subtree():
         (([[1.0, 2.0]], [0], [1.0]), ValueError, r"\(n, 3\), \(n,\) and \(n,\) are needed"),
         (([[1.0, 2.0, 3.0]], [5], [1.0]), ValueError, r"`actions` holds 5, but the actions are 0 \.\. 4"),
         (([[1.0, 2.0, 3.0]], [0.5], [1.0]), TypeError, "integers are needed"),
-        (([[1.0, 2.0, np.nan]], [0], [1.0]), ValueError, "NaN or infinity"),
+        (([[1.0, 2.0, np.nan]], [0], [1.0]), ValueError, "NaN, or a number beyond"),
+        (([[1.0, 2.0, 1e200]], [0], [1.0]), ValueError, "a number beyond"),
     ],
 )
 def test_what_cannot_be_used_is_refused_and_nothing_is_added(arguments, error, message):

@@ -236,6 +236,16 @@ def test_a_frame_of_pandas():
             catnat.ClassMeans.from_frame(frame[columns], target)
 
 
+def test_columns_of_a_frame_with_one_name_or_with_integer_categories():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[1.0, 5.0, 0], [2.0, 3.0, 1]], columns=["a", "a", "label"])
+    assert catnat.ClassMeans.from_frame(frame, "label").num_features == 2
+    with pytest.raises(ValueError, match="several columns named 'a'"):
+        catnat.ClassMeans.from_frame(frame, "a")
+    zips = pandas.DataFrame({"zip": pandas.Categorical([8001, 9000]), "label": [0, 1]})
+    assert catnat.ClassMeans.from_frame(zips, "label", size=8).num_features == 8
+
+
 # ---- what they say ----
 
 

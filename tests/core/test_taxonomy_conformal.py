@@ -197,6 +197,8 @@ def test_label_sets_contain_a_group_of_which_they_have_all_classes():
         (lambda t, p: ConformalSets(t, max_labels=0), ValueError, "`max_labels` is 0"),
         (lambda t, p: ConformalSets(t, max_labels=1.5), ValueError, "`max_labels` is 1.5"),
         (lambda t, p: ConformalSets(t, method="top"), ValueError, "`method` is 'top'"),
+        (lambda t, p: ConformalSets(t, method="raps", penalty=np.nan), ValueError, "`penalty` is nan"),
+        (lambda t, p: ConformalSets(t, method="raps", free=-1), ValueError, "`free` is -1"),
         (lambda t, p: ConformalSets(t).predict(p), ValueError, "call fit"),
         (lambda t, p: ConformalSets(t).fit(p, ["ant"]), ValueError, "`y` has 1 labels, but `probs` has 320 rows"),
         (lambda t, p: ConformalSets(t).fit(p[:1], ["whale"]), ValueError, "'whale', which is neither"),

@@ -201,6 +201,8 @@ def test_mistakes():
             coding.encode(tree, np.zeros(3), classes)
     with pytest.raises(ValueError, match="3 integers or scores"):
         coding.encode(tree, np.zeros(4), [1])
+    with pytest.raises(ValueError, match="send their number"):
+        coding.encode(catnat.balanced(1), np.zeros(0), np.zeros(2**20 + 1, int))
     with pytest.raises(ValueError, match="2 rows for 3 classes"):
         coding.encode(tree, np.zeros((2, 3)), [1, 2, 3])
     with pytest.raises(ValueError, match="NaN"):

@@ -47,6 +47,32 @@ def values_and_gradient(function, plan: Plan, scores: Tensor, *, floored: bool) 
     return leaves.detach(), torch.autograd.grad(leaves, leaf, grad)[0]
 
 
+_OUT_OF_MEMORY = """
+import resource, sys, torch, catnat
+from catnat.torch import log_catnat
+used = 1024 * next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
+tree, scores = catnat.balanced(2**21), torch.zeros(1, 2**21 - 1)
+with torch.no_grad():
+    log_catnat(torch.zeros(2, 4095))  # a small buffer
+    log_catnat(scores[:0], tree)  # constants alone
+    free = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 100 * 2**20, free[1]))
+    try:
+        log_catnat(scores, tree)
+        sys.exit("the memory was enough")
+    except (MemoryError, RuntimeError):
+        resource.setrlimit(resource.RLIMIT_AS, free)
+    again = log_catnat(torch.zeros(300, 2**14 - 1)).exp()
+assert torch.allclose(again, torch.full_like(again, 2.0**-14))
+"""
+
+
+@installed
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_a_call_after_memory_was_short_takes_no_memory_that_is_not_there():
+    subprocess.run([sys.executable, "-c", _OUT_OF_MEMORY], check=True, timeout=100)
+
+
 @pytest.mark.parametrize("floored", [True, False])
 @every_method
 @every_activation

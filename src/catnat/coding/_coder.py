@@ -104,6 +104,11 @@ class Encoder(_Coder):
         """
         self._check_whole()
         targets = _checked_classes(classes, self.tree.num_classes)
+        if not self.tree.num_nodes and self.count + targets.size > _MOST_WITHOUT_WORDS:
+            raise ValueError(
+                f"A tree over one class codes at most {_MOST_WITHOUT_WORDS} classes, because they take no space: send "
+                "their number instead."
+            )
         starts, places = _leaf_order(self.tree)
         yes_side = starts[self.tree.child_ids[:, 1]]
         blocks = self._blocks(values, targets.size)

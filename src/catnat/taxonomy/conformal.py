@@ -160,6 +160,10 @@ class ConformalSets:
             if max_labels < 1 or max_labels != int(max_labels):
                 raise ValueError(f"`max_labels` is {max_labels}, but None or an integer of at least 1 is needed.")
         _checks.one_of(method, "method", ("lac", "aps", "raps"))
+        for value, name in ((penalty, "penalty"), (free, "free")):
+            _checks.number(value, name)
+            if not 0 <= value < np.inf:
+                raise ValueError(f"`{name}` is {value}, but a finite number of at least 0 is needed.")
         self.taxonomy = taxonomy
         self.coverage = coverage
         self.max_labels = max_labels
@@ -209,7 +213,7 @@ class ConformalSets:
 
 def conformal_quantile(scores: Floats, coverage: float) -> float:
     r"""Return the :math:`\lceil (n+1)(1-\alpha) \rceil`-th smallest of n scores, infinite if there is none."""
-    rank = int(np.ceil((len(scores) + 1) * coverage - 1e-9))  # 10 * 0.9 has rank 9 despite rounding
+    rank = max(1, int(np.ceil((len(scores) + 1) * coverage - 1e-9)))  # 10 * 0.9 has rank 9 despite rounding
     return float(np.sort(scores)[rank - 1]) if rank <= len(scores) else np.inf
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from catnat import _checks
-from catnat.trees.arrays import arrays_of_state, as_array
+from catnat.trees.arrays import LARGEST, arrays_of_state, as_array, writable
 from catnat.trees.builders import slices
 from catnat.trees.clustering import Vectors, from_embeddings
 from catnat.trees.tree import Floats, Tree
@@ -65,6 +65,7 @@ class ActionModels:
             advantages: The advantage of each action, (n,): the reward minus a baseline.
         """
         rows, taken = as_array(features).astype(np.float64), as_array(actions)
+        taken = taken if taken.size else taken.astype(np.int64)  # an empty list has floats
         better = as_array(advantages).astype(np.float64)
         needed = (*taken.shape, self.num_features)
         if taken.ndim != 1 or rows.shape != needed or better.shape != taken.shape:
@@ -72,13 +73,17 @@ class ActionModels:
                 f"`features`, `actions` and `advantages` have shapes {rows.shape}, {taken.shape} and {better.shape}, "
                 f"but (n, {self.num_features}), (n,) and (n,) are needed."
             )
-        if taken.size and taken.dtype.kind not in "iu":
+        if taken.dtype.kind not in "iu":
             raise TypeError(f"`actions` has dtype {taken.dtype}, but integers are needed.")
         if taken.size and not 0 <= taken.min() <= taken.max() < self.num_actions:
             wrong = taken[(taken < 0) | (taken >= self.num_actions)][0]
             raise ValueError(f"`actions` holds {wrong}, but the actions are 0 .. {self.num_actions - 1}.")
-        if not (np.isfinite(rows).all() and np.isfinite(better).all()):
-            raise ValueError("`features` or `advantages` holds NaN or infinity: check the code that computes them.")
+        if not all((np.abs(numbers) < LARGEST).all() for numbers in (rows, better)):
+            raise ValueError(
+                f"`features` or `advantages` holds NaN, or a number beyond {LARGEST:.0e}: check their computation, or "
+                "scale them."
+            )
+        self._own_arrays()
         np.add.at(self.products, taken, rows[:, :, None] * rows[:, None, :])
         np.add.at(self.sums, taken, rows * better[:, None])
 
@@ -89,8 +94,12 @@ class ActionModels:
                 f"These models are of {self.num_actions} actions and {self.num_features} features, the others of "
                 f"{other.num_actions} and {other.num_features}: only those of the same can be merged."
             )
+        self._own_arrays()
         self.products += other.products
         self.sums += other.sums
+
+    def _own_arrays(self) -> None:
+        self.products, self.sums = map(writable, (self.products, self.sums))
 
     def coefficients(self, ridge: float = 1.0) -> Vectors:
         r"""Return the models :math:`w_k`, (K, d), float32, with 0 for an action that was never taken.

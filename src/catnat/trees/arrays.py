@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# The bound of features in statistics, so that sums do not overflow and means are finite in float32.
+LARGEST = 1e30
+
 
 def as_array(values: Any) -> NDArray[Any]:
     """Convert ``values`` to a NumPy array; they may be a PyTorch tensor on any device or a JAX array."""
@@ -31,6 +34,11 @@ def arrays_of_state(
                 f"{what}."
             )
     return arrays
+
+
+def writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array, copied if it is read-only, such as those of an object in Ray's store, which others share."""
+    return np.require(array, requirements="W")
 
 
 def is_sparse(values: Any) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from catnat import _checks
 from catnat._progress import progress_bar
-from catnat.trees.arrays import arrays_of_state, as_array, is_sparse
+from catnat.trees.arrays import LARGEST, arrays_of_state, as_array, is_sparse, writable
 from catnat.trees.builders import slices
 from catnat.trees.clustering import Vectors, from_embeddings
 from catnat.trees.saving import replacing
@@ -22,8 +22,6 @@ from catnat.trees.tree import Floats, Tree
 
 # The number of features in a batch, which fit with their indices into a processor's cache.
 _NUMBERS = 1 << 15
-# The bound of features, so that their sums do not overflow and their means are finite in float32.
-_LARGEST = 1e30
 # The count of a class without examples, because a prior of 0 could not be changed by learning.
 _UNSEEN = 0.5
 
@@ -84,9 +82,9 @@ class ClassMeans:
         classes = classes.ravel()[known].astype(np.int64)
         parts = slices(len(known), max(1, _NUMBERS // self.num_features))
         # The whole batch is checked before anything is added, so that an invalid batch changes nothing.
-        if not all((np.abs(_dense(rows[known[part]])) < _LARGEST).all() for part in parts):
+        if not all((np.abs(_dense(rows[known[part]])) < LARGEST).all() for part in parts):
             raise ValueError(
-                f"`features` holds NaN, or a number beyond {_LARGEST:.0e}: check their computation, or scale features."
+                f"`features` holds NaN, or a number beyond {LARGEST:.0e}: check their computation, or scale features."
             )
         self._own_arrays()
         columns = np.arange(self.num_features)
@@ -96,8 +94,7 @@ class ClassMeans:
         np.add.at(self.counts, classes, 1.0)
 
     def _own_arrays(self) -> None:
-        """Copy read-only arrays, such as those of an object in Ray's store, which others share."""
-        self.sums, self.counts = (np.require(array, requirements="W") for array in (self.sums, self.counts))
+        self.sums, self.counts = map(writable, (self.sums, self.counts))
 
     def _check_targets(self, classes: NDArray[Any], ignore_index: int) -> None:
         if classes.dtype.kind not in "iu" and classes.size:
@@ -178,13 +175,18 @@ class ClassMeans:
         """
         if target not in frame.columns:
             raise ValueError(f"`target` is {target!r}, but the columns are {', '.join(map(repr, frame.columns))}.")
+        if list(frame.columns).count(target) > 1:
+            raise ValueError(
+                f"`frame` has several columns named {target!r}, but one target is needed: rename the others."
+            )
         classes = frame[target].to_numpy()
         if classes.dtype.kind not in "iu":
             raise TypeError(
                 f"The column {target!r} has dtype {frame[target].dtype}, but class indices without gaps are needed: "
                 f"drop rows without a label, then frame[{target!r}], names = pandas.factorize(frame[{target!r}])."
             )
-        parts = [_column(frame[name].to_numpy(), size) for name in frame.columns if name != target]
+        columns = [frame.iloc[:, i] for i, name in enumerate(frame.columns) if name != target]  # names may repeat
+        parts = [_column(column, size) for column in columns]
         if not parts or not len(classes):
             raise ValueError(f"`frame` has shape {frame.shape}, but rows and a column besides the target are needed.")
         return cls.from_batches(num_classes or int(classes.max()) + 1, [(np.concatenate(parts, axis=1), classes)])
@@ -375,9 +377,10 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words ^ (words >> np.uint64(31))
 
 
-def _column(values: NDArray[Any], size: int) -> Vectors:
-    """Return the features of one column of a table."""
-    if values.dtype.kind in "iuf":
+def _column(column: Any, size: int) -> Vectors:
+    """Return the features of one column of a table; categories of pandas are no numbers, even if they are integers."""
+    values: NDArray[Any] = column.to_numpy()
+    if values.dtype.kind in "iuf" and not hasattr(column, "cat"):
         numbers = values.astype(np.float64)
         numbers[~np.isfinite(numbers)] = np.nan
         known = numbers[~np.isnan(numbers)]
