@@ -17,12 +17,10 @@ from torch import Tensor
 
 from catnat.activations import natural
 from catnat.torch import _dense, _walk
+from catnat.torch._branches import FEW
 from catnat.torch._inputs import is_data, runs_eagerly
 from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
 from catnat.trees.tables import FUSED, fused_parents, fused_table
-
-# Up to this many numbers the overhead of an operation exceeds its work.
-_FEW = 1 << 14
 
 
 def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
@@ -82,7 +80,7 @@ class ByHand:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.most_plain = _FEW if plan.log_odds is not None else 0
+        self.most_plain = FEW if plan.log_odds is not None else 0
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Compute the branches, then sum down the tree."""
