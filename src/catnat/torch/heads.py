@@ -44,16 +44,7 @@ Result = TypeVar("Result")
 
 
 class HeadOutput(NamedTuple):
-    """The log-probabilities and the loss of a head, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` returns them.
-
-    Example:
-        >>> import torch
-        >>> from catnat.torch import CatnatHead
-        >>> head = CatnatHead(4, 8)
-        >>> output, loss = head(torch.zeros(2, 4), torch.tensor([0, 7]))
-        >>> output.shape, loss.shape
-        (torch.Size([2]), torch.Size([]))
-    """
+    """Log-probabilities and loss, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` gives them; see :class:`CatnatHead`."""
 
     output: Float[Tensor, "*batch"]
     """The log-probability of every target."""

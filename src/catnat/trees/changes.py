@@ -13,13 +13,7 @@ from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
 
 
 class MatchingNodes(NamedTuple):
-    """The nodes of an old tree that separate the same classes as the nodes of a new tree.
-
-    Example:
-        >>> import catnat
-        >>> catnat.matching_nodes(catnat.balanced(4), catnat.balanced(4)).old_nodes.tolist()
-        [0, 1, 2]
-    """
+    """The nodes of an old tree that separate the same classes as those of a new tree; see :func:`matching_nodes`."""
 
     old_nodes: Ints
     """The matching old node of each new node, or -1 if there is none, (K-1,)."""
