@@ -7,14 +7,12 @@ and ``=baseline``, ``=avx2`` or ``=avx512`` selects their instruction set.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import os
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from catnat import _kernels
 from catnat.activations import natural
 from catnat.torch import _dense, _walk
 from catnat.torch._branches import FEW
@@ -165,23 +163,9 @@ def with_method(plan: Plan) -> Plan:
     return plan
 
 
-@functools.cache
-def _kernels() -> str:
-    """Return the kernels in use, or the reason why there are none. Importing the package registers its operators."""
-    if os.environ.get("CATNAT_KERNELS", "1") == "0":
-        return "none: switched off by CATNAT_KERNELS=0"
-    try:
-        package, operators = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.torch_ops"))
-    except ModuleNotFoundError:
-        return "none: catnat-kernels is not installed"
-    except ImportError as error:
-        return f"none: {error}"
-    return f"catnat-kernels {package.__version__} ({operators.instruction_set})"
-
-
 def kernels_in_use() -> bool:
     """Return whether kernels for the CPU are in use."""
-    return not _kernels().startswith("none")
+    return _kernels.found("torch")[0]
 
 
 def kernels() -> dict[str, str]:
@@ -194,7 +178,7 @@ def kernels() -> dict[str, str]:
         >>> sorted(kernels())
         ['cpu']
     """
-    return {"cpu": _kernels()}
+    return _kernels.in_use("torch")
 
 
 # ---- autograd ----
