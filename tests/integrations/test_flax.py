@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import jax
@@ -122,6 +123,7 @@ CALLS = {
         lambda head: head.log_prob(X),
         lambda head: head.log_prob_of(X, CLASSES),
         lambda head: head.sample(X, (2,), key=KEY),
+        lambda head: head.sample(X, valid_classes=jnp.array([0, 3]), key=KEY),
         lambda head: head.topk(X, 3),
         lambda head: head.predict(X),
     ],
@@ -151,6 +153,14 @@ def test_no_method_of_the_plain_layers_is_missing():
             "load_state_dict",
             "from_state_dict",
         }
+
+
+def test_methods_have_the_documented_arguments():
+    for kind, plain in ((CatnatLinear, cj.CatnatLinear), (CatnatHead, cj.CatnatHead)):
+        for name in {"__call__", "scores", "log_probs", "distribution", "loss", "sample", "topk"} & set(dir(plain)):
+            method, wanted = getattr(kind, name), getattr(plain, name)
+            assert inspect.signature(method) == inspect.signature(wanted)
+            assert method.__doc__ == wanted.__doc__ is not None
 
 
 def test_one_example_and_any_batch():

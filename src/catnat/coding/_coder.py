@@ -16,7 +16,7 @@ from catnat.activations import Activation
 from catnat.coding._file import CodingError, Contents, pack, unpack
 from catnat.coding._model import Head, Model, Probabilities
 from catnat.trees.arrays import as_array
-from catnat.trees.tree import Ints, Tree
+from catnat.trees.tree import Ints, Tree, positions_below, sums_below
 
 # The number of classes in a block; a part of the format, because a block is encoded level by level.
 _BLOCK = 1 << 13
@@ -266,12 +266,5 @@ def _checked_classes(classes: Any, num_classes: int) -> Ints:
 @functools.lru_cache(maxsize=8)
 def _leaf_order(tree: Tree) -> tuple[Ints, Ints]:
     """Return the first leaf position below every id, from left to right, and the position of every class."""
-    counts = np.concatenate([np.zeros(tree.num_nodes, np.int64), np.ones(tree.num_classes, np.int64)])
-    for level in reversed(tree.levels):
-        counts[level] = counts[tree.child_ids[level]].sum(axis=1)
-    starts = np.zeros_like(counts)
-    for level in tree.levels:
-        no, yes = tree.child_ids[level].T
-        starts[no] = starts[level]
-        starts[yes] = starts[level] + counts[no]
+    starts = positions_below(tree, sums_below(tree, np.ones(tree.num_classes, np.int64)))
     return starts, starts[tree.num_nodes :]

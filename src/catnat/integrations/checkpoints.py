@@ -28,15 +28,7 @@ _Costs = Callable[[Tensor], Tensor]
 
 
 class Converted(NamedTuple):
-    """A converted layer, and the cost of the conversion; see :func:`from_softmax`.
-
-    Example:
-        >>> import torch
-        >>> from catnat.integrations.checkpoints import from_softmax
-        >>> converted = from_softmax(torch.nn.Linear(4, 3), torch.randn(200, 4))
-        >>> type(converted).__name__
-        'Converted'
-    """
+    """A converted layer, and the cost of the conversion; see :func:`from_softmax`."""
 
     layer: ct.CatnatLinear
     """The layer that replaces the linear one."""

@@ -9,8 +9,9 @@ transposed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 try:
     from flax import nnx
@@ -19,7 +20,7 @@ except ImportError as error:
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 import catnat.jax as cj
 from catnat import Tree
@@ -27,6 +28,9 @@ from catnat.jax.layers import explains, needs
 from catnat.trees.saving import check_names, names
 
 __all__ = ["CatnatHead", "CatnatLinear", "Fingerprint"]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 _NEEDS_RNGS = "The initial weights are drawn from it: rngs=nnx.Rngs(0), or the rngs that the model was given."
@@ -53,6 +57,16 @@ class Fingerprint(nnx.Variable[Any]):
         >>> list(CatnatLinear(8, 10, rngs=nnx.Rngs(0)).fingerprint.get_value())
         ['activation_sigmoid', 'tree_balanced_10']
     """
+
+
+def _of(method: Callable[Concatenate[Any, Arguments], Result]) -> Callable[Concatenate[Any, Arguments], Result]:
+    """Return a method of a :mod:`catnat.jax` layer for a module: called with the input cast and the same weights."""
+
+    @functools.wraps(method)
+    def call(self: Any, input: Array, *args: Any, **kwargs: Any) -> Any:
+        return method(self.as_pytree(), self._cast(input), *args, **kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 class _RowPerNode(nnx.Module):
@@ -83,17 +97,9 @@ class _RowPerNode(nnx.Module):
         """Return the same layer in :mod:`catnat.jax`, with the same arrays, cast to ``dtype`` if given."""
         raise NotImplementedError
 
-    def scores(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch nodes"]:
-        """Return the scores of all nodes, O(d K)."""
-        return self.as_pytree().scores(self._cast(input))
-
-    def log_probs(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """Return the log-probability of every class, O(d K)."""
-        return self.as_pytree().log_probs(self._cast(input))
-
-    def distribution(self, input: Float[Array, "*batch features"], **options: Any) -> cj.Catnat:
-        """Return the distribution over all classes; ``options`` are those of :class:`catnat.jax.Catnat`."""
-        return self.as_pytree().distribution(self._cast(input), **options)
+    scores = _of(cj.CatnatLinear.scores)
+    log_probs = _of(cj.CatnatLinear.log_probs)
+    distribution = _of(cj.CatnatLinear.distribution)  # type: ignore[arg-type]
 
 
 class CatnatLinear(_RowPerNode):
@@ -146,13 +152,8 @@ class CatnatLinear(_RowPerNode):
         """Return the same layer in :mod:`catnat.jax`, with the same arrays, cast to ``dtype`` if given."""
         return cj.CatnatLinear.tree_unflatten(self.static, self._parameters())
 
-    def __call__(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """Return the log-probability of every class."""
-        return self.log_probs(input)
-
-    def loss(self, input: Float[Array, "*batch features"], target: Array, **options: Any) -> Float[Array, "..."]:
-        """Return the cross-entropy; ``options`` are those of :func:`catnat.jax.cross_entropy`."""
-        return self.as_pytree().loss(self._cast(input), target, **options)
+    __call__ = _of(cj.CatnatLinear.__call__)
+    loss = _of(cj.CatnatLinear.loss)  # type: ignore[arg-type]
 
 
 class CatnatHead(_RowPerNode):
@@ -208,37 +209,13 @@ class CatnatHead(_RowPerNode):
         """Return the same head in :mod:`catnat.jax`, with the same arrays, cast to ``dtype`` if given."""
         return cj.CatnatHead.tree_unflatten(self.static, self._parameters())
 
-    def __call__(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> cj.HeadOutput:
-        """Return the log-probability of every target, 0 for ignored ones, and the loss."""
-        return self.as_pytree()(self._cast(input), target)
-
-    def log_prob(self, input: Float[Array, "*batch features"]) -> Float[Array, "*batch classes"]:
-        """Call :meth:`log_probs`; :class:`catnat.jax.CatnatHead` has this name for it, too."""
-        return self.log_probs(input)
-
-    def loss(self, input: Float[Array, "*batch features"], target: Int[Array, "*batch"]) -> Float[Array, ""]:
-        """Return only the loss, the mean negative log-probability of the targets."""
-        return self.as_pytree().loss(self._cast(input), target)
-
-    def log_prob_of(
-        self, input: Float[Array, "*batch features"], classes: Int[Array, "*batch_and_more"]
-    ) -> Float[Array, "*batch_and_more"]:
-        """Return the log-probability of classes whose leading axes are the input's batch, reading only their paths."""
-        return self.as_pytree().log_prob_of(self._cast(input), classes)
-
-    def sample(
-        self, input: Float[Array, "*batch features"], sample_shape: Sequence[int] = (), *, key: PRNGKeyArray
-    ) -> Int[Array, "*samples_and_batch"]:
-        """Draw classes by walking down from the root, with a key of any stream, such as ``rngs.sample()``."""
-        return self.as_pytree().sample(self._cast(input), sample_shape, key=key)
-
-    def topk(self, input: Float[Array, "*batch features"], k: int, *, max_nodes: int | None = None) -> cj.TopK:
-        """Find the ``k`` most probable classes by their paths; see :meth:`catnat.jax.CatnatHead.topk`."""
-        return self.as_pytree().topk(self._cast(input), k, max_nodes=max_nodes)
-
-    def predict(self, input: Float[Array, "*batch features"]) -> Int[Array, "*batch"]:
-        """Return the most probable class; see :meth:`topk`."""
-        return self.as_pytree().predict(self._cast(input))
+    __call__ = _of(cj.CatnatHead.__call__)
+    log_prob = _of(cj.CatnatHead.log_prob)
+    loss = _of(cj.CatnatHead.loss)
+    log_prob_of = _of(cj.CatnatHead.log_prob_of)
+    sample = _of(cj.CatnatHead.sample)
+    topk = _of(cj.CatnatHead.topk)
+    predict = _of(cj.CatnatHead.predict)
 
 
 def _key(rngs: Any) -> PRNGKeyArray:

@@ -146,22 +146,8 @@ class MaskableCatnatPolicy(MaskedOnTree, MaskableActorCriticPolicy):
 
 
 class MaskableCatnatCnnPolicy(MaskedOnTree, MaskableActorCriticCnnPolicy):
-    """sb3-contrib's ``CnnPolicy`` with its actions on a tree; see :class:`MaskableCatnatPolicy`.
-
-    Example:
-        >>> from sb3_contrib.ppo_mask.policies import MaskableActorCriticCnnPolicy
-        >>> from catnat.integrations.sb3_contrib import MaskableCatnatCnnPolicy
-        >>> issubclass(MaskableCatnatCnnPolicy, MaskableActorCriticCnnPolicy)
-        True
-    """
+    """sb3-contrib's ``CnnPolicy`` with its actions on a tree; see :class:`MaskableCatnatPolicy`."""
 
 
 class MaskableCatnatMultiInputPolicy(MaskedOnTree, MaskableMultiInputActorCriticPolicy):
-    """sb3-contrib's ``MultiInputPolicy``, for observations in a dictionary; see :class:`MaskableCatnatPolicy`.
-
-    Example:
-        >>> from sb3_contrib.ppo_mask.policies import MaskableMultiInputActorCriticPolicy
-        >>> from catnat.integrations.sb3_contrib import MaskableCatnatMultiInputPolicy
-        >>> issubclass(MaskableCatnatMultiInputPolicy, MaskableMultiInputActorCriticPolicy)
-        True
-    """
+    """sb3-contrib's ``MultiInputPolicy``, for observations in a dictionary; see :class:`MaskableCatnatPolicy`."""

@@ -290,25 +290,11 @@ class CatnatPolicy(OnTree, ActorCriticPolicy):
 
 
 class CatnatCnnPolicy(OnTree, ActorCriticCnnPolicy):
-    """SB3's ``CnnPolicy`` with its actions on a tree; see :class:`CatnatPolicy`.
-
-    Example:
-        >>> from stable_baselines3.common.policies import ActorCriticCnnPolicy
-        >>> from catnat.integrations.stable_baselines3 import CatnatCnnPolicy
-        >>> issubclass(CatnatCnnPolicy, ActorCriticCnnPolicy)
-        True
-    """
+    """SB3's ``CnnPolicy`` with its actions on a tree; see :class:`CatnatPolicy`."""
 
 
 class CatnatMultiInputPolicy(OnTree, MultiInputActorCriticPolicy):
-    """SB3's ``MultiInputPolicy``, for observations in a dictionary, on a tree; see :class:`CatnatPolicy`.
-
-    Example:
-        >>> from stable_baselines3.common.policies import MultiInputActorCriticPolicy
-        >>> from catnat.integrations.stable_baselines3 import CatnatMultiInputPolicy
-        >>> issubclass(CatnatMultiInputPolicy, MultiInputActorCriticPolicy)
-        True
-    """
+    """SB3's ``MultiInputPolicy``, for observations in a dictionary, on a tree; see :class:`CatnatPolicy`."""
 
 
 def tree_of(

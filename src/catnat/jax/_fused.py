@@ -8,9 +8,7 @@ switches kernels off; ``baseline``, ``avx2`` and ``avx512`` select an instructio
 from __future__ import annotations
 
 import functools
-import importlib
 import math
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,24 +20,11 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from catnat import _kernels
 from catnat.activations import natural
 from catnat.jax import _dense
 from catnat.jax._plan import Plan
 from catnat.trees import tables
-
-
-@functools.cache
-def _found() -> tuple[bool, str]:
-    """Return whether kernels are available, and their version or the reason why not; checked once, when traced."""
-    if os.environ.get("CATNAT_KERNELS", "1") == "0":
-        return False, "switched off by CATNAT_KERNELS=0"
-    try:
-        package, targets = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.jax_ops"))
-    except ModuleNotFoundError:
-        return False, "catnat-kernels is not installed"
-    except ImportError as error:
-        return False, str(error)
-    return True, f"catnat-kernels {package.__version__} ({targets.instruction_set})"
 
 
 def kernels() -> dict[str, str]:
@@ -52,8 +37,7 @@ def kernels() -> dict[str, str]:
         >>> sorted(kernels())
         ['cpu']
     """
-    found, words = _found()
-    return {"cpu": words if found else f"none: {words}"}
+    return _kernels.in_use("jax")
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "floored"))
@@ -62,7 +46,9 @@ def log_probs(scores: Array, plan: Plan, *, floored: bool = True) -> Array:
 
     If not ``floored``, the exponential is exactly 0 where the probability is 0.
     """
-    served = type(plan.activation) in tables.FUSED and plan.dtype in (jnp.float32, jnp.float64) and _found()[0]
+    served = (
+        type(plan.activation) in tables.FUSED and plan.dtype in (jnp.float32, jnp.float64) and _kernels.found("jax")[0]
+    )
     # XLA cannot partition foreign calls: scores on a mesh of devices, whole or one shard, use the plain operations.
     if not served or plan.tree.num_nodes == 0 or not jax.typeof(scores).sharding.mesh.empty:
         return _dense.log_probs(scores, plan, floored=floored)

@@ -27,16 +27,7 @@ __all__ = ["CatnatHead", "HeadOutput", "TopK"]
 
 
 class HeadOutput(NamedTuple):
-    """The log-probabilities and the loss of a head, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` returns them.
-
-    Example:
-        >>> import jax
-        >>> from catnat.jax import CatnatHead
-        >>> head = CatnatHead(4, 8, key=jax.random.key(0))
-        >>> output, loss = head(jax.numpy.zeros((2, 4)), jax.numpy.array([0, 7]))
-        >>> output.shape, loss.shape
-        ((2,), ())
-    """
+    """Log-probabilities and loss, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` gives them; see :class:`CatnatHead`."""
 
     output: Float[Array, "*batch"]
     """The log-probability of every target."""

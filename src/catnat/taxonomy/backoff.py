@@ -56,17 +56,7 @@ def back_off(taxonomy: Taxonomy, probs: Any, threshold: float = 0.9, *, least_le
 
 @dataclasses.dataclass(frozen=True)
 class BackOffCurve:
-    """Accuracy and information for every threshold at which an answer changes; see :func:`back_off_curve`.
-
-    Example:
-        >>> import catnat
-        >>> from catnat.taxonomy import back_off_curve
-        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
-        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
-        >>> curve = back_off_curve(taxonomy, [[0.0, 0.95, 0.05, 0.0]], ["lion"])
-        >>> curve.threshold.tolist(), curve.accuracy.tolist()
-        ([0.95, 1.0], [1.0, 1.0])
-    """
+    """Accuracy and information for every threshold at which an answer changes; see :func:`back_off_curve`."""
 
     threshold: Floats
     """The thresholds, ascending."""

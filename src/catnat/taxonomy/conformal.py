@@ -353,18 +353,7 @@ class _FewLabels:
 
 @dataclasses.dataclass(frozen=True)
 class GroupCoverage:
-    """The coverage of the rows of one group, or of all rows; see :func:`coverage_report`.
-
-    Example:
-        >>> import catnat
-        >>> from catnat.taxonomy import LabelSets, coverage_report
-        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
-        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
-        >>> sets = LabelSets.from_names(taxonomy, [["lion"], ["cat"]])
-        >>> report = coverage_report(sets, ["lion", "fox"])
-        >>> report[0].rows, report[0].coverage
-        (2, 0.5)
-    """
+    """The coverage of the rows of one group, or of all rows; see :func:`coverage_report`."""
 
     label: Any
     """The group; None for all rows."""

@@ -15,16 +15,7 @@ from catnat.taxonomy.taxonomy import Taxonomy
 
 
 class HierarchicalScores(NamedTuple):
-    """Hierarchical precision, recall and F1; see :func:`hierarchical_scores`.
-
-    Example:
-        >>> import catnat
-        >>> from catnat.taxonomy import hierarchical_scores
-        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
-        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
-        >>> hierarchical_scores(taxonomy, ["lion"], ["cat"]).recall
-        0.5
-    """
+    """Hierarchical precision, recall and F1; see :func:`hierarchical_scores`."""
 
     precision: float
     recall: float
@@ -131,16 +122,7 @@ def _logs(probs: Floats) -> Floats:
 
 
 class LevelMetrics(NamedTuple):
-    """Accuracy, log loss and calibration on one level; see :func:`level_metrics`.
-
-    Example:
-        >>> import catnat
-        >>> from catnat.taxonomy import level_metrics
-        >>> groups = {"cat": ["lion", "lynx"], "dog": ["fox", "wolf"]}
-        >>> taxonomy = catnat.Taxonomy.from_nested(groups)
-        >>> level_metrics(taxonomy, ["lynx"], [[0.1, 0.5, 0.4, 0.0]])[0].accuracy
-        1.0
-    """
+    """Accuracy, log loss and calibration on one level; see :func:`level_metrics`."""
 
     level: int
     rows: int

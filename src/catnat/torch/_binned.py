@@ -18,13 +18,13 @@ from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _bin_positions, _cumulative, _inputs, _walk, functional
 from catnat.torch._bin_positions import Position, Table
-from catnat.torch.distributions import AnyScores, Catnat, validates
+from catnat.torch.distributions import AnyScores, Catnat, OfCatnat, validates
 from catnat.trees import bins
 from catnat.trees.bins import Bins
 from catnat.trees.tree import Tree
 
 
-class BinnedCatnat(td.Distribution):
+class BinnedCatnat(OfCatnat, td.Distribution):
     r"""A distribution over real numbers with constant density in each bin; every class of the tree is a bin.
 
     .. math:: f(x) = \frac{p_k}{w_k}, \qquad F(x) = \sum_{j < k} p_j + p_k \frac{x - e_k}{w_k}
@@ -57,7 +57,6 @@ class BinnedCatnat(td.Distribution):
     has_rsample = True
 
     bins: Bins
-    _categorical: Catnat
 
     @_checks.explains(**_checks.NOT_SCORES)
     def __init__(
@@ -97,21 +96,6 @@ class BinnedCatnat(td.Distribution):
         """The distribution over the bins."""
         return self._categorical
 
-    @property
-    def scores(self) -> Float[Tensor, "*batch nodes"]:
-        """The scores."""
-        return self._categorical.scores
-
-    @property
-    def tree(self) -> Tree:
-        """The tree."""
-        return self._categorical.tree
-
-    @property
-    def activation(self) -> Activation:
-        """The activation."""
-        return self._categorical.activation
-
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
         """The interval from the first edge to the last; all real numbers if there are tails."""
@@ -137,12 +121,10 @@ class BinnedCatnat(td.Distribution):
         at = _bin_positions.locate(value, self.bins)
         outside = at.beyond > 0
         self._refuse(outside | value.isnan(), functools.partial(bins.outside, self.bins), value)
-        log_prob = self._log_prob_of_bin(at.which) - at.width.log() - at.distance
+        log_prob = functional.log_prob_of(self._categorical.plan, self._computed, at.which)
+        log_prob = log_prob - at.width.log() - at.distance
         log_prob = torch.where(outside, torch.finfo(log_prob.dtype).min, log_prob)
         return self._returned(torch.where(value.isnan(), value, log_prob))
-
-    def _log_prob_of_bin(self, which: Tensor) -> Tensor:
-        return functional.log_prob_of(self._categorical.plan, self._computed, which)
 
     def cdf(self, value: Float[Tensor, "*samples_and_batch"]) -> Float[Tensor, "*samples_and_batch"]:
         """Return the probability of a number up to ``value``, reading one path."""

@@ -20,8 +20,8 @@ from catnat import activations
 from catnat.activations import SATURATED_LOGIT, Activation
 from catnat.trees.tree import Tree
 
-# Up to this many numbers fewer operations are faster, and above it operations in place.
-_FEW = 1 << 14
+# Up to this many numbers the overhead of an operation exceeds its work. Above it, operations in place are faster.
+FEW = 1 << 14
 
 # The log-probabilities of no and of yes.
 Pair = tuple[Tensor, Tensor]
@@ -72,7 +72,7 @@ class Branches(abc.ABC):
     def __init__(
         self, activation: Activation, largest_logit: float, shared: tuple[float, ...], rows: Tensor | None
     ) -> None:
-        self.activation, self._largest_logit, self._shared, self._rows = activation, largest_logit, shared, rows
+        self.activation, self._largest_logit, self._rows = activation, largest_logit, rows
         # The upper bound of the log-probability, without a floor, of an impossible branch.
         self.log_of_zero = -SATURATED_LOGIT if isinstance(activation, activations.natural) else -math.inf
         self._constants: tuple[float, ...] | tuple[Tensor, ...]
@@ -210,7 +210,7 @@ class SigmoidBranches(LogitBranches):
         return _SigmoidLogOdds(sides, offset, self._largest_logit)
 
     def forward(self, scores: Tensor, *, floored: bool) -> Pair:
-        if scores.numel() <= _FEW:
+        if scores.numel() <= FEW:
             return self.log_probs(scores, floored=floored)
         logit, limit = self._with_offset(scores), self._largest_logit
         shared = logit.abs().neg_().exp_().log1p_()  # minus the larger one; the smaller one is |logit| lower

@@ -63,8 +63,6 @@ def _walks_in_order(plan: Plan) -> bool:
 
 def _masses_on_path(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
     index, bits = _walk.path(plan, classes)
-    if plan.tree.kind != "balanced":  # these paths start at the leaf
-        index, bits = index.flip(-1), bits.flip(-1)
     node, on_path, yes_taken = index.clamp(min=0), index >= 0, bits == 1
     no, yes = plan.branches.at(node).log_probs(_walk.ScoreReader(scores).at(node), floored=False)
     taken = torch.where(on_path, torch.where(yes_taken, yes, no), torch.zeros_like(no))
@@ -76,8 +74,8 @@ def _masses_on_path(plan: Plan, scores: Tensor, classes: Tensor) -> Masses:
 
 
 def _descend_to(plan: Plan, scores: Tensor, mass: Tensor) -> Tensor:
-    walk, reader = _walk.walk_of(plan), _walk.ScoreReader(scores)
-    at, inside = torch.full(mass.shape, walk.root, device=mass.device), torch.ones_like(mass)
+    walk, reader = _walk.Walk(plan), _walk.ScoreReader(scores)
+    at, inside = torch.zeros(mass.shape, dtype=torch.int64, device=mass.device), torch.ones_like(mass)
     for _ in range(plan.tree.depth):
         node = walk.node(at)
         branches = plan.branches.at(node).log_probs(reader.at(node), floored=False)

@@ -7,22 +7,18 @@ and ``=baseline``, ``=avx2`` or ``=avx512`` selects their instruction set.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import os
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from catnat import _kernels
 from catnat.activations import natural
 from catnat.torch import _dense, _walk
+from catnat.torch._branches import FEW
 from catnat.torch._inputs import is_data, runs_eagerly
 from catnat.torch._plan import MOST_WALKED_LEVELS, Plan
 from catnat.trees.tables import FUSED, fused_parents, fused_table
-
-# Up to this many numbers the overhead of an operation exceeds its work.
-_FEW = 1 << 14
 
 
 def log_probs(plan: Plan, scores: Tensor, *, floored: bool = True) -> Tensor:
@@ -82,7 +78,7 @@ class ByHand:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.most_plain = _FEW if plan.log_odds is not None else 0
+        self.most_plain = FEW if plan.log_odds is not None else 0
 
     def forward(self, scores: Tensor, floored: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Compute the branches, then sum down the tree."""
@@ -167,23 +163,9 @@ def with_method(plan: Plan) -> Plan:
     return plan
 
 
-@functools.cache
-def _kernels() -> str:
-    """Return the kernels in use, or the reason why there are none. Importing the package registers its operators."""
-    if os.environ.get("CATNAT_KERNELS", "1") == "0":
-        return "none: switched off by CATNAT_KERNELS=0"
-    try:
-        package, operators = map(importlib.import_module, ("catnat_kernels", "catnat_kernels.torch_ops"))
-    except ModuleNotFoundError:
-        return "none: catnat-kernels is not installed"
-    except ImportError as error:
-        return f"none: {error}"
-    return f"catnat-kernels {package.__version__} ({operators.instruction_set})"
-
-
 def kernels_in_use() -> bool:
     """Return whether kernels for the CPU are in use."""
-    return not _kernels().startswith("none")
+    return _kernels.found("torch")[0]
 
 
 def kernels() -> dict[str, str]:
@@ -196,7 +178,7 @@ def kernels() -> dict[str, str]:
         >>> sorted(kernels())
         ['cpu']
     """
-    return {"cpu": _kernels()}
+    return _kernels.in_use("torch")
 
 
 # ---- autograd ----

@@ -24,10 +24,6 @@ MOST_WALKED_LEVELS = 64
 class Tables(NamedTuple):
     """Index tables of a tree that is not balanced. The id of a node is its index, that of a class is K - 1 plus it."""
 
-    parents: Tensor
-    """The parent of every id; the root is its own parent, so that walks stop there."""
-    bits: Tensor
-    """Whether each id is its parent's yes child, 0 or 1."""
     children: Tensor
     """Both children of every id, interleaved; a leaf is its own child, so that walks stay there."""
     edges: Tensor
@@ -95,8 +91,6 @@ def _tables(tree: Tree, device: torch.device) -> Tables:
     ids = np.arange(len(parents))
     root, leaves = parents < 0, ids[num_nodes:]
     return Tables(
-        parents=tensor(np.where(root, ids, parents)),
-        bits=tensor(tree.bits),
         children=tensor(np.concatenate([tree.child_ids, np.stack([leaves, leaves], 1)])).flatten(),
         edges=tensor(np.append(np.where(root, 2 * num_nodes, parents + num_nodes * tree.bits), 2 * num_nodes)),
         ancestors=doubled(tensor(np.append(np.where(root, len(ids), parents), len(ids)))),

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from catnat.torch._plan import Plan
-from catnat.torch._walk import HeapWalk, Reader, TableWalk, walk_of
+from catnat.torch._walk import Reader, Walk
 
 # The number of nodes per row that one pass reads; with fewer nodes a pass takes about as long.
 _AT_ONCE = 32
@@ -62,7 +62,7 @@ class _Places(NamedTuple):
 class _Search(NamedTuple):
     plan: Plan
     rows: Reader  # with one batch axis
-    walk: HeapWalk | TableWalk
+    walk: Walk
     k: int
     max_nodes: int
 
@@ -70,7 +70,7 @@ class _Search(NamedTuple):
         """Go down to k leaves, always from the k most probable places, and append the other places of each level."""
         rows, like = self.rows.batch[0], self.rows.like
         row = torch.arange(rows, device=like.device)
-        at = torch.full((rows, 1), self.walk.root, device=like.device)
+        at = torch.zeros(rows, 1, dtype=torch.int64, device=like.device)
         places = _Places(row, at, like.new_zeros(rows, 1), torch.zeros_like(row))
         behind = []
         for _ in range(self.plan.tree.depth):
@@ -125,7 +125,7 @@ class _Search(NamedTuple):
 
 def topk(plan: Plan, rows: Reader, k: int, max_nodes: int | None) -> TopK:
     """Find the k most probable classes for a batch with one axis."""
-    search = _Search(plan, rows, walk_of(plan), k, plan.tree.num_nodes if max_nodes is None else max_nodes)
+    search = _Search(plan, rows, Walk(plan), k, plan.tree.num_nodes if max_nodes is None else max_nodes)
     first = search.first_look()
     size, like = len(first.row), first.row
     result = TopK(

@@ -85,59 +85,36 @@ def path(plan: Plan, classes: Tensor) -> tuple[Tensor, Tensor]:
         return above - 1, below - 2 * above
     tables = plan.tables()
     ids = [classes + tree.num_nodes]
-    for _ in range(tree.depth):
-        ids.append(look_up(tables.parents, ids[-1]))
-    below, above = torch.stack(ids[:-1], -1), torch.stack(ids[1:], -1)
-    # A short path stays at the root, which is its own parent; such a step has no node.
-    return torch.where(below == above, -1, above), look_up(tables.bits, below)
+    for _ in range(tree.depth - 1):
+        ids.append(look_up(tables.ancestors[0], ids[-1]))
+    edges = look_up(tables.edges, torch.stack(ids[::-1], -1))
+    bits = (edges >= tree.num_nodes).long()
+    # A short path goes on above the root, where an edge has no node.
+    return torch.where(edges == 2 * tree.num_nodes, -1, edges - tree.num_nodes * bits), bits
 
 
 # ---- descents ----
 
 
-class HeapWalk:
-    """Walks on a balanced tree. Positions are heap numbers: the root is 1, the children of i are 2i and 2i + 1."""
-
-    root = 1
+class Walk:
+    """Walks down a tree. Positions are nodes, then K - 1 and up for leaves; a balanced tree is numbered as a heap."""
 
     def __init__(self, plan: Plan) -> None:
-        self.tree = plan.tree
-        self.complete = self.tree.num_classes == first_leaf(self.tree)
+        tree = plan.tree
+        self.num_nodes, self._shift = tree.num_nodes, tree.num_classes - first_leaf(tree)
+        self._children = None if tree.kind == "balanced" else plan.tables().children
+        self._is_complete = tree.kind == "balanced" and self._shift == 0
 
     def node(self, at: Tensor) -> Tensor:
         """Return the node to read at each position; at a leaf an arbitrary node, because its branch is ignored."""
-        return at - 1 if self.complete else at.clamp(max=self.tree.num_nodes) - 1
+        return at if self._is_complete else at.clamp(max=self.num_nodes - 1)
 
     def step(self, at: Tensor, bits: Tensor) -> Tensor:
         """Return the child of each position on the side of the branch; leaves stay."""
-        below = torch.add(bits, at, alpha=2)
-        return below if self.complete else torch.where(self.at_leaf(at), at, below)
-
-    def at_leaf(self, at: Tensor) -> Tensor:
-        """Return whether each position is a leaf."""
-        return at >= self.tree.num_classes
-
-    def classes(self, at: Tensor) -> Tensor:
-        """Return the classes of leaves."""
-        classes = at - first_leaf(self.tree)
-        return classes if self.complete else torch.where(classes < 0, classes + self.tree.num_classes, classes)
-
-
-class TableWalk:
-    """Walks on any other tree. Positions are ids: nodes, then leaves."""
-
-    root = 0
-
-    def __init__(self, plan: Plan) -> None:
-        self.num_nodes, self._children = plan.tree.num_nodes, plan.tables().children
-
-    def node(self, at: Tensor) -> Tensor:
-        """Return the node to read at each position; at a leaf an arbitrary node, because its branch is ignored."""
-        return at.clamp(max=self.num_nodes - 1)
-
-    def step(self, at: Tensor, bits: Tensor) -> Tensor:
-        """Return the child of each position on the side of the branch; leaves stay."""
-        return look_up(self._children, torch.add(bits, at, alpha=2))
+        index = torch.add(bits, at, alpha=2)
+        if self._children is not None:
+            return look_up(self._children, index)
+        return index + 1 if self._is_complete else torch.where(self.at_leaf(at), at, index + 1)
 
     def at_leaf(self, at: Tensor) -> Tensor:
         """Return whether each position is a leaf."""
@@ -145,18 +122,16 @@ class TableWalk:
 
     def classes(self, at: Tensor) -> Tensor:
         """Return the classes of leaves."""
-        return at - self.num_nodes
-
-
-def walk_of(plan: Plan) -> HeapWalk | TableWalk:
-    """Return the walk for the kind of the tree."""
-    return HeapWalk(plan) if plan.tree.kind == "balanced" else TableWalk(plan)
+        leaf = at - self.num_nodes
+        if self._children is not None or self._is_complete:
+            return leaf
+        return torch.where(leaf < -self._shift, leaf + self._shift + self.num_nodes + 1, leaf + self._shift)
 
 
 def descend(plan: Plan, reader: Reader, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` classes for every row, rows + (count,), with a branch drawn at each node."""
-    walk = walk_of(plan)
-    at = torch.full((*reader.batch, count), walk.root, device=reader.like.device)
+    walk = Walk(plan)
+    at = torch.zeros((*reader.batch, count), dtype=torch.int64, device=reader.like.device)
     for _ in range(plan.tree.depth):
         node = walk.node(at)
         yes = plan.branches.at(node).yes_probs(reader.at(node))
@@ -189,9 +164,9 @@ def descend_without_replacement(plan: Plan, reader: Reader, count: int, generato
     log-probability. It is on the yes side with probability a; the other side's maximum is a Gumbel truncated at it.
     The ``count`` best subtrees of a level contain the ``count`` best leaves, so only these are followed.
     """
-    walk, like = walk_of(plan), reader.like
+    walk, like = Walk(plan), reader.like
     shape = (*reader.batch, 1)
-    at = torch.full(shape, walk.root, device=like.device)
+    at = torch.zeros(shape, dtype=torch.int64, device=like.device)
     log_prob = like.new_zeros(shape)
     best = -log_exponential(log_prob, generator)
     for _ in range(plan.tree.depth):

@@ -287,7 +287,28 @@ class Catnat(td.Categorical):
         return geometry.fisher_diagonal(self.scores, self.tree, self.activation)
 
 
-class OneHotCatnat(td.OneHotCategorical):
+class OfCatnat:
+    """Base class of distributions that have a :class:`Catnat` inside, with its parameters."""
+
+    _categorical: Catnat
+
+    @property
+    def scores(self) -> Tensor:
+        """The scores, (..., K-1)."""
+        return self._categorical.scores
+
+    @property
+    def tree(self) -> Tree:
+        """The tree."""
+        return self._categorical.tree
+
+    @property
+    def activation(self) -> Activation:
+        """The activation."""
+        return self._categorical.activation
+
+
+class OneHotCatnat(OfCatnat, td.OneHotCategorical):
     """The one-hot counterpart of :class:`Catnat`, a subclass of ``torch.distributions.OneHotCategorical``.
 
     Args:
@@ -337,21 +358,6 @@ class OneHotCatnat(td.OneHotCategorical):
         shape = self._categorical.param_shape
         td.Distribution.__init__(self, shape[:-1], shape[-1:], validate_args=False)
         self._validate_args = validates(validate_args)
-
-    @property
-    def scores(self) -> Tensor:
-        """The scores, (..., K-1)."""
-        return self._categorical.scores
-
-    @property
-    def tree(self) -> Tree:
-        """The tree."""
-        return self._categorical.tree
-
-    @property
-    def activation(self) -> Activation:
-        """The activation."""
-        return self._categorical.activation
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
@@ -427,7 +433,7 @@ class _ExpRelaxedCatnat(td.relaxed_categorical.ExpRelaxedCategorical):
         return self._categorical.log_probs()
 
 
-class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
+class RelaxedOneHotCatnat(OfCatnat, td.RelaxedOneHotCategorical):
     """The Gumbel-softmax relaxation of :class:`OneHotCatnat`, on the leaf log-probabilities.
 
     Args:
@@ -487,24 +493,13 @@ class RelaxedOneHotCatnat(td.RelaxedOneHotCategorical):
         return super().expand(Size(batch_shape), _instance or type(self).__new__(type(self)))
 
     @property
-    def scores(self) -> Tensor:
-        """The scores, (..., K-1)."""
-        return self.base_dist._categorical.scores
-
-    @property
-    def tree(self) -> Tree:
-        """The tree."""
-        return self.base_dist._categorical.tree
-
-    @property
-    def activation(self) -> Activation:
-        """The activation."""
-        return self.base_dist._categorical.activation
+    def _categorical(self) -> Catnat:  # type: ignore[override]
+        return self.base_dist._categorical
 
     @property
     def mask(self) -> Bool[Tensor, "*batch classes"] | None:
         """The valid classes; None if all are valid."""
-        return self.base_dist._categorical.mask
+        return self._categorical.mask
 
     def rsample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
         """Draw points of the simplex that are differentiable in the scores."""

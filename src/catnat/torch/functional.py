@@ -13,12 +13,10 @@ from torch.nn import functional as F
 from catnat import _checks
 from catnat.activations import Activation
 from catnat.torch import _dense, _fused, _inputs, _walk
+from catnat.torch._branches import FEW
 from catnat.torch._lookup import plan_for
 from catnat.torch._plan import Plan, look_up
 from catnat.trees.tree import Tree
-
-# Up to this many numbers the overhead of an operation exceeds its work.
-_FEW = 1 << 14
 
 
 def catnat(
@@ -184,7 +182,7 @@ def draw(plan: Plan, scores: Tensor, sample_shape: Sequence[int], generator: tor
     drawn = _fused.draw(plan, scores, count, generator)
     if drawn is not None:
         return drawn.view((*sample_shape, *batch))
-    if plan.tree.num_classes <= 2 or (plan.small and scores.numel() * count <= _FEW):
+    if plan.tree.num_classes <= 2 or (plan.small and scores.numel() * count <= FEW):
         # Draw a branch at every node, and return the leaf to which these branches lead.
         yes = plan.branches.yes_probs(scores)
         branches = _walk.draw_yes((*sample_shape, *yes.shape), yes, generator)

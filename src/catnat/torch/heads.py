@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from catnat import _checks
@@ -23,8 +23,7 @@ from catnat.torch._lookup import plan_for
 from catnat.torch._plan import Plan, look_up
 from catnat.torch._topk import TopK
 from catnat.torch._walk import Reader
-from catnat.torch.distributions import Catnat
-from catnat.torch.layers import RowLayer, TreeLayer, draw_rows
+from catnat.torch.layers import RowLayer, TreeLayer
 from catnat.trees import saving
 from catnat.trees.tree import Tree
 
@@ -45,16 +44,7 @@ Result = TypeVar("Result")
 
 
 class HeadOutput(NamedTuple):
-    """The log-probabilities and the loss of a head, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` returns them.
-
-    Example:
-        >>> import torch
-        >>> from catnat.torch import CatnatHead
-        >>> head = CatnatHead(4, 8)
-        >>> output, loss = head(torch.zeros(2, 4), torch.tensor([0, 7]))
-        >>> output.shape, loss.shape
-        (torch.Size([2]), torch.Size([]))
-    """
+    """Log-probabilities and loss, as ``torch.nn.AdaptiveLogSoftmaxWithLoss`` gives them; see :class:`CatnatHead`."""
 
     output: Float[Tensor, "*batch"]
     """The log-probability of every target."""
@@ -345,18 +335,9 @@ class CatnatHead(PathHead, RowLayer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(in_features, classes, activation, sparse, class_weights, ignore_index)
-        self.weight = nn.Parameter(torch.empty(self.tree.num_nodes, in_features, device=device, dtype=dtype))
+        self._make_rows(bias, device, dtype)
         if self.class_weights is not None:
             self.class_weights = self.class_weights.to(self.weight.device)
-        if bias:
-            self.bias = nn.Parameter(torch.empty(self.tree.num_nodes, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw new initial weights and set the bias to zero."""
-        draw_rows(self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """Return the settings that ``print`` shows."""
@@ -391,15 +372,6 @@ class CatnatHead(PathHead, RowLayer):
     def log_prob(self, input: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch classes"]:
         """Call :meth:`log_probs`; ``torch.nn.AdaptiveLogSoftmaxWithLoss`` has this name for it."""
         return self.log_probs(input)
-
-    def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
-        """Return the distribution over all classes, O(d K) in time and O(K) in memory for every row.
-
-        Args:
-            input: Features.
-            **options: Keyword arguments of :class:`Catnat`, such as ``mask``.
-        """
-        return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     # ---- files ----
 

@@ -77,6 +77,17 @@ class RowLayer(TreeLayer):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
+    def _make_rows(self, bias: bool, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        count = self.tree.num_nodes
+        self.weight = nn.Parameter(torch.empty(count, self.in_features, device=device, dtype=dtype))
+        rows = nn.Parameter(torch.empty(count, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", rows)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial weights and set the bias to zero."""
+        draw_rows(self.weight, self.bias)
+
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], prefix: str = "", **options: Any) -> Self:
         """Build the layer from its state, with the tree and the activation that the state contains.
@@ -172,6 +183,15 @@ class RowLayer(TreeLayer):
         """Return the scores of all K-1 nodes, O(d K)."""
         return F.linear(input, self.weight, self.bias)
 
+    def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
+        """Return the distribution over all classes, O(d K) in time and O(K) in memory for every row.
+
+        Args:
+            input: Features.
+            **options: Keyword arguments of :class:`Catnat`, such as ``mask``.
+        """
+        return Catnat(self.scores(input), self.tree, self.activation, **options)
+
 
 class CatnatLinear(RowLayer):
     r"""A last layer that returns log-probabilities of K classes, to use in place of ``nn.Linear(in_features, K)``.
@@ -200,9 +220,6 @@ class CatnatLinear(RowLayer):
         tensor(2.3026, grad_fn=<NllLossBackward0>)
     """
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-
     @_checks.explains(**_checks.NOT_CLASSES)
     def __init__(
         self,
@@ -216,14 +233,7 @@ class CatnatLinear(RowLayer):
         _checks.in_features(in_features)
         super().__init__(classes, activation)
         self.in_features, self.out_features = in_features, self.tree.num_classes
-        self.weight = nn.Parameter(torch.empty(self.tree.num_nodes, in_features, device=device, dtype=dtype))
-        rows = torch.empty(self.tree.num_nodes, device=device, dtype=dtype) if bias else None
-        self.register_parameter("bias", None if rows is None else nn.Parameter(rows))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw new initial weights and set the bias to zero."""
-        draw_rows(self.weight, self.bias)
+        self._make_rows(bias, device, dtype)
 
     def extra_repr(self) -> str:
         """Return the settings that ``print`` shows."""
@@ -241,10 +251,6 @@ class CatnatLinear(RowLayer):
         """Return what calling the layer returns; heads have this method too."""
         found: Tensor = self(input)
         return found
-
-    def distribution(self, input: Float[Tensor, "*batch features"], **options: Any) -> Catnat:
-        """Return the distribution over the classes; ``options`` are arguments of :class:`Catnat`, such as ``mask``."""
-        return Catnat(self.scores(input), self.tree, self.activation, **options)
 
     def loss(self, input: Float[Tensor, "*batch features"], target: Tensor, **options: Any) -> Float[Tensor, "..."]:
         """Return the cross-entropy of targets; ``options`` are arguments of :func:`cross_entropy`.

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from catnat import _checks
 from catnat.trees.builders import from_children
-from catnat.trees.forest import Forest
 from catnat.trees.tree import Floats, Ints, Tree, read_only
 
 # With widths between 1e-18 and 1e18 and edges up to 1e18, squares and quotients do not overflow in float32.
@@ -206,13 +205,11 @@ def _checked_edges(values: ArrayLike) -> Floats:
 # ---- trees over ordered classes ----
 
 
-def yes_is_lower(tree: Tree | Forest) -> bool | NDArray[np.bool_] | None:
+def yes_is_lower(tree: Tree) -> bool | NDArray[np.bool_] | None:
     """Return whether yes leads to the lower classes, as one bool for all nodes or as one per node.
 
     Return None if the classes below some node are not consecutive: a path does not give cumulative sums then.
     """
-    if isinstance(tree, Forest):
-        return None
     if tree.kind != "table":
         return tree.kind == "chain"
     return _yes_is_lower(tree)

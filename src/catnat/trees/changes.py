@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from catnat.trees.builders import balanced_rows, from_children
-from catnat.trees.tree import Floats, Ints, Tree, with_own_prior
+from catnat.trees.tree import Floats, Ints, Tree, positions_below, sums_below, with_own_prior
 
 
 class MatchingNodes(NamedTuple):
-    """The nodes of an old tree that separate the same classes as the nodes of a new tree.
-
-    Example:
-        >>> import catnat
-        >>> catnat.matching_nodes(catnat.balanced(4), catnat.balanced(4)).old_nodes.tolist()
-        [0, 1, 2]
-    """
+    """The nodes of an old tree that separate the same classes as those of a new tree; see :func:`matching_nodes`."""
 
     old_nodes: Ints
     """The matching old node of each new node, or -1 if there is none, (K-1,)."""
@@ -62,17 +56,13 @@ def matching_nodes(new: Tree, old: Tree, classes: ArrayLike | None = None) -> Ma
     # The common classes in the order of the old tree: the number below every id, and the position where they begin.
     common = np.zeros(old.num_classes, dtype=np.int64)
     common[old_class[known]] = 1
-    counts = _sums_below(common, old)
-    starts = np.zeros_like(counts)
-    for level in old.levels:
-        no, yes = old.child_ids[level].T
-        starts[no] = starts[level]
-        starts[yes] = starts[level] + counts[no]
+    counts = sums_below(old, common)
+    starts = positions_below(old, counts)
     node_at_gap = np.full(len(known) + 1, -1)
     splits = np.flatnonzero((counts[old.child_ids] > 0).all(axis=1))
     node_at_gap[starts[old.child_ids[splits, 1]]] = splits
     # For every id of the new tree: the number of common classes below it, and their first and last position.
-    found = _sums_below((old_class >= 0).astype(np.int64), new)
+    found = sums_below(new, (old_class >= 0).astype(np.int64))
     first, last = np.full_like(found, len(known)), np.full_like(found, -1)
     first[new.num_nodes + known] = last[new.num_nodes + known] = starts[old.num_nodes + old_class[known]]
     for level in reversed(new.levels):
@@ -127,8 +117,8 @@ def grow(tree: Tree, new_classes: int, beside: ArrayLike | None = None, *, fract
     shares = None if fraction is None else _fractions(_one_each(fraction, "fraction", count), places)
     branches = np.stack(grown.prior_branches(), axis=1)
     if shares is not None:
-        branches = _sums_below(np.concatenate([np.zeros(size), shares]), grown)[grown.child_ids]
-        beside_old = _sums_below((np.arange(size + count) < size).astype(np.int64), grown)[grown.child_ids[:, 0]] > 0
+        branches = sums_below(grown, np.concatenate([np.zeros(size), shares]))[grown.child_ids]
+        beside_old = sums_below(grown, (np.arange(size + count) < size).astype(np.int64))[grown.child_ids[:, 0]] > 0
         branches[beside_old, 0] = 1 - branches[beside_old, 1]
         branches /= branches.sum(axis=1, keepdims=True)
     nodes = matching_nodes(grown, tree).old_nodes
@@ -191,17 +181,6 @@ def _old_classes(classes: ArrayLike | None, new: Tree, old: Tree) -> Ints:
             f"it has {len(known)} of which {len(np.unique(known))} are distinct, from {known.min()} to {known.max()}."
         )
     return given.astype(np.int64)
-
-
-Number = TypeVar("Number", bound=np.generic)
-
-
-def _sums_below(leaves: NDArray[Number], tree: Tree) -> NDArray[Number]:
-    """Return the sum of ``leaves``, one number per class, below every id."""
-    sums = np.concatenate([np.zeros(tree.num_nodes, dtype=leaves.dtype), leaves])
-    for level in reversed(tree.levels):
-        sums[level] = sums[tree.child_ids[level]].sum(axis=1)
-    return sums
 
 
 def _one_each(values: ArrayLike, name: str, count: int) -> NDArray[Any]:

@@ -198,14 +198,7 @@ class Tree:
                 f"`probs` has shape {leaves.shape}, but one probability per class is needed on the last axis: "
                 f"{self.num_classes}."
             )
-        nodes = np.zeros((*leaves.shape[:-1], self.num_nodes))
-        masses = np.concatenate([nodes, leaves], axis=-1)
-        if self.kind == "chain":
-            masses[..., : self.num_nodes] = np.cumsum(leaves[..., ::-1], axis=-1)[..., ::-1][..., : self.num_nodes]
-            return masses
-        for level in reversed(self.levels):
-            masses[..., level] = masses[..., self.child_ids[level]].sum(axis=-1)
-        return masses
+        return sums_below(self, leaves)
 
     # ---- identity ----
 
@@ -285,6 +278,30 @@ def first_leaf(tree: Tree) -> int:
     the heap number ``k + first_leaf``, minus K if this is 2K or more.
     """
     return 1 << tree.depth
+
+
+Number = TypeVar("Number", bound=np.generic)
+
+
+def sums_below(tree: Tree, leaves: NDArray[Number]) -> NDArray[Number]:
+    """Return the sum of ``leaves``, (..., K), below every id: inner nodes first, then the leaves."""
+    sums = np.concatenate([np.zeros((*leaves.shape[:-1], tree.num_nodes), leaves.dtype), leaves], axis=-1)
+    if tree.kind == "chain":
+        sums[..., : tree.num_nodes] = np.cumsum(leaves[..., ::-1], axis=-1)[..., ::-1][..., : tree.num_nodes]
+        return sums
+    for level in reversed(tree.levels):
+        sums[..., level] = sums[..., tree.child_ids[level]].sum(axis=-1)
+    return sums
+
+
+def positions_below(tree: Tree, counts: Ints) -> Ints:
+    """Return the position, from left to right, of the first leaf below every id, below which ``counts`` leaves are."""
+    starts = np.zeros_like(counts)
+    for level in tree.levels:
+        no, yes = tree.child_ids[level].T
+        starts[no] = starts[level]
+        starts[yes] = starts[level] + counts[no]
+    return starts
 
 
 def with_own_prior(tree: Tree, masses: Floats) -> Tree:
