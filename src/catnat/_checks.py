@@ -62,7 +62,7 @@ NOT_SCORES = {
 }
 
 
-def num_classes(value: int) -> int:
+def num_classes(value: int | np.integer[Any]) -> int:
     """Return ``value`` as an int, or raise unless it is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`num_classes` is {value!r} of type {type(value).__name__}, but an integer is needed.")

@@ -53,8 +53,8 @@ class LazyScores:
 
     def with_wide_rows(self) -> LazyScores:
         """Return the same scores with rows in the computing dtype, in which gradients of a batch are then added."""
-        wide = [None if rows is None else _plan.to_computing_dtype(rows) for rows in (self.weight, self.bias)]
-        return LazyScores(self.input, wide[0], wide[1], self.first)
+        bias = None if self.bias is None else _plan.to_computing_dtype(self.bias)
+        return LazyScores(self.input, _plan.to_computing_dtype(self.weight), bias, self.first)
 
     def holds(self, index: Array) -> Array:
         """Return whether the row of a node is on this device; False for -1, which is no node."""

@@ -76,15 +76,13 @@ class RowReader(NamedTuple):
 
     def at(self, nodes: Tensor) -> Tensor:
         """Return the scores at ``nodes``, whose leading axes are the input's batch."""
-        rows = self._rows(nodes).flatten(self.input.ndim - 1, -2)
-        return self._with_bias(torch.matmul(rows, _inputs.widen(self.input).unsqueeze(-1)).view(nodes.shape), nodes)
+        rows = F.embedding(nodes, self.weight, sparse=self.sparse).flatten(self.input.ndim - 1, -2)
+        return self._with_bias(torch.matmul(rows, self.input.unsqueeze(-1)).view(nodes.shape), nodes)
 
     def each(self, row: Tensor, node: Tensor) -> Tensor:
         """Return one score per entry of ``row`` and ``node``: that of the input row at the node."""
-        return self._with_bias((self._rows(node) * self.input.index_select(0, row)).sum(-1), node)
-
-    def _rows(self, nodes: Tensor) -> Tensor:
-        return _inputs.widen(F.embedding(nodes, self.weight, sparse=self.sparse))
+        weights = F.embedding(node, self.weight, sparse=self.sparse)
+        return self._with_bias((weights * self.input.index_select(0, row)).sum(-1), node)
 
     def _with_bias(self, scores: Tensor, nodes: Tensor) -> Tensor:
         if self.bias is not None:
@@ -126,12 +124,6 @@ _NEEDS_TARGET = (
 )
 
 
-_NOT_IN_HEADS = {
-    "label_smoothing": "It needs all classes, and a head reads the target's path alone: CatnatLinear.loss has it.",
-    "reduction": "The loss of every row is -head(input, target).output.",
-    "weight": "Pass `class_weights` when the head is built.",
-    "ignore_index": "Pass it when the head is built.",
-}
 _INDICES_NOT_MASK = "Pass the indices of the valid classes as `valid_classes`, or use distribution(input, mask=mask)."
 
 
@@ -187,7 +179,6 @@ class PathHead(TreeLayer):
         loss = -(found * weights).sum() / torch.where(total == 0, 1, total)
         return HeadOutput(_inputs.as_returned(found, input), _inputs.as_returned(loss, input))
 
-    @_checks.explains(**_NOT_IN_HEADS)
     def loss(self, input: Float[Tensor, "*batch features"], target: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
         """Return only the loss, the mean negative log-probability of the targets."""
         loss: Tensor = self(input, target).loss
@@ -345,10 +336,11 @@ class CatnatHead(PathHead, RowLayer):
         return f"{self.in_features}, {self.tree}, {self.activation}, bias={bias}, sparse={self.sparse}"
 
     def _log_prob(self, input: Tensor, classes: Tensor) -> Tensor:
-        plan, weight = self._plan(input), self.weight
-        if weight.requires_grad and torch.is_grad_enabled() and not self.sparse:
-            weight = _inputs.widen(weight)  # its gradient is a sum over the batch, which half precision would round
-        reader = RowReader(input, weight, self.bias, self.sparse)
+        plan, reader = self._plan(input), RowReader(input, self.weight, self.bias, self.sparse)
+        half = self.weight.dtype.itemsize < 4 and not self.sparse
+        if half and self.weight.requires_grad and torch.is_grad_enabled():
+            # The gradient of a row is a sum over the batch, which would stop growing in half precision.
+            reader = reader._replace(input=_inputs.widen(input), weight=_inputs.widen(self.weight))
         if self.tree.kind == "balanced" or input.device.type != "cpu" or not _inputs.runs_eagerly(input, classes):
             return _walk.path_log_prob(plan, reader, classes)
         # Paths without padding. Not on another device, where the call would wait for the length of the list, and not
