@@ -129,12 +129,7 @@ BOTH: list[tuple[str, Callable[[Given], Any], type[Exception], str]] = [
     ("integers", lambda f: f.lib.catnat(f.zeros(3, dtype="int64")), TypeError, "floating-point"),
     ("a float as the tree", lambda f: f.lib.catnat(f.s, 8.0), TypeError, r"such as 8 or catnat.balanced\("),
     ("a misspelt activation", lambda f: f.lib.catnat(f.s, activation="sigmiod"), ValueError, "'natural', 'sigmoid'"),
-    (
-        "a class as activation",
-        lambda f: f.lib.catnat(f.s, activation=f.lib.natural),
-        TypeError,
-        "object is needed: call it",
-    ),
+    ("a class as activation", lambda f: f.lib.catnat(f.s, activation=f.lib.natural), TypeError, "object is.*call it"),
     # targets and classes
     ("float targets", lambda f: f.lib.cross_entropy(f.s, f.ones(5)), TypeError, r"target\.(long\(\)|astype\(int\))"),
     ("a target beyond", lambda f: f.lib.cross_entropy(f.s, f.y + 1), ValueError, "0 .. 7.*ignore_index"),
@@ -366,12 +361,6 @@ IN_TORCH: list[Row] = [
     ("statistics as classes", lambda: ct.CatnatLinear(4, catnat.ClassMeans(8, 2)), TypeError, r"`classes`.*tree\(\)"),
     ("out_features", lambda: ct.CatnatLinear(4, out_features=8), TypeError, "as `classes`"),
     ("num_classes of a head", lambda: ct.CatnatHead(4, num_classes=8), TypeError, "as `classes`"),
-    (
-        "smoothing in a head",
-        lambda: ct.CatnatHead(4, 8).loss(X, Y, label_smoothing=0.1),
-        TypeError,
-        "CatnatLinear.loss",
-    ),
     ("a mask in a head", lambda: ct.CatnatHead(4, 8).sample(X, mask=MASK), TypeError, "as `valid_classes`"),
     ("NaN features", lambda: ct.CatnatHead(4, 8).predict(X * torch.nan), ValueError, "input or its weights are NaN"),
     (

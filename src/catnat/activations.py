@@ -312,12 +312,12 @@ def resolve(activation: object) -> Activation:
                 "attributes as fields."
             )
         return activation
-    if isinstance(activation, type) and issubclass(activation, Activation):
-        raise TypeError(f"`activation` is the class {activation.__name__}, but an object is needed: call it.")
+    is_class = isinstance(activation, type) and issubclass(activation, Activation)
+    hint = " This is a class: call it." if is_class else ""
     names = " or ".join(repr(name) for name in REGISTRY)
     raise TypeError(
         f"`activation` is {activation!r}, but the name {names}, or an activation object is needed, such as "
-        "catnat.natural(width=4.0) or an instance of your own subclass of catnat.Activation."
+        f"catnat.natural(width=4.0) or an instance of your own subclass of catnat.Activation.{hint}"
     )
 
 
