@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from catnat_experiments.report import statistics
 from catnat_experiments.report.cells import bold_columns
-from values import corrected, line, p, report, row
+from values import corrected_against, line, p, report, row
 
 CONSTANTS = ""
 
@@ -24,10 +24,7 @@ def cells(title: str, digits: int, mask: str = "") -> Iterator[str]:
 def against_softmax_alone() -> float:
     """Return the p-value of sigmoid on embeddings in the classifier, corrected for comparisons with softmax alone."""
     samples = row(report("defaults", "evidence")["Classifier: log loss"])
-    others = [column for column in samples if column != "softmax"]
-    return dict(zip(others, corrected(samples, [(column, "softmax") for column in others]), strict=True))[
-        "sigmoid, embeddings"
-    ]
+    return corrected_against(samples, "softmax")["sigmoid, embeddings"]
 
 
 def page() -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from catnat_experiments.report.cells import p_text
-from values import all_records, corrected, line, p, report, row
+from values import all_records, corrected_against, line, p, report, row
 
 CONSTANTS = "0.002"
 OURS = "clustered sigmoid"
@@ -21,9 +21,7 @@ def means(title: str, preset: str = "evidence") -> dict[str, float]:
 
 def p_values(title: str, one: str, preset: str = "evidence") -> dict[str, float]:
     """Return the p-values of one head against all others, by head, corrected for these tests."""
-    samples = row(report("identifiers", preset)[title])
-    others = [head for head in samples if head != one]
-    return dict(zip(others, corrected(samples, [(one, other) for other in others]), strict=True))
+    return corrected_against(row(report("identifiers", preset)[title]), one)
 
 
 def page() -> Iterator[str]:

@@ -45,6 +45,12 @@ def corrected(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]]) -
     return [found[pair] for pair in pairs]
 
 
+def corrected_against(samples: Mapping[str, Sample], one: str) -> dict[str, float]:
+    """Return the p-values of one column against all others, by column, corrected for these tests."""
+    others = [column for column in samples if column != one]
+    return dict(zip(others, corrected(samples, [(one, other) for other in others]), strict=True))
+
+
 # ---- the format of numbers -------------------------------------------------------------------------------------------
 
 
